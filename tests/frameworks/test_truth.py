@@ -33,8 +33,12 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def lines(text: str) -> list[str]:
-    """What was printed, but for figures and names of files that differ from run to run; the ranks' lines in any order."""
-    return sorted(re.sub(r"\d+\.\d+|\btmp\w+", "#", line) for line in text.splitlines())
+    """What was printed, but for figures and names of files that differ from run to run; the ranks' lines in any order.
+
+    What a terminal overwrites (progress, as often as there is time for) is left out, and how fast a framework found the disk to be.
+    """
+    kept = (line for line in text.splitlines() if "\x1b[K" not in line and "image access" not in line)
+    return sorted(re.sub(r"\d+\.\d+|\btmp\w+", "#", line) for line in kept)
 
 
 def with_options(words: tuple[str, ...], *options: str) -> tuple[str, ...]:
