@@ -25,13 +25,7 @@ _hooks: dict[str, list[tuple[Hook, Hook, Hook]]] = {part: [] for part in ORDER}
 
 
 def at_fork(part: str, *, before: Hook = None, in_parent: Hook = None, in_child: Hook = None) -> None:
-    """Call functions at each fork from now on.
-
-    Args:
-        part: Who calls them: one of ``ORDER``.
-        before: In the parent, before the fork.
-        in_parent: In the parent, after it.
-        in_child: In the child.
+    """Call functions of a part (one of ``ORDER``) at each fork from now on: in the parent before and after it, and in the child.
 
     A method is called as long as its object lives, and keeps it not alive.
     """

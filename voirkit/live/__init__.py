@@ -65,7 +65,6 @@ class Picture:
         shown_s: How long these steps took together; None if they are the whole run's.
         done: Steps of the training so far, as far as they have been counted.
         is_counted: Whether all have been.
-        where: Of the run directory.
         wall: The account of the whole wall time, of a run that is over.
         evaluation: What is known of its evaluation.
     """

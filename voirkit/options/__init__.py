@@ -168,12 +168,7 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
         return self._option_string_actions.keys()
 
     def value(self, options: Namespace, option: str) -> Any:
-        """The parsed value of an option of the instrument that runs now, or of one beside it; None if a voirfile has taken its name.
-
-        Args:
-            options: What was parsed.
-            option: Its name, with its dashes; its ``dest`` is the same.
-        """
+        """The parsed value of an option of the instrument that runs now, or of one beside it; None if a voirfile has taken its name."""
         return getattr(options, option, None) if self._precedences.get(option) == self.precedence else None
 
     def add_from_model(self, dest: str, model: Any, flatten: bool = True) -> None:

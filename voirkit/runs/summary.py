@@ -54,7 +54,6 @@ def overhead(events: int, duration_s: float, measured: Mapping[str, float], esti
     ``share`` and ``seconds`` are of what goes on while the script runs; ``ONCE`` are parts in seconds alone.
 
     Args:
-        events: How many records there are.
         duration_s: Of the run, or of all its ranks.
         measured: Seconds by what they were spent on, as they were timed.
         estimated: The same, as they follow from how many records there are.

@@ -87,11 +87,7 @@ class Steps:
             self._recorder.span(self._torch.recording.phase("given", "evaluation"), began, time.perf_counter_ns())
 
     def end(self, completed: bool = True) -> None:
-        """The program has ended: put torch back as it was, and tell what was done to it.
-
-        Args:
-            completed: Whether it came to its own end: no exception, no exit.
-        """
+        """The program has ended, as in ``TorchPatches.remove``: put torch back as it was, and tell what was done to it."""
         self._over = True
         if self._torch is None:
             return

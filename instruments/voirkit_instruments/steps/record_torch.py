@@ -178,11 +178,7 @@ class TorchPatches:
             pauses.install()
 
     def remove(self, completed: bool = True) -> None:
-        """Put all back as it was.
-
-        Args:
-            completed: Whether the program came to its own end: no exception, no exit.
-        """
+        """Put all back as it was; ``completed``: the program came to its own end, by no exception and no exit."""
         for pauses in self._pauses:
             pauses.remove()
         self.collectives.read()

@@ -221,12 +221,7 @@ class OverTime:
         self.end = float("-inf")
 
     def add(self, name: str, began: float, seconds: float) -> None:
-        """Add a call. It counts where it began; its seconds belong to the bins that it lasted in.
-
-        Args:
-            began: When, on the log's clock; not ``nan``.
-            seconds: How long; ``nan`` if the log does not have it.
-        """
+        """Add a call. It counts where it began; its seconds (``nan``: the log does not have them) belong to the bins that it lasted in."""
         ended = began + seconds if seconds == seconds else began
         first, last = self._bins_between(began, ended)
         row = self._calls.get(name)
@@ -300,10 +295,7 @@ class OverTime:
         row[last] = row.get(last, 0.0) + rest
 
     def document(self, timed: bool) -> dict[str, Any] | None:
-        """``over_time`` in ``syscalls`` of a summary (docs/syscalls.md); None if the log has no times.
-
-        Args:
-            timed: Whether the log has durations; without, ``seconds`` is None.
+        """``over_time`` in ``syscalls`` of a summary (docs/syscalls.md); None if the log has no times, ``seconds`` None if no durations.
 
         Returns:
             ``begin_s``: when the first bin begins, after the origin; ``bin_s``: how long each is; ``calls``: {call: [calls in each bin]};

@@ -401,12 +401,7 @@ class BackgroundSaves:
             self.waits[why] = self.waits.get(why, 0) + 1
 
     def raise_error(self, caller: int | None = None, save: Save | None = None) -> None:
-        """Raise what the first that failed failed with, once.
-
-        Args:
-            caller: Only of what this thread saved.
-            save: Only of this one.
-        """
+        """Raise what the first that failed failed with, once; only of what a thread (``caller``) has saved, or of one save."""
         for one in list(self.pending):
             if one.error is not None and (caller is None or one.caller == caller) and (save is None or one is save):
                 error, one.error = one.error, None
