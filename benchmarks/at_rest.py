@@ -124,7 +124,9 @@ def main() -> None:
             show("rows() in python", [sys.executable, "-c", ROWS, str(run)], Path("-"))
         for format in options.format or ("chrome", "pfw", "csv", "parquet", "arrow"):
             out = Path(place) / f"{format}-out"
-            show(f"export {format}", [sys.executable, "-m", "voirkit", "export", str(run), "--format", format, "-o", str(out)], out)
+            export = [sys.executable, "-m", "voirkit", "export", str(run), "--format", format, "-o", str(out)]
+            show(f"export {format}", export, out)
+            show(f"export {format}, ten steps", [*export, "--force", "--steps", "500:510"], out)
 
 
 if __name__ == "__main__":

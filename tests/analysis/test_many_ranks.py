@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import multiprocessing
 import runpy
@@ -105,6 +106,21 @@ def test_a_file_that_is_damaged_is_named_by_whoever_reads_its_rank(run: str) -> 
         found = summary_of(opened_run)
     assert [line for line in found["warnings"] if "steps/rank=7.parquet cannot be read" in line]
     assert found["steps"]["n"] == STEPS
+
+
+def test_an_export_of_some_ranks_reads_the_files_of_those_alone(run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.csv"
+    words = ("export", run, "--format", "csv", "-o", str(out), "--ranks")
+    assert main([*words, "3,9"]) == 0
+    assert {row["rank"] for row in csv.DictReader(out.read_text().splitlines())} == {"3", "9"}
+    Path(f"{run}/trace/kind=phase/rank=9/node001-0.parquet").write_bytes(b"PAR1")
+    capsys.readouterr()
+    assert main([*words, "3", "--force"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main([*words, "9", "--force"]) == 0
+    assert "rank=9/node001-0.parquet cannot be read" in capsys.readouterr().err
+    assert main([*words, "3,40", "--force"]) == 2
+    assert "rank 40 has recorded nothing" in capsys.readouterr().err
 
 
 def test_what_an_older_voirkit_compacted_is_counted_as_well(run: str) -> None:

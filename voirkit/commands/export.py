@@ -39,6 +39,8 @@ def main(argv: Sequence[str]) -> int:
         format = load(options.format)
         chosen = selection(options.steps, options.ranks)
         target = _target(format, options.output, run)
+        if chosen.ranks is not None:
+            run.read_only(chosen.ranks)
         made = None
         if not target.startswith(("http://", "https://")):
             made = _prepare(format, target, options.force)

@@ -34,6 +34,7 @@ from voirkit.runs.trace_files import (
     uncompacted_ranks,
     without_names,
 )
+from voirkit.trace.reader import of_stem
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -313,6 +314,12 @@ class Run:
                 [one for part in parts for one in part.processes], [one for part in parts for one in part.tallies]
             )
         return self._described
+
+    def read_only(self, ranks: Collection[int]) -> None:
+        """Open none but the files of some ranks, if all of these have recorded something; to be called before the tables are opened."""
+        stems = {one["stem"]: one["rank"] for one in self._description().processes}
+        if set(ranks) <= set(stems.values()):
+            self.ranks = sorted({of_stem(stem)[1] for stem, rank in stems.items() if rank in ranks})
 
     def describe(self) -> Description:
         """What is known of the processes that are read here; of those that are compacted without opening what they recorded."""
