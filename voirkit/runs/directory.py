@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MANIFEST, SUMMARY = "run.json", "summary.json"
-_OWN = (MANIFEST, SUMMARY, "report.html", "stream", "trace", "steps")  # files and folders
+_OWN = (MANIFEST, SUMMARY, "report.html", "stream", "trace", "steps", "collectives")  # files and folders
 PARENT = "voirkit-runs"
 _RECORD = re.compile(r".*-r\d+-\d+\.json")  # host, rank, process
 
