@@ -20,6 +20,7 @@ from voirkit.analysis.summary import summary_of
 from voirkit.cli import main
 from voirkit.errors import EngineError, RunDirectoryError
 from voirkit.runs import compaction, opened
+from voirkit.runs.directory import clear
 from voirkit.runs.opened import Run, open_run
 from voirkit.runs.trace_files import layout
 from voirkit_instruments.ranks import analyse
@@ -106,6 +107,13 @@ def test_a_file_that_is_damaged_is_named_by_whoever_reads_its_rank(run: str) -> 
         found = summary_of(opened_run)
     assert [line for line in found["warnings"] if "steps/rank=7.parquet cannot be read" in line]
     assert found["steps"]["n"] == STEPS
+
+
+def test_a_run_that_is_replaced_takes_its_roll_ups_along(run: str) -> None:
+    summary(run)
+    assert Path(run, "collectives", "rank=1.parquet").exists()
+    clear(run)
+    assert not any(Path(run).iterdir())
 
 
 def test_an_export_of_some_ranks_reads_the_files_of_those_alone(run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,13 +97,13 @@ def _narrow(table: Table) -> Table:
     return replace(table, own_ns=np.asfortranarray(table.own_ns.astype(np.int32))) if fits else table
 
 
-def _roll_up_new(run: Run, ranks: Sequence[Rank], known: Collection[tuple[str, int]]) -> None:
+def _roll_up_new(run: Run, ranks: Sequence[Rank], earlier: Collection[tuple[str, int]]) -> None:
     """Write the roll-ups of ranks all of whose records have been compacted, where that is possible."""
     import duckdb
 
     living = {(host, pid) for host, _, pid in (of_stem(own.stem) for own in layout(run.path, run.ranks).segments)}
     for rank in ranks:
-        if not set(rank.processes) <= set(known) and living.isdisjoint(rank.processes):
+        if not set(rank.processes) <= set(earlier) and living.isdisjoint(rank.processes):
             try:
                 roll_up(run, rank)
             except (OSError, duckdb.Error):
