@@ -232,12 +232,12 @@ def released_among_ns(groups: Sequence[Group], shifts_ns: Array) -> list[Array |
     following = np.full_like(at, np.iinfo(np.int64).max)
     following[before] = at[after]
 
-    def gone_on(known: bool) -> Array:
-        """When each went on after each; known: only where it is, that they waited."""
+    def gone_on(only_certain: bool) -> Array:
+        """When each went on after each; ``only_certain``: where it is not known whether they waited, they did not."""
         on = at.copy()
         for i, own, then, out in zip(mixed, begun, by_group(following), by_group(on), strict=True):
             last = own.max(axis=0)
-            out[:] = np.where((then.min(axis=0) >= last) & (groups[i].waited_for | (not known)), last, own)
+            out[:] = np.where((then.min(axis=0) >= last) & (groups[i].waited_for | (not only_certain)), last, own)
         return on
 
     ways, free, late = (gone_on(True), gone_on(False)), at.copy(), np.zeros_like(at)
