@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ from live_training import PHASES, TRAINING
 
 from voirkit.analysis.phases import Records
 from voirkit.live import Picture
-from voirkit.live.steps import LiveSteps, _of_same_time
+from voirkit.live.steps import LiveSteps, Window, _of_same_time
 from voirkit.trace import recorder
+from voirkit.trace.following import Fresh
+from voirkit.trace.reader import RECORD_TYPE, Name
 
 _known: dict[str, Any] = {}
 exec(TRAINING, _known)
@@ -148,3 +151,20 @@ def test_records_of_two_kinds_are_of_the_time_of_which_all_processes_have_both()
     phases, others = records(p0=range(10), p1=range(104, 120), p2=range(10)), records(p0=range(5, 9), p1=range(107, 130))
     both = _of_same_time(phases, others, {"host0": 100, "host1": 0})  # the first is a hundred behind
     assert [one.start_ns.tolist() for one in both] == [[7, 8, 107, 108], [7, 8, 107, 108]]
+
+
+def test_of_much_that_is_read_at_once_all_processes_keep_their_newest() -> None:
+    def fresh(rank: int) -> Fresh:
+        tables = SimpleNamespace(names={0: Name("phase", "compute", "step", None)}, arguments={})
+        process = SimpleNamespace(rank=rank, host="here", pid=rank)
+        records = np.zeros(400, RECORD_TYPE)
+        records["start_ns"] = range(400)
+        return Fresh(SimpleNamespace(stem=f"r{rank}", tables=tables, process=process), records, np.zeros(400, np.int64), False)
+
+    window = Window(SimpleNamespace(look=lambda: [fresh(rank) for rank in range(4)]), 64)
+    window.update()
+    kept = window.records()
+    for number in range(4):
+        assert 16 <= (kept.process == number).sum() < 64
+        assert kept.start_ns[kept.process == number].max() == 399
+    assert window.is_cut()

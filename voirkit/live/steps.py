@@ -82,35 +82,32 @@ class _Part(NamedTuple):
 
 
 class _Kept:
-    """The last records of one kind, of all processes.
+    """The last records of one kind of one process."""
 
-    Args:
-        most: How many are kept; more only where they hold few steps.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self.parts: deque[_Part] = deque()
         self.n = self._steps = 0
 
-    def add(self, followed: Followed, records: Array, tid: Array, is_step: Array) -> None:
+    def add(self, followed: Followed, records: Array, tid: Array, is_step: Array, most: int) -> None:
+        """Put some behind those that are there; of more than so many the newest."""
         # Copies: the records are parts of larger buffers, which would be kept. In pieces, so that the window can move on by little.
-        piece = max(self._most // 4, 1)
-        for at in range(max(len(records) - AT_MOST * self._most, 0), len(records), piece):
+        piece = max(most // 4, 1)
+        for at in range(max(len(records) - AT_MOST * most, 0), len(records), piece):
             to = slice(at, at + piece)
             self.parts.append(_Part(followed, records[to].copy(), tid[to], int(is_step[to].sum())))
             self.n += len(self.parts[-1].records)
             self._steps += self.parts[-1].steps
 
-    def trim(self) -> None:
-        while len(self.parts) > 1 and self._is_spare(self.parts[0]):
+    def trim(self, most: int) -> None:
+        """Let the oldest go, down to so many, or to more where they hold few steps."""
+        while len(self.parts) > 1 and self._is_spare(self.parts[0], most):
             gone = self.parts.popleft()
             self.n -= len(gone.records)
             self._steps -= gone.steps
 
-    def _is_spare(self, part: _Part) -> bool:
+    def _is_spare(self, part: _Part, most: int) -> bool:
         left = self.n - len(part.records)
-        return left >= AT_MOST * self._most or (left >= self._most and self._steps - part.steps >= FEWEST_STEPS)
+        return left >= AT_MOST * most or (left >= most and self._steps - part.steps >= FEWEST_STEPS)
 
 
 class _Codes:
@@ -139,7 +136,7 @@ class Window:
     """The last phases of all processes that are followed.
 
     Args:
-        most: How many records of phases are kept; more only where they hold few steps.
+        most: How many records of phases are kept, of all processes; more only where they hold few steps.
 
     Attributes:
         counts: How many requests and optimizer steps there were, by process.
@@ -150,7 +147,7 @@ class Window:
 
     def __init__(self, following: Following, most: int) -> None:
         self._following, self._most = following, most
-        self._kept = {kind: _Kept(most) for kind in (KIND, COLLECTIVE)}
+        self._kept: dict[str, dict[str, _Kept]] = {KIND: {}, COLLECTIVE: {}}  # by kind and process
         self._codes: dict[str, _Codes] = {}
         self.counts: dict[str, Counts] = {}
         self.counters: dict[tuple[int, str, str], Counter] = {}
@@ -167,8 +164,9 @@ class Window:
         for fresh in self._following.look():
             n += len(fresh.records)
             self._add(fresh)
-        for kept in self._kept.values():
-            kept.trim()
+        for of_processes in self._kept.values():  # each has its share: the first ones would be gone where much is read at once
+            for kept in of_processes.values():
+                kept.trim(self._share(of_processes))
         return n
 
     def _add(self, fresh: Fresh) -> None:
@@ -184,7 +182,8 @@ class Window:
         for kind, chosen, steps in ((KIND, codes.is_phase, codes.is_step), (COLLECTIVE, codes.is_collective, codes.is_collective)):
             own = chosen[name]
             if own.any():
-                self._kept[kind].add(followed, records[own], fresh.tid[own], steps[name[own]])
+                kept = self._kept[kind].setdefault(followed.stem, _Kept())
+                kept.add(followed, records[own], fresh.tid[own], steps[name[own]], self._most)
                 self.collectives += int(own.sum()) if kind == COLLECTIVE else 0
 
     def _count(self, followed: Followed, records: Array, is_counted: Array) -> None:
@@ -210,7 +209,7 @@ class Window:
         arguments: dict[bytes, int] = {b"{}": 0}
         processes: dict[tuple[int, str, int], int] = {}  # one that records again writes into other files
         columns: dict[str, list[Array]] = {key: [] for key in ("start_ns", "duration_ns", "name", "args", "value", "process", "tid")}
-        for part in self._kept[kind].parts:
+        for part in (part for kept in self._kept[kind].values() for part in kept.parts):
             process = part.followed.process
             number = processes.setdefault((process.rank, process.host, process.pid), len(processes))
             for key in ("start_ns", "duration_ns", "value"):
@@ -226,7 +225,10 @@ class Window:
 
     def is_cut(self) -> bool:
         """Whether there was more than what is kept."""
-        return self._kept[KIND].n >= self._most
+        return any(kept.n >= self._share(self._kept[KIND]) for kept in self._kept[KIND].values())
+
+    def _share(self, of_processes: Mapping[str, _Kept]) -> int:
+        return max(self._most // len(of_processes), 1)
 
 
 def _name(followed: Followed, number: int) -> tuple[str, str]:
