@@ -188,6 +188,12 @@ def test_a_hang_that_was_killed_is_no_lost_time() -> None:
     assert [(row["hang_s"], row["lost_s"]) for row in goodput["by_attempt"]] == [(1.0, 1.0), (0, 0)]
 
 
+def test_a_hang_may_be_longer_than_the_32_bits_hold_that_times_of_roll_ups_have() -> None:
+    train = dataclasses.replace(STEPS.train, own_ns=STEPS.train.own_ns.astype(np.int32))
+    narrow = goodput_of(ATTEMPTS, dataclasses.replace(STEPS, train=train), [(6 * S, 60 * S)])
+    assert narrow == goodput_of(ATTEMPTS, STEPS, [(6 * S, 60 * S)])
+
+
 def test_a_hang_that_passed_is_no_training_and_lasts_no_longer_than_what_took_longest_of_its_step() -> None:
     steps = table([3000, 4000, 5000, 10_000, 11_000], [1000] * 5)
     steps.own_ns[3, [COMMUNICATION, REST]] = 900 * MS, 100 * MS

@@ -260,7 +260,7 @@ def _around(table: Table, at_ns: int) -> Array:
 
 def _without(table: Table, hung: Sequence[tuple[int, int]]) -> Table:
     """Steps without the time in which the job hung: it is in what took longest of a step, for nothing else went on."""
-    own, time = table.own_ns.copy(), table.time_ns.copy()
+    own, time = table.own_ns.astype(np.int64), table.time_ns.astype(np.int64)  # copies, and a hang may be longer than 32 bits hold
     for since, until in hung:
         around = np.flatnonzero(_around(table, since))
         own[around, own[around].argmax(axis=1)] -= until - since

@@ -177,7 +177,7 @@ def _slower(rank: Rank | None, record: Mapping[str, Any]) -> float | None:
     if rank is None:
         return None
     table = rank.steps.train
-    work = table.phase_ns("forward") + table.phase_ns("backward") + table.phase_ns("optimizer")
+    work = np.sum([table.phase_ns(phase) for phase in ("forward", "backward", "optimizer")], axis=0)
     inside = _inside(table, record)
     outside = ~inside
     outside[:2] = False  # the first steps are slow
