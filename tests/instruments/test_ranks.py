@@ -27,6 +27,7 @@ from voirkit_instruments.ranks.analyse import (
     released_ns,
     shares,
     timeline,
+    whom,
 )
 from voirkit_instruments.ranks.show import sections
 
@@ -312,6 +313,7 @@ def test_a_delay_within_the_error_of_the_clocks_blames_nobody():
     for error_ns, is_named in ((0, True), (60 * MS, False), (None, False)):
         part = training.document(error_ns=error_ns)
         assert (part["late"] is not None) == is_named
+        assert ("clocks" in whom(part)) != is_named
 
 
 def test_collectives_of_groups_side_by_side_are_those_of_an_average_rank():

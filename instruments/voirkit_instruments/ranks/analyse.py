@@ -678,6 +678,9 @@ def late_rank(part: Mapping[str, Any], phases: Sequence[str]) -> Iterator[Eviden
 def whom(part: Mapping[str, Any]) -> str:
     """Whom the ranks wait for where none is named a straggler."""
     whole, most = sum(row["late_s"] for row in part["ranks"]), max(part["ranks"], key=lambda row: row["late_s"])
+    error_s = part["clock_error_s"]
+    if error_s is None or 0 < most["late_s"] <= error_s:  # the clocks may be all that differs
+        return "which one it is the clocks of the hosts cannot tell"
     if whole and most["late_s"] >= _CAUSES * whole:
         return f"mostly rank {most['rank']}, but in too few of the steps or too little of the run to name it a straggler"
     return "it is not the same one in most steps"
