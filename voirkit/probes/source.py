@@ -50,6 +50,7 @@ def parse_like(text: str, code: CodeType) -> ast.Module:
 
 _known_lines: dict[str, list[list[str]]] = {}  # the lines of files as they were when their code was compiled, as far as that is known
 VERSIONS = 4  # of a file that is edited and reloaded
+PICKLED = "<dynamic-code>"  # what cloudpickle since 3.1.3 calls the file of code that it has read
 
 
 def lines_of(source: bytes) -> list[str]:
@@ -75,6 +76,8 @@ def texts_of(code: CodeType, names: Mapping[str, Any]) -> Iterator[list[str]]:
         NoSource: There are none.
     """
     kept = list(_known_lines.get(code.co_filename, ()))
+    if code.co_filename == PICKLED:  # of any file that is known: what its lines compile to decides
+        kept = [lines for versions in _known_lines.values() for lines in versions]
     yield from kept
     lines = linecache.getlines(code.co_filename, dict(names))
     if lines and lines not in kept:
