@@ -14,7 +14,7 @@ export OMP_NUM_THREADS ?= 1
 # Hundreds of tests import torch in a process of its own: it is compiled once, also where PYTHONDONTWRITEBYTECODE is set.
 export UV_COMPILE_BYTECODE ?= 1
 
-.PHONY: demo test test-long test-all test-slow test-readers test-frameworks test-gpu matrix lint format types docs benchmarks acceptance check clean
+.PHONY: demo test test-long test-all test-slow test-readers test-frameworks test-gpu matrix lint format types docs benchmarks bench acceptance check clean
 
 demo: $(DEMO_STAMP)
 	$(PY) examples/resnet/make_images.py
@@ -85,6 +85,14 @@ benchmarks: $(STAMP)
 	$(PY) benchmarks/syscalls.py
 	$(PY) benchmarks/what_if_read.py
 	$(PY) benchmarks/compare.py
+
+# Beside the tools that somebody would use instead, each in an environment of its own: Markdown tables. Some 40 minutes, on a machine with nothing else to do.
+bench: $(STAMP)
+	$(PY) benchmarks/peers/environments.py
+	$(PY) benchmarks/peers/events.py
+	$(PY) benchmarks/peers/accuracy.py
+	$(PY) benchmarks/peers/answers.py
+	$(PY) examples/resnet/make_images.py && $(PY) benchmarks/overhead.py --peers
 
 # Checks that are kept outside the repository; run where they are present.
 acceptance: $(STAMP)
