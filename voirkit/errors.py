@@ -148,13 +148,10 @@ def misspelt(exc: BaseException) -> str:
 
 
 class PartFailures:
-    """The parts of a report that failed, by the reason.
-
-    Attributes:
-        parts_by_reason: In the order of the failures. A damaged trace fails every part that reads it: it is one line.
-    """
+    """The parts of a report that failed, by the reason."""
 
     def __init__(self) -> None:
+        # in the order of the failures. A damaged trace fails every part that reads it: it is one line.
         self.parts_by_reason: dict[str, list[str]] = {}
 
     def attempt(self, part: str, compute: Callable[[], T], default: T) -> T:

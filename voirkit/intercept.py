@@ -36,17 +36,13 @@ class ThreadState(_local):
 
 
 class Patches:
-    """What one instrument has changed in libraries; a table that can be shown, and undone.
-
-    Attributes:
-        table: For each patch, by its full name, what is wrong with it; empty if nothing is.
-    """
+    """What one instrument has changed in libraries; a table that can be shown, and undone."""
 
     def __init__(self) -> None:
         self._wrapped: dict[tuple[Any, str], tuple[Any, Any]] = {}
         self._around: dict[str, tuple[FunctionType, Around]] = {}
         self._arounds: list[Around] = []
-        self.table: dict[str, str] = {}
+        self.table: dict[str, str] = {}  # for each patch, by its full name, what is wrong with it; empty if nothing is
         self._is_over = False
 
     def when(self, module: str, install: Callable[[ModuleType], None], off: Callable[[str, str], None]) -> None:

@@ -31,18 +31,12 @@ _TICK_S = 0.05
 
 @dataclass
 class LogEntry:
-    """One thing that happened to a program.
+    """One thing that happened to a program."""
 
-    Attributes:
-        event: ``"start"``, ``"line"``, ``"data"``, ``"binary"``, ``"format_error"``, ``"end"``, or what the program
-            named in ``"$event"``.
-        data: What belongs to the event; see :class:`Multiplexer`.
-        pipe: ``"stdout"``, ``"stderr"`` or ``"data"``; None for start and end.
-    """
-
+    # ``"start"``, ``"line"``, ``"data"``, ``"binary"``, ``"format_error"``, ``"end"``, or what the program named in ``"$event"``
     event: str
-    data: Any
-    pipe: str | None = None
+    data: Any  # what belongs to the event; see :class:`Multiplexer`
+    pipe: str | None = None  # ``"stdout"``, ``"stderr"`` or ``"data"``; None for start and end
 
     def get(self, item: str, default: Any = None) -> Any:
         """An attribute of this entry, or the default if there is none."""

@@ -34,20 +34,13 @@ class OverseerAbort(BaseException):
 
 
 class Phase:
-    """A part of a run.
-
-    Attributes:
-        name: What the phase is called.
-        status: ``"pending"``, ``"running"`` while those who waited for it are resumed, then ``"done"``.
-        value: What the phase resulted in; None until it has ended.
-        exception: What ended the phase, if it failed.
-    """
+    """A part of a run."""
 
     def __init__(self, name: str, status: Status = "pending") -> None:
-        self.name = name
-        self.status: Status = status
-        self.value: Any = None
-        self.exception: BaseException | None = None
+        self.name = name  # what the phase is called
+        self.status: Status = status  # ``"pending"``, ``"running"`` while those who waited for it are resumed, then ``"done"``
+        self.value: Any = None  # what the phase resulted in; None until it has ended
+        self.exception: BaseException | None = None  # what ended the phase, if it failed
 
     @property
     def pending(self) -> bool:

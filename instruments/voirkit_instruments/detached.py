@@ -24,17 +24,11 @@ _LEAVE = 'output=$1; shift; "$@" >"$output" 2>&1 </dev/null & echo $!'
 
 
 class DetachedProcess(NamedTuple):
-    """A program that runs beside this one.
+    """A program that runs beside this one."""
 
-    Attributes:
-        pid: Its id.
-        began: When it began, in the kernel's ticks: another process that gets its number is not mistaken for it.
-        output: The file with what it prints.
-    """
-
-    pid: int
-    began: int
-    output: str
+    pid: int  # its id
+    began: int  # when it began, in the kernel's ticks: another process that gets its number is not mistaken for it
+    output: str  # the file with what it prints
 
     def has_ended(self, within_s: float) -> bool:
         """Whether it has ended, or does so in that time."""
@@ -91,25 +85,15 @@ class TracedAlready(CannotAttach):
 
 
 class Attached(NamedTuple):
-    """A profiler or tracer that watches this process.
+    """A profiler or tracer that watches this process."""
 
-    Attributes:
-        tool: Its name.
-        process: It.
-        version: Of the tool, where it has one of its own.
-        program: Its path.
-        rate_hz: Of a profiler: samples a second.
-        log: Of a tracer: what it writes.
-        trusted: Of a tracer: by column, how far its figures can be trusted.
-    """
-
-    tool: str
-    process: DetachedProcess
-    version: str = ""
-    program: str = ""
-    rate_hz: int = 0
-    log: str = ""
-    trusted: Mapping[str, str] = MappingProxyType({})
+    tool: str  # its name
+    process: DetachedProcess  # it
+    version: str = ""  # of the tool, where it has one of its own
+    program: str = ""  # its path
+    rate_hz: int = 0  # of a profiler: samples a second
+    log: str = ""  # of a tracer: what it writes
+    trusted: Mapping[str, str] = MappingProxyType({})  # of a tracer: by column, how far its figures can be trusted
 
 
 def refusal(who: str, why: Exception, instead: str) -> str:

@@ -22,52 +22,32 @@ class Collectives:
     """What a process began together with other ranks; arrays of shape (n,), ascending by start.
 
     Ranks that train alike have the same of all but ``begun_ns``, and share it.
-
-    Attributes:
-        kinds: (group, name, bytes that were passed in, -1 where that is not known).
-        kind: Index into ``kinds``.
-        number: Of the collective in its group.
-        backward: The backward pass of the training thread that it was begun in, -1 for none.
-        begun_ns: On the clock of the process's host.
-        backward_ns: How long backward passes wait for other ranks at their end, and how long they last, in all.
-        starved: In which share of the time it was ready to run and had no processor; None where that is not known.
-        until_ns: Until when this is known: a process that is killed may have begun more; None where that is not known.
-        exposed_ns: What the training thread waited for those of each kind, by index: in calls that wait, and at the end of backward.
     """
 
-    kinds: Sequence[tuple[str, str, int]]
-    kind: Array
-    number: Array
-    backward: Array
-    begun_ns: Array
-    backward_ns: tuple[int, int] = (0, 0)
-    starved: float | None = None
-    until_ns: int | None = None
+    kinds: Sequence[tuple[str, str, int]]  # (group, name, bytes that were passed in, -1 where that is not known)
+    kind: Array  # index into ``kinds``
+    number: Array  # of the collective in its group
+    backward: Array  # the backward pass of the training thread that it was begun in, -1 for none
+    begun_ns: Array  # on the clock of the process's host
+    backward_ns: tuple[int, int] = (0, 0)  # how long backward passes wait for other ranks at their end, and how long they last, in all
+    starved: float | None = None  # in which share of the time it was ready to run and had no processor; None where that is not known
+    until_ns: int | None = None  # until when this is known: a process that is killed may have begun more; None where that is not known
+    # what the training thread waited for those of each kind, by index: in calls that wait, and at the end of backward
     exposed_ns: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
 class Rank:
-    """What one rank did.
+    """What one rank did."""
 
-    Attributes:
-        rank: Its number.
-        host: Where it ran.
-        steps: Its steps.
-        facts: What else is known of it and of use to a verdict: ``workers``, ``dataset``, ``batch_size``, ``cpus`` of its training
-            loader and host.
-        processes: (host, pid) of those that did it: of a rank that was started again there are several.
-        alone: Whether it is a process that trains beside others and is in no group with them; its ``rank`` says nothing then.
-        collectives: What the last of its processes began together with other ranks; None for nothing.
-    """
-
-    rank: int
-    host: str
-    steps: Steps
+    rank: int  # its number
+    host: str  # where it ran
+    steps: Steps  # its steps
+    # what else is known of it and of use to a verdict: ``workers``, ``dataset``, ``batch_size``, ``cpus`` of its training loader and host
     facts: Mapping[str, Any] = field(default_factory=dict)
-    processes: tuple[tuple[str, int], ...] = ()
-    alone: bool = False
-    collectives: Collectives | None = None
+    processes: tuple[tuple[str, int], ...] = ()  # (host, pid) of those that did it: of a rank that was started again there are several
+    alone: bool = False  # whether it is a process that trains beside others and is in no group with them; its ``rank`` says nothing then
+    collectives: Collectives | None = None  # what the last of its processes began together with other ranks; None for nothing
 
 
 def figures(ranks: Sequence[Rank]) -> dict[str, Any]:

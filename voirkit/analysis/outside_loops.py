@@ -17,21 +17,13 @@ from voirkit.analysis.segmentation import OUTSIDE, Kind, Request, StepInterval, 
 
 @dataclass(frozen=True)
 class Led:
-    """Steps of one optimizer, one after the other, that no loop of a loader interrupts.
+    """Steps of one optimizer, one after the other, that no loop of a loader interrupts."""
 
-    Attributes:
-        start_ns: When each step of the optimizer began; shape (n,), ascending.
-        end_ns: When it ended.
-        after_ns: When what trained before them (another optimizer, a loop over a loader) was over.
-        is_rest: Whether a loop over a loader came before: steps without a model call of their own are then what remained of it.
-        ahead: How many batches that loop had read ahead: as many walks through graphs after it are what remained of it, too.
-    """
-
-    start_ns: Array
-    end_ns: Array
-    after_ns: int
-    is_rest: bool
-    ahead: int = 0
+    start_ns: Array  # when each step of the optimizer began; shape (n,), ascending
+    end_ns: Array  # when it ended
+    after_ns: int  # when what trained before them (another optimizer, a loop over a loader) was over
+    is_rest: bool  # whether a loop over a loader came before: steps without a model call of their own are then what remained of it
+    ahead: int = 0  # how many batches that loop had read ahead: as many walks through graphs after it are what remained of it, too
 
 
 def steps_outside(work: Work, turn: Array, turns: Sequence[StepInterval], trains: frozenset[int], since_ns: int = 0) -> list[Led]:
@@ -123,32 +115,20 @@ _OFTEN = 0.5  # of the steps: what is called under no_grad in so many of them is
 
 @dataclass(frozen=True)
 class Marks:
-    """What else tells evaluation from training; nanoseconds, ascending.
+    """What else tells evaluation from training; nanoseconds, ascending."""
 
-    Attributes:
-        modes: When a module was switched (``train()``, ``eval()``), and whether to training.
-        zeroed_ns: When gradients were set to zero.
-        saved_ns: When checkpoints were written.
-        annotated: From when to when the script itself says that it evaluates.
-    """
-
-    modes: Sequence[tuple[int, bool]]
-    zeroed_ns: Array
-    saved_ns: Array
-    annotated: Sequence[tuple[int, int]] = ()
+    modes: Sequence[tuple[int, bool]]  # when a module was switched (``train()``, ``eval()``), and whether to training
+    zeroed_ns: Array  # when gradients were set to zero
+    saved_ns: Array  # when checkpoints were written
+    annotated: Sequence[tuple[int, int]] = ()  # from when to when the script itself says that it evaluates
 
 
 @dataclass(frozen=True)
 class Calls:
-    """Model calls one after the other that evaluate.
+    """Model calls one after the other that evaluate."""
 
-    Attributes:
-        start_ns: When each began; the first where the evaluation did.
-        end_ns: When the last was over.
-    """
-
-    start_ns: list[int]
-    end_ns: int
+    start_ns: list[int]  # when each began; the first where the evaluation did
+    end_ns: int  # when the last was over
 
 
 def evaluating(work: Work, marks: Marks, turn: Array, turns: Sequence[StepInterval], trains: frozenset[int], steps_ns: Array) -> Array:

@@ -44,33 +44,20 @@ _NO_PROCESSOR = ("processor", "waited")
 
 @dataclass(frozen=True)
 class Records:
-    """Records of phases; arrays of shape (n,), in any order.
+    """Records of phases; arrays of shape (n,), in any order."""
 
-    Attributes:
-        start_ns: On the clock of the record's host.
-        duration_ns: Nanoseconds.
-        name: Index into ``names``.
-        args: Index into ``arguments``.
-        value: The record's own number.
-        process: Index into ``processes``.
-        tid: Native id of the thread.
-        names: (category, name) by index.
-        arguments: By index.
-        processes: (rank, host, pid) by index.
-        world_sizes: Of the group in which each process has its rank, by index; 1: it is in none and trains, if it does, for itself. 0,
-            and empty: not known, as of runs that launchers started.
-    """
-
-    start_ns: Array
-    duration_ns: Array
-    name: Array
-    args: Array
-    value: Array
-    process: Array
-    tid: Array
-    names: Sequence[tuple[str, str]]
-    arguments: Sequence[Mapping[str, Any]]
-    processes: Sequence[tuple[int, str, int]]
+    start_ns: Array  # on the clock of the record's host
+    duration_ns: Array  # nanoseconds
+    name: Array  # index into ``names``
+    args: Array  # index into ``arguments``
+    value: Array  # the record's own number
+    process: Array  # index into ``processes``
+    tid: Array  # native id of the thread
+    names: Sequence[tuple[str, str]]  # (category, name) by index
+    arguments: Sequence[Mapping[str, Any]]  # by index
+    processes: Sequence[tuple[int, str, int]]  # (rank, host, pid) by index
+    # of the group in which each process has its rank, by index; 1: it is in none and trains, if it does, for itself. 0, and empty: not
+    # known, as of runs that launchers started.
     world_sizes: Sequence[int] = ()
 
     def chosen(self, which: Array) -> Records:

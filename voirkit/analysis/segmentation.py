@@ -37,55 +37,35 @@ _ITER, _FETCH, _END, _INCOMPLETE = Kind.ITER, Kind.FETCH, Kind.END, Kind.INCOMPL
 
 @dataclass(slots=True)  # frozen, making one would take three times as long: two for each step
 class Request:
-    """One request; times in nanoseconds of one clock.
+    """One request; times in nanoseconds of one clock."""
 
-    Attributes:
-        kind: What is asked for.
-        start_ns: When it is asked for.
-        end_ns: When it is there.
-        episode: Which iterator is asked: numbers that are unique in the thread.
-        loader: Which loader made the iterator.
-        items: How many items the batch holds; None if that is not known.
-    """
-
-    kind: Kind
-    start_ns: int
-    end_ns: int
-    episode: int
-    loader: int
-    items: int | None = None
+    kind: Kind  # what is asked for
+    start_ns: int  # when it is asked for
+    end_ns: int  # when it is there
+    episode: int  # which iterator is asked: numbers that are unique in the thread
+    loader: int  # which loader made the iterator
+    items: int | None = None  # how many items the batch holds; None if that is not known
 
 
 @dataclass(slots=True)
 class StepInterval:
-    """From one request for a batch to the next request to the same iterator.
+    """From one request for a batch to the next request to the same iterator."""
 
-    Attributes:
-        episode: Of which iterator.
-        start_ns: When its batch was asked for; the first of an episode begins where the iterator is made.
-        end_ns: When the next one was asked for; None if that never happened.
-        requests: Indices of the requests for batches that were made in it, those to companions too (``zip`` of two loaders).
-    """
-
-    episode: int
-    start_ns: int
-    end_ns: int | None = None
+    episode: int  # of which iterator
+    start_ns: int  # when its batch was asked for; the first of an episode begins where the iterator is made
+    end_ns: int | None = None  # when the next one was asked for; None if that never happened
+    # indices of the requests for batches that were made in it, those to companions too (``zip`` of two loaders)
     requests: list[int] = field(default_factory=list)
 
 
 @dataclass
 class Segmentation:
-    """A thread's time, cut.
+    """A thread's time, cut."""
 
-    Attributes:
-        turns: In the order in which they began.
-        edges: Start of each piece of time, ascending, in nanoseconds.
-        owners: Index of the turn that owns the piece from that edge to the next; ``OUTSIDE`` for none. A loop inside
-            another's turn owns its own time: that of the turn around it excludes it.
-    """
-
-    turns: list[StepInterval]
-    edges: list[int]
+    turns: list[StepInterval]  # in the order in which they began
+    edges: list[int]  # start of each piece of time, ascending, in nanoseconds
+    # index of the turn that owns the piece from that edge to the next; ``OUTSIDE`` for none. A loop inside another's turn owns its own
+    # time: that of the turn around it excludes it.
     owners: list[int]
 
     @cached_property

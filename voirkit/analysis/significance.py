@@ -49,15 +49,10 @@ _MOST_BLOCKS = 1000  # in a draw: with longer blocks nothing is lost where there
 
 
 class Estimate(NamedTuple):
-    """What the steps of a run tell of a figure.
+    """What the steps of a run tell of a figure."""
 
-    Attributes:
-        value: The figure's logarithm.
-        error: The standard error of that, as the steps show it.
-    """
-
-    value: float
-    error: float = 0.0
+    value: float  # the figure's logarithm
+    error: float = 0.0  # the standard error of that, as the steps show it
 
 
 class Difference(NamedTuple):

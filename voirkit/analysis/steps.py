@@ -50,48 +50,29 @@ MEANING = {
 
 @dataclass(frozen=True)
 class Timeline:
-    """The spans of one thread, ascending by start; arrays of shape (n,).
+    """The spans of one thread, ascending by start; arrays of shape (n,)."""
 
-    Attributes:
-        start_ns: On the process's clock.
-        duration_ns: Nanoseconds.
-        meaning: Index into wait, transfer … (``MEANING``).
-        optimizer: Of a step of an optimizer, which one.
-        grad: Of a module call, whether it was made with gradients.
-        training: Of a module call, whether the module was in training mode.
-        requests: What was asked of loaders, ascending by start.
-        modes: When modules were switched by ``train()`` and ``eval()``, ascending, and whether to training.
-        lengths: By loader, how many batches an epoch has, where that is known.
-        annotated: From when to when the script itself says that it evaluates, ascending.
-    """
-
-    start_ns: Array
-    duration_ns: Array
-    meaning: Array
-    optimizer: Array
-    grad: Array
-    training: Array
-    requests: Sequence[Request]
-    modes: Sequence[tuple[int, bool]] = ()
-    lengths: Mapping[int, int] = field(default_factory=dict)
-    annotated: Sequence[tuple[int, int]] = ()
+    start_ns: Array  # on the process's clock
+    duration_ns: Array  # nanoseconds
+    meaning: Array  # index into wait, transfer … (``MEANING``)
+    optimizer: Array  # of a step of an optimizer, which one
+    grad: Array  # of a module call, whether it was made with gradients
+    training: Array  # of a module call, whether the module was in training mode
+    requests: Sequence[Request]  # what was asked of loaders, ascending by start
+    modes: Sequence[tuple[int, bool]] = ()  # when modules were switched by ``train()`` and ``eval()``, ascending, and whether to training
+    lengths: Mapping[int, int] = field(default_factory=dict)  # by loader, how many batches an epoch has, where that is known
+    annotated: Sequence[tuple[int, int]] = ()  # from when to when the script itself says that it evaluates, ascending
 
 
 @dataclass(frozen=True)
 class Table:
-    """Steps of one kind; arrays of shape (n,), or (n, phases).
+    """Steps of one kind; arrays of shape (n,), or (n, phases)."""
 
-    Attributes:
-        start_ns: When each began.
-        time_ns: How long it took, without loops that lie in it (an evaluation every 100 steps).
-        items: How many items its batch held; -1 if that is not known.
-        own_ns: Shape (n, 12): time by wait, transfer, forward, backward, optimizer, communication, loss, zero_grad, checkpoint,
-            garbage collections, voirkit's own looks, rest; each row sums to its ``time_ns``.
-    """
-
-    start_ns: Array
-    time_ns: Array
-    items: Array
+    start_ns: Array  # when each began
+    time_ns: Array  # how long it took, without loops that lie in it (an evaluation every 100 steps)
+    items: Array  # how many items its batch held; -1 if that is not known
+    # shape (n, 12): time by wait, transfer, forward, backward, optimizer, communication, loss, zero_grad, checkpoint, garbage collections,
+    # voirkit's own looks, rest; each row sums to its ``time_ns``
     own_ns: Array
 
     def __len__(self) -> int:
@@ -115,39 +96,27 @@ def concatenated(tables: Sequence[Table]) -> Table:
 
 @dataclass(frozen=True)
 class DeviceTable:
-    """Steps of training as a GPU saw them.
+    """Steps of training as a GPU saw them."""
 
-    Attributes:
-        table: Each to the end of the work that was started in it. Forward, backward and optimizer are the device's time, wait and the
-            parts of other that of the host while the device had nothing to do, rest that in which nothing is known of either.
-        launching_ns: By step, how much of forward, backward and optimizer was work that ended as soon as the host had started it: in
-            that time the device could have done more. Shape (n,).
-    """
-
+    # each to the end of the work that was started in it. Forward, backward and optimizer are the device's time, wait and the parts of other
+    # that of the host while the device had nothing to do, rest that in which nothing is known of either.
     table: Table
+    # by step, how much of forward, backward and optimizer was work that ended as soon as the host had started it: in that time the device
+    # could have done more. Shape (n,).
     launching_ns: Array
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of one thread.
+    """The steps of one thread."""
 
-    Attributes:
-        train: Those of training.
-        evaluation: Those of loops in which a model is called and nothing is trained.
-        wait_known: Whether the time that training waits for batches could be seen.
-        device: Those of training on the clock of a GPU, if one was used.
-        episodes: Numbers of the iterators whose batches were trained on; not kept in a rollup.
-        saving_between_ns: Time in checkpoints since the first step of training that is in no step: those after a loop's last batch.
-        aside_ns: By part of the wall time (``ASIDE``), what is in no step: before the first of all steps, and since then.
-    """
-
-    train: Table
-    evaluation: Table
-    wait_known: bool
-    device: DeviceTable | None = None
-    episodes: frozenset[int] = frozenset()
-    saving_between_ns: int = 0
+    train: Table  # those of training
+    evaluation: Table  # those of loops in which a model is called and nothing is trained
+    wait_known: bool  # whether the time that training waits for batches could be seen
+    device: DeviceTable | None = None  # those of training on the clock of a GPU, if one was used
+    episodes: frozenset[int] = frozenset()  # numbers of the iterators whose batches were trained on; not kept in a rollup
+    saving_between_ns: int = 0  # time in checkpoints since the first step of training that is in no step: those after a loop's last batch
+    # by part of the wall time (``ASIDE``), what is in no step: before the first of all steps, and since then
     aside_ns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 

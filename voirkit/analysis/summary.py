@@ -144,19 +144,12 @@ GOODPUT = ("training", "wait", "communication", "checkpoint", "evaluation", "sta
 
 
 class Attempt(NamedTuple):
-    """One attempt of a job: its first rank, in nanoseconds of the host's clock.
+    """One attempt of a job: its first rank, in nanoseconds of the host's clock."""
 
-    Attributes:
-        begun: When it began.
-        ended: When the last of it was recorded or it was last seen to hang, or, of the last attempt, when it was over.
-        saved: (start, end) of checkpoints that were written, by any rank.
-        saving: (start, end) of checkpoints that the first rank wrote or read, ascending.
-    """
-
-    begun: int
-    ended: int
-    saved: Sequence[tuple[int, int]]
-    saving: Sequence[tuple[int, int]]
+    begun: int  # when it began
+    ended: int  # when the last of it was recorded or it was last seen to hang, or, of the last attempt, when it was over
+    saved: Sequence[tuple[int, int]]  # (start, end) of checkpoints that were written, by any rank
+    saving: Sequence[tuple[int, int]]  # (start, end) of checkpoints that the first rank wrote or read, ascending
 
 
 def _goodput(run: Run, ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -30,21 +30,13 @@ NOTHING = "nothing in it to be probed: no function, and no variable at its top l
 
 @dataclass(frozen=True)
 class Source:
-    """Source that has been read.
+    """Source that has been read."""
 
-    Attributes:
-        name: What the user calls it: the path of a script as typed, the name of a module.
-        file: Its file, for messages: relative if it is in the current folder.
-        folder: Where a voirfile of it belongs.
-        text: The source.
-        catalogue: What is in it. Its module is empty if it runs as ``__main__``, so that selectors begin with ``//``.
-    """
-
-    name: str
-    file: str
-    folder: str
-    text: bytes
-    catalogue: Catalogue
+    name: str  # what the user calls it: the path of a script as typed, the name of a module
+    file: str  # its file, for messages: relative if it is in the current folder
+    folder: str  # where a voirfile of it belongs
+    text: bytes  # the source
+    catalogue: Catalogue  # what is in it. Its module is empty if it runs as ``__main__``, so that selectors begin with ``//``.
 
 
 def read_script(name: str) -> Source:

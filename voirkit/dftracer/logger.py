@@ -309,18 +309,14 @@ def is_enabled() -> bool:
 
 
 class dftracer:
-    """The trace of this process; there is one.
-
-    Attributes:
-        start_time: When ``initialize_log`` was called, in microseconds since 1970.
-    """
+    """The trace of this process; there is one."""
 
     _instance: dftracer | None = None
 
     def __init__(self) -> None:
         dftracer._instance = self
         self.logger = self.dbg_logging = None
-        self.start_time = 0
+        self.start_time = 0  # when ``initialize_log`` was called, in microseconds since 1970
         self._target: str | None = None
         self._folder = ""
         self._pid = 0

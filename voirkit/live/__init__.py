@@ -21,19 +21,12 @@ HISTORY = 24  # values of a rate's history
 
 
 class Number(NamedTuple):
-    """A figure with a name.
+    """A figure with a name."""
 
-    Attributes:
-        name: Such as ``train_rate``, ``loss``, ``train loss``.
-        value: Now.
-        units: May be empty.
-        history: Values up to now, at even distances.
-    """
-
-    name: str
-    value: float
-    units: str
-    history: Sequence[float]
+    name: str  # such as ``train_rate``, ``loss``, ``train loss``
+    value: float  # now
+    units: str  # may be empty
+    history: Sequence[float]  # values up to now, at even distances
 
 
 class Progress(NamedTuple):
@@ -54,29 +47,17 @@ class Worker(NamedTuple):
 
 @dataclass
 class Picture:
-    """A run at a moment; what is not known is empty or None.
+    """A run at a moment; what is not known is empty or None."""
 
-    Attributes:
-        title: What was run.
-        state: How it goes: ``running``, or how it ended, in words.
-        is_over: Whether nothing will change any more.
-        elapsed_s: Since it began.
-        steps: ``n``, ``time_s``, ``phases`` and maybe ``wait_known``, as in ``summary.json``, of the steps that are shown.
-        shown_s: How long these steps took together; None if they are the whole run's.
-        done: Steps of the training so far, as far as they have been counted.
-        is_counted: Whether all have been.
-        wall: The account of the whole wall time, of a run that is over.
-        evaluation: What is known of its evaluation.
-    """
-
-    title: str = ""
-    state: str = ""
-    is_over: bool = False
-    elapsed_s: float | None = None
+    title: str = ""  # what was run
+    state: str = ""  # how it goes: ``running``, or how it ended, in words
+    is_over: bool = False  # whether nothing will change any more
+    elapsed_s: float | None = None  # since it began
+    # ``n``, ``time_s``, ``phases`` and maybe ``wait_known``, as in ``summary.json``, of the steps that are shown
     steps: Mapping[str, Any] | None = None
-    shown_s: float | None = None
-    done: int = 0
-    is_counted: bool = True
+    shown_s: float | None = None  # how long these steps took together; None if they are the whole run's
+    done: int = 0  # steps of the training so far, as far as they have been counted
+    is_counted: bool = True  # whether all have been
     rates: Sequence[Number] = ()
     progress: Sequence[Progress] = ()
     numbers: Sequence[Number] = ()
@@ -85,8 +66,8 @@ class Picture:
     devices: Sequence[Number] = ()
     ranks: Sequence[Mapping[str, Any]] = ()
     verdict: Mapping[str, Any] | None = None
-    wall: Mapping[str, Any] | None = None
-    evaluation: Mapping[str, Any] | None = None
+    wall: Mapping[str, Any] | None = None  # the account of the whole wall time, of a run that is over
+    evaluation: Mapping[str, Any] | None = None  # what is known of its evaluation
     warnings: Sequence[str] = field(default_factory=list)
 
 

@@ -23,20 +23,14 @@ REMEMBERED = 64  # values of a key
 
 @dataclass
 class Logged:
-    """The values of one key of one task.
-
-    Attributes:
-        first: The first that was read; of a long run it is not the run's first.
-        values: The last ones.
-        n: How many have been read.
-    """
+    """The values of one key of one task."""
 
     task: str
     key: str
     units: str = ""
-    first: float = 0.0
-    n: int = 0
-    values: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    first: float = 0.0  # the first that was read; of a long run it is not the run's first
+    n: int = 0  # how many have been read
+    values: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))  # the last ones
 
 
 class Log:
@@ -44,16 +38,13 @@ class Log:
 
     Args:
         path: The run directory; it need not be there yet.
-
-    Attributes:
-        rows: By task and key.
-        progress: What was logged as ``progress=(i, n)`` or ``progress=i, total=n``, by task and description.
     """
 
     def __init__(self, path: str) -> None:
         self._folder = os.path.join(path, "stream")
         self._at: dict[str, int] = {}
-        self.rows: dict[tuple[str, str], Logged] = {}
+        self.rows: dict[tuple[str, str], Logged] = {}  # by task and key
+        # what was logged as ``progress=(i, n)`` or ``progress=i, total=n``, by task and description
         self.progress: dict[tuple[str, str], tuple[float, float]] = {}
 
     def update(self) -> None:

@@ -39,22 +39,15 @@ class Counter(NamedTuple):
 
 
 class Counts:
-    """How much of what a process has done since it began.
-
-    Attributes:
-        steps: Steps of each optimizer.
-        epochs: How often each loader was iterated over.
-        batches: How many batches came, by loader and episode (an iterator's number).
-        loaders: What is known of each loader: ``length``, ``workers``, ``dataset`` ...
-    """
+    """How much of what a process has done since it began."""
 
     def __init__(self, followed: Followed) -> None:
         self._followed = followed
         self._known: dict[int, Mapping[str, Any]] = {}
-        self.steps: dict[int, int] = {}
-        self.epochs: dict[int | None, int] = {}
-        self.batches: dict[tuple[int | None, int], int] = {}
-        self.loaders: dict[int | None, Mapping[str, Any]] = {}
+        self.steps: dict[int, int] = {}  # steps of each optimizer
+        self.epochs: dict[int | None, int] = {}  # how often each loader was iterated over
+        self.batches: dict[tuple[int | None, int], int] = {}  # how many batches came, by loader and episode (an iterator's number)
+        self.loaders: dict[int | None, Mapping[str, Any]] = {}  # what is known of each loader: ``length``, ``workers``, ``dataset`` ..
 
     def add(self, name: str, arguments: int, n: int) -> None:
         """So many more records with this name and these arguments."""
@@ -137,22 +130,16 @@ class Window:
 
     Args:
         most: How many records of phases are kept, of all processes; more only where they hold few steps.
-
-    Attributes:
-        counts: How many requests and optimizer steps there were, by process.
-        counters: The last value of each counter, by rank, category and name.
-        last_ns: When the last record ended, by process, on its host's clock.
-        collectives: How many have come.
     """
 
     def __init__(self, following: Following, most: int) -> None:
         self._following, self._most = following, most
         self._kept: dict[str, dict[str, _Kept]] = {KIND: {}, COLLECTIVE: {}}  # by kind and process
         self._codes: dict[str, _Codes] = {}
-        self.counts: dict[str, Counts] = {}
-        self.counters: dict[tuple[int, str, str], Counter] = {}
-        self.last_ns: dict[str, int] = {}
-        self.collectives = 0
+        self.counts: dict[str, Counts] = {}  # how many requests and optimizer steps there were, by process
+        self.counters: dict[tuple[int, str, str], Counter] = {}  # the last value of each counter, by rank, category and name
+        self.last_ns: dict[str, int] = {}  # when the last record ended, by process, on its host's clock
+        self.collectives = 0  # how many have come
 
     def update(self) -> int:
         """Take in what has been recorded since the last update; how many records there were.

@@ -75,23 +75,18 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
 
     Takes ArgumentParser's arguments. Without ``prog`` it is the parser of ``voirkit`` itself, read with
     ``parse_command``; with one it can serve a subcommand, read with ``parse_args``.
-
-    Attributes:
-        definer: Who adds options now, such as ``instrument_x (voirfile.py:3)``; None for voirkit itself.
-        precedence: That of who adds options now: ``BUILT_IN``, ``PLUGIN`` or ``VOIRFILE``. An option takes the name of one that has less.
-        displaced: The names that were taken so, each with who has it now.
-        describe: Makes the description, for ``--help`` alone.
     """
 
     def __init__(self, prog: str | None = None, usage: str | None = None, *args: Any, **kwargs: Any) -> None:
         if prog is None:
             prog, usage = "voirkit", usage or f"{SYNTAX}\n       {MODULE_SYNTAX}"
-        self.definer: str | None = None
+        self.definer: str | None = None  # who adds options now, such as ``instrument_x (voirfile.py:3)``; None for voirkit itself
         self._definers: dict[str, str | None] = {}
+        # that of who adds options now: ``BUILT_IN``, ``PLUGIN`` or ``VOIRFILE``. An option takes the name of one that has less.
         self.precedence = BUILT_IN
         self._precedences: dict[str, int] = {}
-        self.displaced: dict[str, str] = {}
-        self.describe: Callable[[], str] | None = None
+        self.displaced: dict[str, str] = {}  # the names that were taken so, each with who has it now
+        self.describe: Callable[[], str] | None = None  # makes the description, for ``--help`` alone
         self._groups: dict[str, argparse._ArgumentGroup] = {}
         self._was_read = False
         self._settings: list[Setting] = []

@@ -50,10 +50,6 @@ class Instrumenter(TapEmitter):
         globals: What annotations can mean: the function's globals; None if the module has not run.
         table: Gets each marker's function.
         own: The function's code without taps, which has the order of its variables; None: unknown.
-
-    Attributes:
-        unseen: What happens in the function, by name, and no tap can see; and why.
-        fixed: What can be seen, and not replaced; and why.
     """
 
     def __init__(
@@ -63,8 +59,8 @@ class Instrumenter(TapEmitter):
         super().__init__(node, listeners, table)
         self.outside, self.globals, self.own = outside, globals, own
         self.each = only_in_comprehensions(node, outside)
-        self.unseen: dict[str, str] = {}
-        self.fixed = {name: FIXED.format(line=line) for name, line in self.each.items()}
+        self.unseen: dict[str, str] = {}  # what happens in the function, by name, and no tap can see; and why
+        self.fixed = {name: FIXED.format(line=line) for name, line in self.each.items()}  # what can be seen, and not replaced; and why
         is_generator = any(isinstance(n, ast.Yield | ast.YieldFrom) for part in body_of(node) for n in inside(part, also=True))
         self.is_async_generator = is_generator and isinstance(node, ast.AsyncFunctionDef)
 
@@ -551,18 +547,14 @@ class SiteCollector:
 
 
 class Visibility:
-    """What can be seen in a function.
-
-    Attributes:
-        kinds: The kinds of sites (``tap_emitter.Site``) of each name.
-        instrumenter: Knows what no tap can see, and what none can replace.
-    """
+    """What can be seen in a function."""
 
     def __init__(self, node: FunctionNode) -> None:
         collector = SiteCollector()
+        # knows what no tap can see, and what none can replace
         self.instrumenter = instrumenter_of(node, [collector], outer_names(node), None, {})
         self.instrumenter.instrument()
-        self.kinds = collector.kinds
+        self.kinds = collector.kinds  # the kinds of sites (``tap_emitter.Site``) of each name
 
     def is_assigned(self, name: str) -> bool:
         """Whether it ever has a value."""

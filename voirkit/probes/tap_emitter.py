@@ -55,15 +55,10 @@ class Unobservable(Exception):
 
 
 class Tap(Protocol):
-    """What a listener wants called at a site.
+    """What a listener wants called at a site."""
 
-    Attributes:
-        reads: Names of the variables that it is to be called with.
-        replaces: Whether what it returns is to be the variable's value.
-    """
-
-    reads: tuple[str, ...]
-    replaces: bool
+    reads: tuple[str, ...]  # names of the variables that it is to be called with
+    replaces: bool  # whether what it returns is to be the variable's value
 
     def bind(self, reads: Sequence[str]) -> Callable[..., Any]:
         """The function to call with those of the variables that are bound (after the value, if the site has one)."""
@@ -89,23 +84,14 @@ class FixedTap:
 
 
 class Listener(Protocol):
-    """One who wants taps in a function.
+    """One who wants taps in a function."""
 
-    Attributes:
-        overridable: Whether its taps may replace values.
-        is_awake: Whether it wants them now; they can wait until somebody listens.
-        names: The variables that it is about.
-        wanted: All that it captures by name.
-        foci: Those whose setting makes an event; ``""`` for any variable.
-        is_total: Whether its event comes at the end of a call of this function.
-    """
-
-    overridable: bool
-    is_awake: bool
-    names: Sequence[str]
-    wanted: Sequence[str]
-    foci: Sequence[str]
-    is_total: bool
+    overridable: bool  # whether its taps may replace values
+    is_awake: bool  # whether it wants them now; they can wait until somebody listens
+    names: Sequence[str]  # the variables that it is about
+    wanted: Sequence[str]  # all that it captures by name
+    foci: Sequence[str]  # those whose setting makes an event; ``""`` for any variable
+    is_total: bool  # whether its event comes at the end of a call of this function
 
     def taps(self, site: Site) -> Sequence[Tap]:
         """What it wants called at a site, in order."""
@@ -125,30 +111,21 @@ class TapEmitter:
         node: The function that they will stand in.
         listeners: Who wants taps; those that replace values come first.
         table: Gets each marker's function.
-
-    Attributes:
-        parameters: The function's.
-        deleted: Names that may be unbound again.
-        sure: Names that are always bound.
-        loops: Names of the loops around the statement that is being made.
-        deep: How many comprehensions are around it.
-        each: Names that only comprehensions of the function bind, and the line of the first.
-        around: What the comprehensions around it bind.
-        inner_at: For each name of a site those variables of comprehensions that can be read at all its sites.
-        hidden_at: For each name of a site those variables of the function that a comprehension hides at one of its sites.
     """
 
     def __init__(self, node: FunctionNode, listeners: Iterable[Listener], table: dict[str, Any]) -> None:
         self.node, self.table = node, table
         self.listeners = sorted(listeners, key=lambda listener: not listener.overridable)
-        self.parameters = variables_passed(node.args)
-        self.deleted = deleted_in(node)
-        self.sure = frozenset(p.arg for p in self.parameters) - self.deleted
-        self.loops: list[str] = []
-        self.deep = 0
-        self.each: dict[str, int] = {}
-        self.around: frozenset[str] = frozenset()
+        self.parameters = variables_passed(node.args)  # the function's
+        self.deleted = deleted_in(node)  # names that may be unbound again
+        self.sure = frozenset(p.arg for p in self.parameters) - self.deleted  # names that are always bound
+        self.loops: list[str] = []  # names of the loops around the statement that is being made
+        self.deep = 0  # how many comprehensions are around it
+        self.each: dict[str, int] = {}  # names that only comprehensions of the function bind, and the line of the first
+        self.around: frozenset[str] = frozenset()  # what the comprehensions around it bind
+        # for each name of a site those variables of comprehensions that can be read at all its sites
         self.inner_at: dict[str, frozenset[str]] = {}
+        # for each name of a site those variables of the function that a comprehension hides at one of its sites
         self.hidden_at: dict[str, frozenset[str]] = {}
 
     def taps(self, site: Site) -> list[Tap]:

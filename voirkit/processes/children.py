@@ -18,16 +18,12 @@ if TYPE_CHECKING:
 
 
 class ChildProcess(SharedState):
-    """This process's part in the run.
-
-    Attributes:
-        summary: What an instrument would add to the run's summary; the run's own process writes that, from what is recorded here.
-        warnings: Those shown, here or in the process that started this one: each is shown once.
-    """
+    """This process's part in the run."""
 
     def __init__(self) -> None:
+        # what an instrument would add to the run's summary; the run's own process writes that, from what is recorded here
         self.summary: dict[str, Any] = {"dropped": {}}
-        self.warnings: list[str] = []
+        self.warnings: list[str] = []  # those shown, here or in the process that started this one: each is shown once
 
     def warn(self, text: str) -> None:
         """Warn the user, unless this warning has been shown."""

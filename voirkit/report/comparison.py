@@ -68,18 +68,12 @@ Place = tuple[str, ...]  # of a figure in a summary
 
 @dataclass(frozen=True)
 class Side:
-    """The runs of one side, at least one; each attribute has an entry for each run.
+    """The runs of one side, at least one; each attribute has an entry for each run."""
 
-    Attributes:
-        summaries: As ``voirkit.analysis.summary.summary_of`` gives them.
-        names: Of the runs, as the user typed them.
-        runs: The opened runs.
-        estimates: How sure figures are, by their place in the summary; what is not there has no interval.
-    """
-
-    summaries: Sequence[Summary]
-    names: Sequence[str] = ()
-    runs: Sequence[Run] = ()
+    summaries: Sequence[Summary]  # as ``voirkit.analysis.summary.summary_of`` gives them
+    names: Sequence[str] = ()  # of the runs, as the user typed them
+    runs: Sequence[Run] = ()  # the opened runs
+    # how sure figures are, by their place in the summary; what is not there has no interval
     estimates: Sequence[Mapping[Place, Estimate | None]] = ()
 
     def median(self, *place: str) -> float | None:

@@ -66,17 +66,13 @@ class RunRecord:
         logfile: A file descriptor to send the log to, line by line, or None.
         has_directory: Whether to make a run directory.
         begun_ns: When the run began (``time.perf_counter_ns``).
-
-    Attributes:
-        path: Absolute path of the run directory, or None.
-        table: The summary of a run that trained, as text.
     """
 
     def __init__(self, ov: Overseer, logfile: int | None, has_directory: bool, begun_ns: int) -> None:
         self._ov, self._logfile, self._begun_ns = ov, logfile, begun_ns
         self._pid = os.getpid()
-        self.path: str | None = None
-        self.table = ""
+        self.path: str | None = None  # absolute path of the run directory, or None
+        self.table = ""  # the summary of a run that trained, as text
         self._files: Record | None = None
         self._early: list[str] | None = [] if has_directory else None  # log lines from before the run directory is made
         self._descriptor: DataDescriptor | None = None

@@ -27,15 +27,10 @@ from voirkit.trace.reader import Files, Pieces, has_grown, of_stem
 
 
 class Compacted(NamedTuple):
-    """What ``compact`` did.
+    """What ``compact`` did."""
 
-    Attributes:
-        events: How many records were compacted.
-        left: The processes (stems of their files) that were left alone: they are alive, on another host, or cannot be read whole.
-    """
-
-    events: int
-    left: list[str]
+    events: int  # how many records were compacted
+    left: list[str]  # the processes (stems of their files) that were left alone: they are alive, on another host, or cannot be read whole
 
 
 def compact(

@@ -34,23 +34,14 @@ SHORT = {
 
 @dataclass(frozen=True)
 class Condition:
-    """One condition.
+    """One condition."""
 
-    Attributes:
-        text: As the user wrote it.
-        path: Where the figure stands in the summary, as keys.
-        operator: One of ``>= <= == != > <``.
-        bound: What it is compared with.
-        unit: As it was written.
-        relative: Whether the bound is what one run may have more than another, as a part of that one's.
-    """
-
-    text: str
-    path: tuple[str, ...]
-    operator: str
-    bound: float
-    unit: str = ""
-    relative: bool = False
+    text: str  # as the user wrote it
+    path: tuple[str, ...]  # where the figure stands in the summary, as keys
+    operator: str  # one of ``>= <= == != > <``
+    bound: float  # what it is compared with
+    unit: str = ""  # as it was written
+    relative: bool = False  # whether the bound is what one run may have more than another, as a part of that one's
 
     def holds(self, value: float) -> bool:
         """Whether a value fulfils it."""

@@ -52,30 +52,19 @@ T = TypeVar("T")
 
 
 class Extent(NamedTuple):
-    """What of a process is in a selection.
-
-    Attributes:
-        events: How many events.
-        first_ns: When the first began, on the wall clock.
-        last_ns: When the last one ended.
-    """
+    """What of a process is in a selection."""
 
     process: Process
-    events: int
-    first_ns: int
-    last_ns: int
+    events: int  # how many events
+    first_ns: int  # when the first began, on the wall clock
+    last_ns: int  # when the last one ended
 
 
 class Description(NamedTuple):
-    """What is known of processes.
+    """What is known of processes."""
 
-    Attributes:
-        processes: Descriptions, in no order.
-        tallies: (rank, host, pid, kind, what there is of it).
-    """
-
-    processes: list[dict[str, Any]]
-    tallies: list[tuple[int, str, int, str, Tally]]
+    processes: list[dict[str, Any]]  # descriptions, in no order
+    tallies: list[tuple[int, str, int, str, Tally]]  # (rank, host, pid, kind, what there is of it)
 
 
 _RANKS_AT_ONCE = 32  # as many are read together at most: opening DuckDB (15 ms) is paid for once

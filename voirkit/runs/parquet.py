@@ -314,19 +314,16 @@ class CodedSpans:
         view: What queries call these records. The tables ``VIEW_names``, ``VIEW_arguments`` and ``VIEW_owners`` have the codes.
         query: For them, of ``spans``.
         owner: The columns that say whose a record is.
-
-    Attributes:
-        names: (category, name) by code, ascending; as are those below.
-        arguments: As JSON.
-        owners: The values of ``owner``.
     """
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, view: str, query: str, owner: str = "host, pid, tid") -> None:
         self._connection, self._view, self._owner = connection, view, owner
         self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {view} AS {query}")
+        # (category, name) by code, ascending; as are those below
         self.names: list[tuple[str, str]] = self._coded("names", "category, name")
+        # as JSON
         self.arguments = [text for (text,) in self._coded("arguments", "text", f"(SELECT coalesce(args, '{{}}') AS text FROM {view})")]
-        self.owners: list[Any] = self._coded("owners", owner)
+        self.owners: list[Any] = self._coded("owners", owner)  # the values of ``owner``
 
     def _coded(self, what: str, columns: str, source: str = "") -> list[Any]:
         table = f"{self._view}_{what}"

@@ -43,9 +43,6 @@ class LineFile:
     Args:
         path_of: The path for a process id.
         warn: Told once if a line cannot be written.
-
-    Attributes:
-        lost: How many lines could not be written.
     """
 
     def __init__(self, path_of: Callable[[int], str], warn: Callable[[str], None]) -> None:
@@ -53,7 +50,7 @@ class LineFile:
         self._fd = -1
         self._pid = 0
         self._file: tuple[int, int] | None = None
-        self.lost = 0
+        self.lost = 0  # how many lines could not be written
 
     def write(self, line: str) -> None:
         """Append a line."""
@@ -174,16 +171,13 @@ class Record:
         path: The run directory.
         warn: Told what cannot be written.
         manifest: As it was begun.
-
-    Attributes:
-        is_whole: Whether all that there is one of could be written.
     """
 
     def __init__(self, path: str, warn: Callable[[str], None], manifest: dict[str, Any]) -> None:
         self.path, self._warn, self.manifest = path, warn, manifest
         self._leads = manifest["rank"] == 0  # one rank writes what there is one of
         self._lines = LineFile(self._stream_path, warn)
-        self.is_whole = True
+        self.is_whole = True  # whether all that there is one of could be written
         self._write({directory.MANIFEST: manifest})
 
     def _stream_path(self, pid: int) -> str:

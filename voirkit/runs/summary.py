@@ -121,20 +121,15 @@ class Moments:
 
     Args:
         manifest: ``run.json``. That of an older version has no ``moments``: the run begins where its record does.
-
-    Attributes:
-        begun: When python was started, or, where that is not known, when voirkit was.
-        script: When the script's first line ran.
-        script_ended: None if it did not come to its end.
-        imported_s: What the script's own process spent on imports; None if it did not come to its end.
     """
 
     def __init__(self, manifest: Mapping[str, Any]) -> None:
         moments = manifest.get("moments") or {}
         record = (manifest.get("clocks") or {}).get("perf_counter_ns")
-        self.begun: int | None = moments.get("begun_ns", record)
-        self.script: int | None = moments.get("script_ns", record)
-        self.script_ended: int | None = moments.get("script_ended_ns")
+        self.begun: int | None = moments.get("begun_ns", record)  # when python was started, or, where that is not known, when voirkit was
+        self.script: int | None = moments.get("script_ns", record)  # when the script's first line ran
+        self.script_ended: int | None = moments.get("script_ended_ns")  # None if it did not come to its end
+        # what the script's own process spent on imports; None if it did not come to its end
         self.imported_s: float | None = moments["imports_ns"] * 1e-9 if "imports_ns" in moments else None
 
 

@@ -23,31 +23,19 @@ _JOURNAL = re.compile(r"settle-r(\d+)\.json")
 
 
 class Journal(NamedTuple):
-    """What is to be done with complete drafts. Paths are relative to the folder of the trace.
+    """What is to be done with complete drafts. Paths are relative to the folder of the trace."""
 
-    Attributes:
-        move: (draft, its place).
-        remove: Files whose records are in the drafts.
-    """
-
-    move: list[tuple[str, str]]
-    remove: list[str]
+    move: list[tuple[str, str]]  # (draft, its place)
+    remove: list[str]  # files whose records are in the drafts
 
 
 class Layout(NamedTuple):
-    """The files of a trace.
+    """The files of a trace."""
 
-    Attributes:
-        spans: Parquet files.
-        processes: JSON lines about the processes whose records are in those.
-        segments: Files of the processes whose records are in segments.
-        orphans: Segments without names.
-    """
-
-    spans: list[str]
-    processes: list[str]
-    segments: list[Files]
-    orphans: list[str]
+    spans: list[str]  # parquet files
+    processes: list[str]  # JSON lines about the processes whose records are in those
+    segments: list[Files]  # files of the processes whose records are in segments
+    orphans: list[str]  # segments without names
 
 
 def ranks_of(run: str) -> list[int]:
@@ -79,17 +67,11 @@ def origins(run: str) -> list[Origin]:
 
 
 class Origin(NamedTuple):
-    """Of what a process was a part when it began to record.
+    """Of what a process was a part when it began to record."""
 
-    Attributes:
-        rank: Its rank.
-        world_size: Of how many; 0: not known.
-        job: A word that all ranks of one job share; empty: not known.
-    """
-
-    rank: int
-    world_size: int
-    job: str
+    rank: int  # its rank
+    world_size: int  # of how many; 0: not known
+    job: str  # a word that all ranks of one job share; empty: not known
 
 
 def uncompacted_ranks(run: str) -> list[int]:
@@ -160,21 +142,13 @@ def _listed(folder: str) -> list[str]:
 
 
 class Tally(NamedTuple):
-    """What there is of a process's records of a kind: enough to say what they cost it, without reading them.
+    """What there is of a process's records of a kind: enough to say what they cost it, without reading them."""
 
-    Attributes:
-        n: How many.
-        cold: How many of the edges of phases come after ``COLD_NS`` of something else.
-        looks_ns: How long voirkit's own looks took.
-        readings: How many are readings of the memory.
-        end_ns: When the last one ended, on its host's clock.
-    """
-
-    n: int
-    cold: int
-    looks_ns: int
-    readings: int
-    end_ns: int
+    n: int  # how many
+    cold: int  # how many of the edges of phases come after ``COLD_NS`` of something else
+    looks_ns: int  # how long voirkit's own looks took
+    readings: int  # how many are readings of the memory
+    end_ns: int  # when the last one ended, on its host's clock
 
     def __add__(self, other: object) -> Tally:
         """That of both; of pieces that follow each other an edge between them may not be counted as cold."""
@@ -316,28 +290,19 @@ _SAME_CLOCK_NS = 2_000_000_000
 
 
 class Process(NamedTuple):
-    """A process of a run.
-
-    Attributes:
-        name: The script's, or multiprocessing's name for a child.
-        began_ns: When it began to record, on the wall clock, in nanoseconds since 1970.
-        offset_ns: What is to be added to its ``start_ns`` for the wall clock: the same for all processes of a host, which have one clock.
-        threads: Names of threads by native id.
-        dropped: Events that were not recorded, by ``category.name``.
-        world_size: Of the group in which it has its rank; 1: of none, 0: not known.
-    """
+    """A process of a run."""
 
     host: str
     rank: int
     pid: int
     ppid: int
-    name: str
+    name: str  # the script's, or multiprocessing's name for a child
     argv: list[str]
-    began_ns: int
-    offset_ns: int
-    threads: dict[int, str]
-    dropped: dict[str, int]
-    world_size: int = 0
+    began_ns: int  # when it began to record, on the wall clock, in nanoseconds since 1970
+    offset_ns: int  # what is to be added to its ``start_ns`` for the wall clock: the same for all processes of a host, which have one clock
+    threads: dict[int, str]  # names of threads by native id
+    dropped: dict[str, int]  # events that were not recorded, by ``category.name``
+    world_size: int = 0  # of the group in which it has its rank; 1: of none, 0: not known
 
 
 def described_processes(described: Iterable[dict[str, Any]], offset_ns: int) -> list[Process]:

@@ -18,19 +18,12 @@ CHUNK = 1 << 18  # records that are read at a time, 8 MiB
 
 
 class Fresh(NamedTuple):
-    """Records of one process that have come since the last look.
+    """Records of one process that have come since the last look."""
 
-    Attributes:
-        followed: Whose they are, with what the numbers in ``name`` and ``args`` stand for.
-        records: Of one segment, in the order in which they were recorded; those that name a thread are left out.
-        tid: The native id of the thread of each.
-        is_past: They are older than others that were shown before, and good for counting only.
-    """
-
-    followed: Followed
-    records: Array
-    tid: Array
-    is_past: bool
+    followed: Followed  # whose they are, with what the numbers in ``name`` and ``args`` stand for
+    records: Array  # of one segment, in the order in which they were recorded; those that name a thread are left out
+    tid: Array  # the native id of the thread of each
+    is_past: bool  # they are older than others that were shown before, and good for counting only
 
 
 class Followed:
@@ -38,16 +31,12 @@ class Followed:
 
     Args:
         wanted: Keeps a set of arguments (its JSON) or not; numbers of sets that are not kept are not known.
-
-    Attributes:
-        tables: What its names, arguments and threads are so far.
-        process: The process, as its header says; its clocks are 0 while there is none.
     """
 
     def __init__(self, own: Files, wanted: Callable[[bytes], bool] | None) -> None:
-        self.tables = Tables(own.names, wanted)
+        self.tables = Tables(own.names, wanted)  # what its names, arguments and threads are so far
         self.stem = own.stem
-        self.process: Process = self.tables.process(own.stem)
+        self.process: Process = self.tables.process(own.stem)  # the process, as its header says; its clocks are 0 while there is none
         self._segments: dict[str, _Segment] = {}
 
     def look(self, own: Files) -> None:
@@ -71,17 +60,13 @@ class Following:
         at_once: How many records are read of what was there before the first look, newest first; the rest is read bit by bit afterwards.
         pid: Only this process, if given.
         wanted: Of arguments, as JSON: which are kept.
-
-    Attributes:
-        processes: By the stem of their files.
-        has_dropped: Whether one of them could not write all.
     """
 
     def __init__(self, folder: str, at_once: int = CHUNK, pid: int | None = None, wanted: Callable[[bytes], bool] | None = None) -> None:
         self._folder, self._at_once, self._wanted = folder, at_once, wanted
         self._pid = None if pid is None else str(pid)
-        self.processes: dict[str, Followed] = {}
-        self.has_dropped = False
+        self.processes: dict[str, Followed] = {}  # by the stem of their files
+        self.has_dropped = False  # whether one of them could not write all
 
     @property
     def is_behind(self) -> bool:

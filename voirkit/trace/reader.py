@@ -25,27 +25,16 @@ MOST = 1 << 22  # records of a piece: 128 MiB raw, twice that as columns
 
 
 class Name(NamedTuple):
-    """What a code in the column ``name`` stands for.
+    """What a code in the column ``name`` stands for."""
 
-    Attributes:
-        kind: ``span``, ``mark``, ``counter`` or ``meta``.
-        value_key: What a record's number is; None if it says nothing. A counter's is a double.
-    """
-
-    kind: str
+    kind: str  # ``span``, ``mark``, ``counter`` or ``meta``
     category: str
     name: str
-    value_key: str | None
+    value_key: str | None  # what a record's number is; None if it says nothing. A counter's is a double.
 
 
 class Process(NamedTuple):
-    """A process that recorded, and its two clocks, read at the same moment.
-
-    Attributes:
-        stem: What the names of its files begin with.
-        world_size: Of the group in which it has its rank; 1: of none. 0: it was recorded by a voirkit that did not say.
-        job: A word that all ranks of its job share; empty if there is none.
-    """
+    """A process that recorded, and its two clocks, read at the same moment."""
 
     pid: int
     ppid: int
@@ -55,9 +44,9 @@ class Process(NamedTuple):
     perf_counter_ns: int
     time_ns: int
     argv: list[str]
-    stem: str
-    world_size: int = 0
-    job: str = ""
+    stem: str  # what the names of its files begin with
+    world_size: int = 0  # of the group in which it has its rank; 1: of none. 0: it was recorded by a voirkit that did not say.
+    job: str = ""  # a word that all ranks of its job share; empty if there is none
 
 
 class Files(NamedTuple):
@@ -88,33 +77,20 @@ def files(folder: str, ranks: Collection[int] | None = None) -> list[Files]:
 
 
 class Source(NamedTuple):
-    """What the files of one process say beside its records.
+    """What the files of one process say beside its records."""
 
-    Attributes:
-        process: If its names have no header, only what its files are called is known of it, and no clock.
-        threads: Names of threads by native id.
-        dropped: Records that were not written, by ``category.name``.
-        unknown: How many records were left out, as what they stand for is not known.
-    """
-
-    process: Process
-    threads: dict[int, str]
-    dropped: dict[str, int]
-    unknown: int = 0
+    process: Process  # if its names have no header, only what its files are called is known of it, and no clock
+    threads: dict[int, str]  # names of threads by native id
+    dropped: dict[str, int]  # records that were not written, by ``category.name``
+    unknown: int = 0  # how many records were left out, as what they stand for is not known
 
 
 class Piece(NamedTuple):
-    """Some records.
+    """Some records."""
 
-    Attributes:
-        columns: Arrays of equal length: ``start_ns, duration_ns, value, name, args, process, tid``.
-        names: What ``name`` counts.
-        arguments: JSON of the arguments behind the numbers in ``args``; a number that is not there stands for none.
-    """
-
-    columns: dict[str, Array]
-    names: list[Name]
-    arguments: dict[int, bytes]
+    columns: dict[str, Array]  # arrays of equal length: ``start_ns, duration_ns, value, name, args, process, tid``
+    names: list[Name]  # what ``name`` counts
+    arguments: dict[int, bytes]  # JSON of the arguments behind the numbers in ``args``; a number that is not there stands for none
 
 
 class Pieces:
@@ -123,17 +99,13 @@ class Pieces:
     Args:
         files: Those of the processes.
         most: How many records a piece may have.
-
-    Attributes:
-        sources: What is known of each process by now; ``process`` in the pieces counts them.
-        read: Where in each segment the last record ends that was read, in records, by path.
-        damaged: What is wrong with segments, by path: they cannot be read, are none, or are shorter than when their process ended.
     """
 
     def __init__(self, files: Sequence[Files], most: int = MOST) -> None:
         self._files, self._most = files, most
-        self.sources: list[Source] = []
-        self.read: dict[str, int] = {}
+        self.sources: list[Source] = []  # what is known of each process by now; ``process`` in the pieces counts them
+        self.read: dict[str, int] = {}  # where in each segment the last record ends that was read, in records, by path
+        # what is wrong with segments, by path: they cannot be read, are none, or are shorter than when their process ended
         self.damaged: dict[str, str] = {}
 
     def __iter__(self) -> Iterator[Piece]:

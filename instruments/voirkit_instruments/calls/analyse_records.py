@@ -189,15 +189,10 @@ NONE = -1
 
 @dataclass(frozen=True)
 class Pieces:
-    """Time cut into pieces, each of one owner: the innermost of the intervals it lies in. What lies in none has owner -1.
+    """Time cut into pieces, each of one owner: the innermost of the intervals it lies in. What lies in none has owner -1."""
 
-    Attributes:
-        edges: Where each piece begins, ascending; it lasts until the next, the last one for ever. Shape (n,).
-        owners: Of each piece. Shape (n,).
-    """
-
-    edges: Array
-    owners: Array
+    edges: Array  # where each piece begins, ascending; it lasts until the next, the last one for ever. Shape (n,).
+    owners: Array  # of each piece. Shape (n,).
 
     def during(self, start_ns: Array, duration_ns: Array) -> Array:
         """The owner of the piece that holds at least half of each interval; -2 if none does."""
@@ -245,13 +240,10 @@ class When:
         start_ns: Of the phases of the thread that trains, ascending, of two that start together the longer first.
         duration_ns: Same shape.
         meaning: What each is (``steps.MEANING``). Same shape.
-
-    Attributes:
-        thread: (host, pid, tid) of the thread that trains; None: not known.
     """
 
     def __init__(self, steps: Steps | None, start_ns: Array, duration_ns: Array, meaning: Array) -> None:
-        self.thread: tuple[str, int, int] | None = None
+        self.thread: tuple[str, int, int] | None = None  # (host, pid, tid) of the thread that trains; None: not known
         self._steps, self._task, self._number = _of_steps(steps)
         self._inner, self._outer = pieces(start_ns, duration_ns), pieces(start_ns, duration_ns, outermost=True)
         of_meaning = np.minimum(np.arange(REST), _OTHER)  # the parts of other come after the phases

@@ -212,18 +212,14 @@ def engine() -> Any:
 
 
 class Tracing(Watcher):
-    """Calls in this process.
-
-    Attributes:
-        over: Nothing is recorded any more.
-        totals: What was, when it is over: calls, records of all kinds, what that took (ns), and calls whose arguments are not known.
-    """
+    """Calls in this process."""
 
     def __init__(
         self, engine: Any, recorder: Any, warn: Callable[[str], None], targets: Sequence[str], every: int = 1, warmup: int = 0
     ) -> None:
         self.targets, self.every, self.warmup = list(targets), every, warmup
-        self.over = False
+        self.over = False  # nothing is recorded any more
+        # what was, when it is over: calls, records of all kinds, what that took (ns), and calls whose arguments are not known
         self.totals = (0, 0, 0, 0)
         self.records = CallRecords(recorder, warn)
         self._warn = warn

@@ -44,16 +44,11 @@ def is_of(value: object, kind: type) -> bool:
 
 
 class Vocabulary:
-    """What numbers in the bytes stand for.
-
-    Attributes:
-        types: Names of types by number; 0 is one beyond those that are kept.
-        words: Names of keyword arguments by number.
-    """
+    """What numbers in the bytes stand for."""
 
     def __init__(self) -> None:
-        self.types: list[str] = ["object"]
-        self.words: list[str] = ["(keyword)"]
+        self.types: list[str] = ["object"]  # names of types by number; 0 is one beyond those that are kept
+        self.words: list[str] = ["(keyword)"]  # names of keyword arguments by number
 
     def as_json(self, key: bytes) -> str:
         """The arguments of a record: see docs/calls.md."""

@@ -253,13 +253,9 @@ class Fetching:
 
 
 class Drawing(Watcher):
-    """Around functions of fetchers.
+    """Around functions of fetchers."""
 
-    Attributes:
-        making: The number of the iterator that was made last; in a worker that is its own.
-    """
-
-    making = -1
+    making = -1  # the number of the iterator that was made last; in a worker that is its own
 
     def __init__(self, facts: Facts, torch: ModuleType) -> None:
         super().__init__(facts, torch)

@@ -280,13 +280,7 @@ _WRAPPERS = ("_orig_mod", "module")  # of torch.compile and DistributedDataParal
 
 
 class ModelFacts(Watcher):
-    """Outermost module calls.
-
-    Attributes:
-        collecting: Whether ``called`` is filled.
-        called: The modules that were called with gradients on, in the order of their first call, by identity.
-        recent: References to the models called last, by number.
-    """
+    """Outermost module calls."""
 
     def __init__(self, facts: Facts, torch: ModuleType) -> None:
         super().__init__(facts, torch)
@@ -299,9 +293,10 @@ class ModelFacts(Watcher):
         self._is_loss = torch.nn.modules.loss._Loss
         self._grad = torch.is_grad_enabled
         self._graph_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
-        self.collecting = True
+        self.collecting = True  # whether ``called`` is filled
+        # the modules that were called with gradients on, in the order of their first call, by identity
         self.called: dict[int, weakref.ref[Any]] = {}
-        self.recent: dict[int, weakref.ref[Any]] = {}
+        self.recent: dict[int, weakref.ref[Any]] = {}  # references to the models called last, by number
 
     def enter_call(self, module: Any) -> int:
         """Before a module call; inside of another only while calls are collected."""

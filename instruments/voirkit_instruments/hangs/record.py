@@ -66,10 +66,6 @@ class Detector:
 
     Args:
         least_s: So long without a step is a hang, or ``STEPS`` times the median step.
-
-    Attributes:
-        moved_s: When something of the training last ended; None while nothing is expected of the process yet.
-        alive_s: When it last gave another sign of life: stacks that had not been seen since, a file read or written, a busy worker.
     """
 
     def __init__(self, least_s: float) -> None:
@@ -78,7 +74,8 @@ class Detector:
         self._began_s: float | None = None
         self._first_s = 0.0  # from the beginning to the end of the first step
         self._seen: set[int] = set()
-        self.moved_s: float | None = None
+        self.moved_s: float | None = None  # when something of the training last ended; None while nothing is expected of the process yet
+        # when it last gave another sign of life: stacks that had not been seen since, a file read or written, a busy worker
         self.alive_s = 0.0
 
     @property
@@ -137,16 +134,13 @@ class Progress:
         folder: Of the trace.
         stems: What the names of its files look like.
         kind: Of a name by its number: (category, name, kind).
-
-    Attributes:
-        is_in_loop: Whether batches are asked for and steps taken; None before there were any.
     """
 
     def __init__(self, folder: str, stems: re.Pattern[str], kind: Callable[[int], tuple[str, str, str]]) -> None:
         self._folder, self._stems, self._kind = folder, stems, kind
         self._at: dict[str, int] = {}
         self._last_step_ns = 0
-        self.is_in_loop: bool | None = None
+        self.is_in_loop: bool | None = None  # whether batches are asked for and steps taken; None before there were any
 
     def read(self) -> tuple[bool, list[float]]:
         """(whether something has ended, the seconds from each optimizer step to the one before, 0 where that is not known).

@@ -29,19 +29,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class Rule:
-    """One rule.
+    """One rule."""
 
-    Attributes:
-        text: What should hold.
-        checked: Of how many it was asked.
-        broken: Of how many it does not hold.
-        example: One of those.
-    """
-
-    text: str
-    checked: int = 0
-    broken: int = 0
-    example: str = ""
+    text: str  # what should hold
+    checked: int = 0  # of how many it was asked
+    broken: int = 0  # of how many it does not hold
+    example: str = ""  # one of those
 
     def add(self, holds: Array) -> None:
         """Check some more."""

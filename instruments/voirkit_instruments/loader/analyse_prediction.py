@@ -61,33 +61,19 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class Cost:
-    """What a batch costs, in seconds.
+    """What a batch costs, in seconds."""
 
-    Attributes:
-        batch_s: The time in which a batch is made and put on a queue.
-        cpu_s: The processor's part of it; None if that is not known, and then all of it is taken for that.
-        pause_s: The training's time between two batches.
-        items: Samples in a batch.
-        cores: Processors; None if that is not known.
-        send_s: A worker's time for sending a batch, which is the processor's.
-        take_s: The processor's time in which the training takes it.
-        receive_s: And how long that lasts.
-        beside_s: What of ``batch_s`` a worker's other threads take, which send: it is not there without workers.
-        training_cores: How many processors the training keeps busy between two batches.
-        reached: Which part of what is worked out here present workers have reached.
-    """
-
-    batch_s: float
-    cpu_s: float | None
-    pause_s: float
-    items: float
-    cores: int | None
-    send_s: float = 0.0
-    take_s: float = 0.0
-    receive_s: float = 0.0
-    beside_s: float = 0.0
-    training_cores: float = 1.0
-    reached: float = 1.0
+    batch_s: float  # the time in which a batch is made and put on a queue
+    cpu_s: float | None  # the processor's part of it; None if that is not known, and then all of it is taken for that
+    pause_s: float  # the training's time between two batches
+    items: float  # samples in a batch
+    cores: int | None  # processors; None if that is not known
+    send_s: float = 0.0  # a worker's time for sending a batch, which is the processor's
+    take_s: float = 0.0  # the processor's time in which the training takes it
+    receive_s: float = 0.0  # and how long that lasts
+    beside_s: float = 0.0  # what of ``batch_s`` a worker's other threads take, which send: it is not there without workers
+    training_cores: float = 1.0  # how many processors the training keeps busy between two batches
+    reached: float = 1.0  # which part of what is worked out here present workers have reached
 
 
 def handover_costs(n_bytes: float, tensors: float, machine: Mapping[str, float]) -> dict[str, float]:

@@ -150,38 +150,23 @@ class LoaderRecords:
 
 @dataclass(frozen=True)
 class Loader:
-    """A loader of one process.
+    """A loader of one process."""
 
-    Attributes:
-        pid: Of the process that asks it for batches.
-        number: Its number there.
-        facts: What the steps instrument knows of it: ``dataset, batch_size, length, workers``; may be empty.
-    """
-
-    pid: int
-    number: int
-    facts: Mapping[str, Any]
+    pid: int  # of the process that asks it for batches
+    number: int  # its number there
+    facts: Mapping[str, Any]  # what the steps instrument knows of it: ``dataset, batch_size, length, workers``; may be empty
 
 
 @dataclass(frozen=True)
 class Loaders:
-    """The loaders of a rank, and which of them each record belongs to: they come from the process that trains and from its workers.
+    """The loaders of a rank, and which of them each record belongs to: they come from the process that trains and from its workers."""
 
-    Attributes:
-        all: Each.
-        owner: By thread, the process whose loaders its records are of, as an index.
-        number: By set of arguments, the loader's number there; -1 for none.
-        episode: By set of arguments, the iterator's number.
-        worker: By set of arguments; -1 in the main process.
-        index: (owner, number) to an index into ``all``.
-    """
-
-    all: Sequence[Loader]
-    owner: Array
-    number: Array
-    episode: Array
-    worker: Array
-    index: Mapping[tuple[int, int], int]
+    all: Sequence[Loader]  # each
+    owner: Array  # by thread, the process whose loaders its records are of, as an index
+    number: Array  # by set of arguments, the loader's number there; -1 for none
+    episode: Array  # by set of arguments, the iterator's number
+    worker: Array  # by set of arguments; -1 in the main process
+    index: Mapping[tuple[int, int], int]  # (owner, number) to an index into ``all``
 
     def of_each(self, columns: Columns) -> Array:
         """The loader of each record, an index into ``all``; -1 for none."""
@@ -251,19 +236,13 @@ _COLUMNS = {
 
 @dataclass(frozen=True)
 class BatchLifecycle:
-    """Batches by loader, episode and number, a row each; arrays of shape (n,), ``NONE`` where nothing was recorded.
+    """Batches by loader, episode and number, a row each; arrays of shape (n,), ``NONE`` where nothing was recorded."""
 
-    Attributes:
-        source: Index of the loader.
-        episode: Number of the iterator.
-        batch: The loader's number of the batch.
-        columns: The rest by name, as in ``_COLUMNS``: times in nanoseconds of the host's clock; ``idle_ns``, ``put_ns`` and ``pinned_ns``
-            are durations, ``cpu_ns`` the processor's time of making the batch.
-    """
-
-    source: Array
-    episode: Array
-    batch: Array
+    source: Array  # index of the loader
+    episode: Array  # number of the iterator
+    batch: Array  # the loader's number of the batch
+    # the rest by name, as in ``_COLUMNS``: times in nanoseconds of the host's clock; ``idle_ns``, ``put_ns`` and ``pinned_ns`` are
+    # durations, ``cpu_ns`` the processor's time of making the batch
     columns: dict[str, Array]
 
     def __len__(self) -> int:

@@ -44,25 +44,15 @@ NS = 1e-9
 
 @dataclass
 class Histogram:
-    """Durations in nanoseconds: what is kept of millions of them, and adds up over chunks, processes and ranks.
+    """Durations in nanoseconds: what is kept of millions of them, and adds up over chunks, processes and ranks."""
 
-    Attributes:
-        n: How many.
-        total: Their sum.
-        squares: The sum of their squares.
-        least: The shortest; meaningless without any.
-        most: The longest.
-        counts: How many in each bucket.
-        sums: And their sum.
-    """
-
-    n: int = 0
-    total: float = 0.0
-    squares: float = 0.0
-    least: float = float("inf")
-    most: float = 0.0
-    counts: Array = field(default_factory=lambda: np.zeros(_BUCKETS))
-    sums: Array = field(default_factory=lambda: np.zeros(_BUCKETS))
+    n: int = 0  # how many
+    total: float = 0.0  # their sum
+    squares: float = 0.0  # the sum of their squares
+    least: float = float("inf")  # the shortest; meaningless without any
+    most: float = 0.0  # the longest
+    counts: Array = field(default_factory=lambda: np.zeros(_BUCKETS))  # how many in each bucket
+    sums: Array = field(default_factory=lambda: np.zeros(_BUCKETS))  # and their sum
 
     @classmethod
     def of(cls, durations: Array) -> Histogram:
@@ -123,21 +113,14 @@ class Histogram:
 
 @dataclass
 class Operation:
-    """One kind of work of one loader.
+    """One kind of work of one loader."""
 
-    Attributes:
-        spans: Its runs, each with what lies in it; of samples the time that is in no operation and in no other dataset.
-        waited_ns: How much of the time in which training waited the worker that made the awaited batch spent on it.
-        offset_ns: Sum of the times from the beginning of the sample to that of the run.
-        by_episode: Runs and nanoseconds by the iterator's number.
-        of_batches: How many of its runs gave all samples of a batch at once.
-    """
-
+    # its runs, each with what lies in it; of samples the time that is in no operation and in no other dataset
     spans: Histogram = field(default_factory=Histogram)
-    waited_ns: float = 0.0
-    offset_ns: float = 0.0
-    by_episode: dict[int, tuple[int, float]] = field(default_factory=dict)
-    of_batches: int = 0
+    waited_ns: float = 0.0  # how much of the time in which training waited the worker that made the awaited batch spent on it
+    offset_ns: float = 0.0  # sum of the times from the beginning of the sample to that of the run
+    by_episode: dict[int, tuple[int, float]] = field(default_factory=dict)  # runs and nanoseconds by the iterator's number
+    of_batches: int = 0  # how many of its runs gave all samples of a batch at once
 
     def __add__(self, other: Operation) -> Operation:
         by_episode = dict(self.by_episode)

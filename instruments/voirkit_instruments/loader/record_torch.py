@@ -265,15 +265,11 @@ class LoaderTorch:
 
 
 class NamedOperations:
-    """Records the operations that the user names, each when it is there.
-
-    Attributes:
-        missing: For each that has not been found, why.
-    """
+    """Records the operations that the user names, each when it is there."""
 
     def __init__(self, names: Sequence[str], operations: Operations) -> None:
         self._operations = operations
-        self.missing = dict.fromkeys(names, "its module was not imported")
+        self.missing = dict.fromkeys(names, "its module was not imported")  # for each that has not been found, why
         self._over = False
 
     def watch(self) -> None:

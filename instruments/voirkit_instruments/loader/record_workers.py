@@ -362,14 +362,10 @@ class Samples:
 
 
 class _SampleCount:
-    """How many samples a fetcher has had, and since when it asks for the next one.
-
-    Attributes:
-        chain: The iterator of torch's ``ChainDataset``, if that is what samples are of.
-    """
+    """How many samples a fetcher has had, and since when it asks for the next one."""
 
     n = since = 0
-    chain: Any = None
+    chain: Any = None  # the iterator of torch's ``ChainDataset``, if that is what samples are of
     _delegate: Any = None
     _args = 0
 

@@ -163,17 +163,14 @@ class History:
 
     Nothing here initializes CUDA: torch itself calls what waits for that. Written against torch's functions (2.1 to 2.15) and tested with a
     fake of them only: it has never run on a GPU.
-
-    Attributes:
-        is_kept: Whether the program has used a device, and it is kept.
-        held_by: When memory ran out last, how many bytes were held by tensors of each line, the most first; None: it has not.
     """
 
     def __init__(self, torch: Any, on_start: Callable[[], None], warn: Callable[[str], None]) -> None:
         self._core, self._cuda, self._on_start, self._warn = torch._C, torch.cuda, on_start, warn
         self._pid, self._reads = os.getpid(), 0
         self._over = False
-        self.is_kept = False
+        self.is_kept = False  # whether the program has used a device, and it is kept
+        # when memory ran out last, how many bytes were held by tensors of each line, the most first; None: it has not
         self.held_by: list[dict[str, Any]] | None = None
         try:
             self._cuda._lazy_call(self._start)

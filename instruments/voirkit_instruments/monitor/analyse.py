@@ -18,23 +18,14 @@ _SAMPLES = "FROM spans WHERE kind = 'counter' AND category = 'monitor'"
 
 
 class Sampled(NamedTuple):
-    """A figure over time.
+    """A figure over time."""
 
-    Attributes:
-        name: Such as ``rss``.
-        units: Of the values.
-        at_ns: When they were sampled, ascending.
-        values: What was sampled; of what is counted, how much there was in a second since the sample before.
-        mean: Of the values, by the time that they are of.
-        total: Of what is counted, how much there was in all, else None.
-    """
-
-    name: str
-    units: str
-    at_ns: Array
-    values: Array
-    mean: float
-    total: float | None = None
+    name: str  # such as ``rss``
+    units: str  # of the values
+    at_ns: Array  # when they were sampled, ascending
+    values: Array  # what was sampled; of what is counted, how much there was in a second since the sample before
+    mean: float  # of the values, by the time that they are of
+    total: float | None = None  # of what is counted, how much there was in all, else None
 
 
 def samples(run: Run) -> Iterator[Sampled]:

@@ -105,9 +105,6 @@ class Sampler:
     Args:
         machine: Has ``sample`` and ``close`` of ``Machine``.
         give: Takes what is to be given, as keywords; None if nobody is to hear it.
-
-    Attributes:
-        at_work: Held while a sample is taken.
     """
 
     def __init__(
@@ -118,7 +115,7 @@ class Sampler:
         self._names: dict[str, int] = {}
         self._over, self._is_over = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="voirkit-monitor", daemon=True)
-        self.at_work = threading.RLock()
+        self.at_work = threading.RLock()  # held while a sample is taken
         self.samples, self.cost_s, self.failed = 0, 0.0, False
 
     def start(self) -> None:

@@ -31,22 +31,14 @@ _TICK_S = 0.05  # the kernel rounds times of processes to some hundredths of a s
 
 
 class Usage(NamedTuple):
-    """What the tree uses at a moment.
+    """What the tree uses at a moment."""
 
-    Attributes:
-        rss: Bytes in memory, summed over the processes: what they share is counted in each.
-        shared: Of those, the bytes that are files or shared memory.
-        cpu_seconds: Processor time since the first look.
-        read_bytes: From storage, since the first look.
-        write_bytes: To storage, since the first look.
-    """
-
-    rss: int
-    shared: int
+    rss: int  # bytes in memory, summed over the processes: what they share is counted in each
+    shared: int  # of those, the bytes that are files or shared memory
     processes: int
-    cpu_seconds: float
-    read_bytes: float
-    write_bytes: float
+    cpu_seconds: float  # processor time since the first look
+    read_bytes: float  # from storage, since the first look
+    write_bytes: float  # to storage, since the first look
 
 
 class Tree:

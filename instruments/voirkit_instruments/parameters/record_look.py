@@ -264,11 +264,6 @@ class Gradients:
         sampled: Places of those that are sampled; those that have one for the first time are too.
         due: Places of those whose norm is taken.
         scale: A tensor that they are still to be divided by, or None.
-
-    Attributes:
-        none: Of each parameter, whether it has none.
-        codes: Tensors to be brought to the host: codes of the sampled elements.
-        is_broken: On the CPU, a sampled element is NaN or Inf.
     """
 
     def __init__(
@@ -277,6 +272,7 @@ class Gradients:
         self._plan, self._scale, self._figures = plan, scale, figures
         watched = plan.watched
         self._gradients = [None if one.why_not else p.grad for p, one in zip(parameters, watched, strict=True)]
+        # of each parameter, whether it has none
         self.none = [gradient is None and not one.why_not for gradient, one in zip(self._gradients, watched, strict=True)]
         pairs = enumerate(zip(self.none, plan.none, strict=True)) if self.none != plan.none else ()
         new = [at for at, (none, was) in pairs if was and not none]
@@ -292,7 +288,8 @@ class Gradients:
             else:
                 self._empty.append(at)
         self._samples = [self._sample(pairs) for pairs in groups.values()]
-        self.codes = [codes for _, _, _, codes in self._samples]
+        self.codes = [codes for _, _, _, codes in self._samples]  # tensors to be brought to the host: codes of the sampled elements
+        # on the CPU, a sampled element is NaN or Inf
         self.is_broken = any(type(codes) is np.ndarray and codes.max() > NOT_ZERO for codes in self.codes)
         self._due = {at: gradient for at in due if (gradient := self.of(at)) is not None and gradient.numel()}
         self._norms = figures.norms(list(self._due.values()))

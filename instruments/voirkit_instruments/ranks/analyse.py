@@ -58,15 +58,10 @@ _NS = 1e-9
 
 @dataclass(frozen=True)
 class Timeline:
-    """What the training thread of a rank did when; boundaries ascending, shape (n,).
+    """What the training thread of a rank did when; boundaries ascending, shape (n,)."""
 
-    Attributes:
-        at_ns: From when on.
-        column: What it did from then until the next boundary: index into wait, transfer … rest.
-    """
-
-    at_ns: Array
-    column: Array
+    at_ns: Array  # from when on
+    column: Array  # what it did from then until the next boundary: index into wait, transfer … rest
 
     def spent_ns(self, column: int, begin_ns: Array, end_ns: Array) -> Array:
         """Time in a column between instants; shape of these."""
@@ -95,23 +90,15 @@ def timeline(start_ns: Array, duration_ns: Array, meaning: Array) -> Timeline:
 
 @dataclass(frozen=True)
 class Group:
-    """The collectives that all ranks of a group have begun, in their order.
+    """The collectives that all ranks of a group have begun, in their order."""
 
-    Attributes:
-        name: Of the group.
-        ranks: Indices of its members, ascending.
-        begun_ns: When each member began each; an array of shape (n,) for each, as a matrix of all would be a copy of what they know.
-        names: What each was; shape (n,).
-        bytes: What each rank passed in; -1: not known. Same shape.
-        waited_for: Whether its ranks waited for each before they began the next one. Same shape.
-    """
-
-    name: str
-    ranks: tuple[int, ...]
+    name: str  # of the group
+    ranks: tuple[int, ...]  # indices of its members, ascending
+    # when each member began each; an array of shape (n,) for each, as a matrix of all would be a copy of what they know
     begun_ns: Sequence[Array]
-    names: Array
-    bytes: Array
-    waited_for: Array
+    names: Array  # what each was; shape (n,)
+    bytes: Array  # what each rank passed in; -1: not known. Same shape.
+    waited_for: Array  # whether its ranks waited for each before they began the next one. Same shape.
 
     def begun_in_ns(self, which: Array | slice) -> Array:
         """When each member began some of them; shape (members, n)."""
@@ -265,29 +252,17 @@ def released_among_ns(groups: Sequence[Group], shifts_ns: Array) -> list[Array |
 
 @dataclass(frozen=True)
 class Delays:
-    """New delays in steps of training, one a collective of a group; arrays of shape (n,).
+    """New delays in steps of training, one a collective of a group; arrays of shape (n,)."""
 
-    Attributes:
-        group: Of which.
-        shifts_ns: What is to be added to times of each of its members for those of the first rank; shape (members, 1).
-        released: As ``released_among_ns`` gives it.
-        at: Which of the group's collectives each is.
-        step: In which step it was begun.
-        rank: Index of the rank that came last.
-        by_ns: By how much that is new.
-        from_ns: When the rank that came last could go on after the collective before.
-        met: Whether all went on then.
-    """
-
-    group: Group
-    shifts_ns: Array
-    released: Array | None
-    at: Array
-    step: Array
-    rank: Array
-    by_ns: Array
-    from_ns: Array
-    met: Array
+    group: Group  # of which
+    shifts_ns: Array  # what is to be added to times of each of its members for those of the first rank; shape (members, 1)
+    released: Array | None  # as ``released_among_ns`` gives it
+    at: Array  # which of the group's collectives each is
+    step: Array  # in which step it was begun
+    rank: Array  # index of the rank that came last
+    by_ns: Array  # by how much that is new
+    from_ns: Array  # when the rank that came last could go on after the collective before
+    met: Array  # whether all went on then
 
     @property
     def names(self) -> Array:

@@ -79,11 +79,7 @@ class Spans:
 
 
 class RecordedSpans:
-    """The operations and phases of one rank's processes on one host.
-
-    Attributes:
-        leading: By group and process: the thread with most of them, the one that trains, or loads.
-    """
+    """The operations and phases of one rank's processes on one host."""
 
     def __init__(self, run: Run, rank: int, host: str) -> None:
         self._connection = run.connection()
@@ -101,6 +97,7 @@ class RecordedSpans:
         found = self._connection.execute(
             f"SELECT s.kind, pid, tid, count(*) AS n FROM {_NAMED} WHERE {self._where} GROUP BY ALL ORDER BY n, tid DESC"
         ).fetchall()
+        # by group and process: the thread with most of them, the one that trains, or loads
         self.leading: dict[str, dict[int, int]] = {OPERATION: {}, PHASE: {}}
         for kind, pid, tid, _ in found:
             self.leading[PHASE if kind == "phase" else OPERATION][pid] = tid
@@ -192,17 +189,11 @@ Stack = tuple[int, ...]
 
 
 class Frame(NamedTuple):
-    """A function on a stack.
+    """A function on a stack."""
 
-    Attributes:
-        name: With its class, if that is known (``Compose.__call__``); an address if the library has none for it.
-        file: Its source, or library.
-        line: That was being executed; 0 if it is not known.
-    """
-
-    name: str
-    file: str
-    line: int = 0
+    name: str  # with its class, if that is known (``Compose.__call__``); an address if the library has none for it
+    file: str  # its source, or library
+    line: int = 0  # that was being executed; 0 if it is not known
 
     @property
     def function(self) -> str:

@@ -44,19 +44,12 @@ Runs = Sequence[tuple[int, int, int]]  # (from, to, stack) of a thread, in micro
 
 
 class Clock(NamedTuple):
-    """Where py-spy's clock stands on the run's.
+    """Where py-spy's clock stands on the run's."""
 
-    Attributes:
-        zero_ns: Its beginning.
-        within_ns: What it may be off by.
-        compared: How many stacks were compared: those that show a phase, or were seen in one.
-        same: How many show the one that they were seen in.
-    """
-
-    zero_ns: int
-    within_ns: int
-    compared: int = 0
-    same: int = 0
+    zero_ns: int  # its beginning
+    within_ns: int  # what it may be off by
+    compared: int = 0  # how many stacks were compared: those that show a phase, or were seen in one
+    same: int = 0  # how many show the one that they were seen in
 
 
 def clock_bounds(runs: Runs, attached_ns: int, ended_ns: int, began_ns: int, ready_ns: int) -> tuple[int, int]:

@@ -40,27 +40,17 @@ JIT = "[jit]"  # machine code that the program generated, as oneDNN and python's
 
 
 class Sample(NamedTuple):
-    """One sample.
-
-    Attributes:
-        time_ns: On the clock that perf was told to use.
-        event: What was counted, without modifiers (``cpu-clock``, ``cycles``); empty if the line does not say.
-        period: How much of it this sample stands for: nanoseconds of ``cpu-clock``, numbers of all else; 1 if the line does not say.
-        user_only: Whether the kernel was left out (``cpu-clock:u``).
-        function: The function's name, demangled; None if the library has no name for it.
-        library: The file's name without its folder, or ``[kernel.kallsyms]``, ``[jit]``; ``?`` if not known.
-        kernel: Whether the kernel was running.
-    """
+    """One sample."""
 
     pid: int
     tid: int
-    time_ns: int
-    event: str
-    period: int
-    user_only: bool
-    function: str | None
-    library: str
-    kernel: bool
+    time_ns: int  # on the clock that perf was told to use
+    event: str  # what was counted, without modifiers (``cpu-clock``, ``cycles``); empty if the line does not say
+    period: int  # how much of it this sample stands for: nanoseconds of ``cpu-clock``, numbers of all else; 1 if the line does not say
+    user_only: bool  # whether the kernel was left out (``cpu-clock:u``)
+    function: str | None  # the function's name, demangled; None if the library has no name for it
+    library: str  # the file's name without its folder, or ``[kernel.kallsyms]``, ``[jit]``; ``?`` if not known
+    kernel: bool  # whether the kernel was running
 
 
 def parse_sample(line: str) -> Sample | None:
@@ -109,53 +99,34 @@ def _event(text: str) -> tuple[str, bool]:
 
 
 class Code(NamedTuple):
-    """What a sample was found in.
+    """What a sample was found in."""
 
-    Attributes:
-        function: Its name; None if the library has none for it.
-        library: The file's name.
-        kernel: Whether it is the kernel's.
-    """
-
-    function: str | None
-    library: str
-    kernel: bool
+    function: str | None  # its name; None if the library has none for it
+    library: str  # the file's name
+    kernel: bool  # whether it is the kernel's
 
 
 class Batch(NamedTuple):
-    """Samples; arrays of shape (n,), in the order in which they were taken.
-
-    Attributes:
-        code: Index into ``PerfReader.codes``.
-        event: Index into ``PerfReader.events``.
-        period: How much of the event each stands for.
-    """
+    """Samples; arrays of shape (n,), in the order in which they were taken."""
 
     time_ns: Array
     pid: Array
     tid: Array
-    code: Array
-    event: Array
-    period: Array
+    code: Array  # index into ``PerfReader.codes``
+    event: Array  # index into ``PerfReader.events``
+    period: Array  # how much of the event each stands for
 
 
 @dataclass
 class PerfReader:
-    """What is learned while lines are read.
-
-    Attributes:
-        events: Names by number.
-        lost: How many perf says that it lost.
-        unread: Lines that are none of a sample, and not of a loss.
-        user_only: Whether the kernel was left out.
-    """
+    """What is learned while lines are read."""
 
     codes: dict[Code, int] = field(default_factory=dict)
-    events: dict[str, int] = field(default_factory=dict)
+    events: dict[str, int] = field(default_factory=dict)  # names by number
     samples: int = 0
-    lost: int = 0
-    unread: int = 0
-    user_only: bool = False
+    lost: int = 0  # how many perf says that it lost
+    unread: int = 0  # lines that are none of a sample, and not of a loss
+    user_only: bool = False  # whether the kernel was left out
 
     def batches(self, lines: Iterable[str], size: int = BATCH) -> Iterator[Batch]:
         """Batches of at most so many samples."""
@@ -214,16 +185,11 @@ _THREAD = re.compile(r"thread \((?P<tid>\d+|0x[0-9A-Fa-f]+)\)(?:: (?P<name>.*))?
 
 @dataclass
 class Thread:
-    """What one thread did.
+    """What one thread did."""
 
-    Attributes:
-        tid: Its native id.
-        name: As Python calls it.
-        runs: (from, to, number of the stack), in microseconds of py-spy's clock, ascending.
-    """
-
-    tid: int
-    name: str
+    tid: int  # its native id
+    name: str  # as Python calls it
+    # (from, to, number of the stack), in microseconds of py-spy's clock, ascending
     runs: list[tuple[int, int, int]] = field(default_factory=list)
 
 

@@ -130,19 +130,15 @@ class StepEvents:
     through a graph that ``backward`` begins: what it is called on), ``scale`` (after ``GradScaler.scale``: the loss and what it
     became), ``iter`` (a loader makes an iterator; at last the loader) and
     ``next`` (a loader is asked for a batch; its iterator, and afterwards the batch, or ``ABSENT``).
-
-    Attributes:
-        here: What each thread is inside of, once something is told.
-        is_patched: Whether what stands around the phases is made, so that nobody can wrap it any more.
     """
 
     def __init__(self) -> None:
-        self.here: Any = None
+        self.here: Any = None  # what each thread is inside of, once something is told
         self._is_expected = False
         self._before: dict[str, list[Told]] = {}
         self._after: dict[str, list[Told]] = {}
         self._wrap_phase: list[Callable[[str, Calls], Calls]] = []
-        self.is_patched = False
+        self.is_patched = False  # whether what stands around the phases is made, so that nobody can wrap it any more
 
     def __bool__(self) -> bool:
         return self._is_expected

@@ -162,13 +162,10 @@ class Losses:
     """The first and the last loss, how many there were, and some between.
 
     Every loss is kept at first; when there are 256, every second, then every fourth ...: a long run costs no more than a short one.
-
-    Attributes:
-        n: How many losses there were.
     """
 
     def __init__(self) -> None:
-        self.n = 0
+        self.n = 0  # how many losses there were
         self._first: Any = None
         self._last: Any = None
         self._every = 1

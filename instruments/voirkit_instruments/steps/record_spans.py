@@ -63,16 +63,13 @@ class Recording:
         recorder: ``voirkit.trace.recorder``, or what has its ``name``, ``arguments`` and ``span``.
         warn: Told, once, of a record that failed.
         numbers: Those of the run's loaders.
-
-    Attributes:
-        hot: What is called before and after functions of torch, and what each thread is inside of.
-        local: What each thread keeps from the beginning of something to its end.
     """
 
     def __init__(self, recorder: Any, torch: Any, warn: Callable[[str], None], numbers: LoaderNumbers | None = None) -> None:
         _recordings.add(self)
+        # what is called before and after functions of torch, and what each thread is inside of
         self.hot = engine().HotPath(recorder.span, self.failed)
-        self.local = threading.local()
+        self.local = threading.local()  # what each thread keeps from the beginning of something to its end
         self.recorder, self.torch = recorder, torch
         self.numbers = numbers if numbers is not None else LoaderNumbers()
         self._warn = warn
@@ -183,9 +180,6 @@ class DeviceTimes:
         record: Writes a span: name, begin, end, arguments, value.
         name_of: The interned device name for that of a phase.
         local: Where a thread keeps what it has begun.
-
-    Attributes:
-        unresolved: Spans that were given up.
     """
 
     def __init__(self, cuda: Any, record: Callable[[int, int, int, int, int], None], name_of: Callable[[int], int], local: Any) -> None:
@@ -193,7 +187,7 @@ class DeviceTimes:
         self._pool: dict[int, list[Any]] = {}
         self._clocks: dict[int, HostClock] = {}
         self._pending: deque[Span] = deque()
-        self.unresolved = 0
+        self.unresolved = 0  # spans that were given up
 
     def begin(self) -> None:
         """A phase begins in this thread."""

@@ -72,11 +72,6 @@ class TrainingValues:
 
     Args:
         ov: The overseer.
-
-    Attributes:
-        on_fetch: Called with begin, end and batch of each request for a training batch, when its step is over.
-        on_compute: The same for what a step does with its batch.
-        is_off: Whether nothing is given any more: it has failed, or this is a forked child.
     """
 
     def __init__(self, ov: Overseer) -> None:
@@ -88,9 +83,9 @@ class TrainingValues:
         self._scaled: tuple[Any, Any] | None = None  # a reference to what GradScaler made, and the loss that it was
         self._given: set[str] = set()  # names that are given once
         self._seen = IdentityMap()  # loaders and optimizers
-        self.on_fetch: list[Fetched] = []
-        self.on_compute: list[Fetched] = []
-        self.is_off = False
+        self.on_fetch: list[Fetched] = []  # called with begin, end and batch of each request for a training batch, when its step is over
+        self.on_compute: list[Fetched] = []  # the same for what a step does with its batch
+        self.is_off = False  # whether nothing is given any more: it has failed, or this is a forked child
         _every.add(self)
 
     def start(self, torch: ModuleType, losses: Losses, listened: bool) -> None:

@@ -132,19 +132,13 @@ class ProcessTree:
     Args:
         pid: The process that the run is; None: the first one of the log.
         threads: Its threads when the log began, with their names.
-
-    Attributes:
-        processes: All of them, in the order in which they appear.
-        threads: Those that run, by number.
-        creators: Threads that are about to create another one, by number.
-        main: The first thread of the run.
     """
 
     def __init__(self, pid: int | None = None, threads: Mapping[int, str] | None = None, files: Mapping[int, str] | None = None) -> None:
-        self.processes: dict[Process, None] = {}
-        self.threads: dict[int, Thread] = {}
-        self.creators: dict[int, Thread] = {}
-        self.main: Thread | None = None
+        self.processes: dict[Process, None] = {}  # all of them, in the order in which they appear
+        self.threads: dict[int, Thread] = {}  # those that run, by number
+        self.creators: dict[int, Thread] = {}  # threads that are about to create another one, by number
+        self.main: Thread | None = None  # the first thread of the run
         if pid is not None:
             process = self._add_process(pid, "main", dict(files or {}))
             for tid, name in (threads or {}).items():
@@ -206,23 +200,16 @@ _EMPTY: Row = [0, 0, 0.0, 0, 0.0]
 
 @dataclass(frozen=True)
 class TraceContext:
-    """What is known of a run that was traced; nothing of a log made elsewhere.
-
-    Attributes:
-        threads: Its threads when tracing began, and the names of those that have any.
-        own_threads: Threads of voirkit, found at the end.
-        own_folder: The run directory: calls about files in it are voirkit's.
-        operation: Returns, of a thread and a time of the log, the operation of a loader that it was in, or None.
-        origin: The time of the log at which the run began.
-    """
+    """What is known of a run that was traced; nothing of a log made elsewhere."""
 
     pid: int | None = None
-    threads: Mapping[int, str] = field(default_factory=dict)
+    threads: Mapping[int, str] = field(default_factory=dict)  # its threads when tracing began, and the names of those that have any
     files: Mapping[int, str] = field(default_factory=dict)
-    own_threads: frozenset[int] = frozenset()
-    own_folder: str | None = None
+    own_threads: frozenset[int] = frozenset()  # threads of voirkit, found at the end
+    own_folder: str | None = None  # the run directory: calls about files in it are voirkit's
+    # returns, of a thread and a time of the log, the operation of a loader that it was in, or None
     operation: Callable[[int, float], str | None] | None = None
-    origin: float | None = None
+    origin: float | None = None  # the time of the log at which the run began
 
 
 def add_rows(sums: Rows, rows: Mapping[str, Row]) -> None:

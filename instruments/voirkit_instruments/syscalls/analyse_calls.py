@@ -15,27 +15,17 @@ NAN = float("nan")
 
 
 class Call(NamedTuple):
-    """A system call that has returned, or never will.
-
-    Attributes:
-        began: When it was entered.
-        args: Its arguments as strace prints them, without the brackets; of the kernel's own events only those that are needed.
-        result: What it returned; None if it did not (``?``).
-        error: Name of the error, or "".
-        seconds: How long it took, ``nan`` if the log does not have it.
-        is_joined: Whether other threads' calls stand between its beginning and its end.
-        waited: Seconds of it for which the thread slept until something came; 0 where that is not seen.
-    """
+    """A system call that has returned, or never will."""
 
     tid: int
-    began: float
+    began: float  # when it was entered
     name: str
-    args: str
-    result: int | None
-    error: str
-    seconds: float
-    is_joined: bool
-    waited: float = 0.0
+    args: str  # its arguments as strace prints them, without the brackets; of the kernel's own events only those that are needed
+    result: int | None  # what it returned; None if it did not (``?``)
+    error: str  # name of the error, or ""
+    seconds: float  # how long it took, ``nan`` if the log does not have it
+    is_joined: bool  # whether other threads' calls stand between its beginning and its end
+    waited: float = 0.0  # seconds of it for which the thread slept until something came; 0 where that is not seen
 
 
 class CallEntry(NamedTuple):
@@ -64,18 +54,12 @@ class Signal(NamedTuple):
 
 
 class ThreadName(NamedTuple):
-    """A thread has a name, or has been created; only the kernel's own events have this apart from calls.
-
-    Attributes:
-        name: Its name, or "".
-        parent: The thread that has created it, or None.
-        is_thread: Whether it is a thread of its parent's process.
-    """
+    """A thread has a name, or has been created; only the kernel's own events have this apart from calls."""
 
     tid: int
-    name: str
-    parent: int | None
-    is_thread: bool
+    name: str  # its name, or ""
+    parent: int | None  # the thread that has created it, or None
+    is_thread: bool  # whether it is a thread of its parent's process
 
 
 Event = Call | CallEntry | ThreadExit | Signal | ThreadName
@@ -206,9 +190,6 @@ class OverTime:
 
     Args:
         origin: The time of the log from which ``begin_s`` is counted; None: that of the first event.
-
-    Attributes:
-        end: The last time that was added.
     """
 
     def __init__(self, origin: float | None = None) -> None:
@@ -218,7 +199,7 @@ class OverTime:
         self._calls: dict[str, Bins] = {}
         self._seconds: dict[str, Bins] = {}
         self._phases: dict[str, Bins] = {}
-        self.end = float("-inf")
+        self.end = float("-inf")  # the last time that was added
 
     def add(self, name: str, began: float, seconds: float) -> None:
         """Add a call. It counts where it began; its seconds (``nan``: the log does not have them) belong to the bins that it lasted in."""

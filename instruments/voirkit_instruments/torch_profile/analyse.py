@@ -113,17 +113,12 @@ def _count(
 
 
 class RecordingCounts(NamedTuple):
-    """A recording, counted.
+    """A recording, counted."""
 
-    Attributes:
-        sums: Of its operators and kernels.
-        error_ns: By how much its times may be wrong.
-        times_ns: How long each phase lasted between the first and the last instant that operators are counted of: not that of whole steps,
-            whose edges are others without a loader (profiling begins in the middle of one), so that shares of it are shares.
-    """
-
-    sums: dict[str, Any]
-    error_ns: int
+    sums: dict[str, Any]  # of its operators and kernels
+    error_ns: int  # by how much its times may be wrong
+    # how long each phase lasted between the first and the last instant that operators are counted of: not that of whole steps, whose edges
+    # are others without a loader (profiling begins in the middle of one), so that shares of it are shares
     times_ns: dict[str, int]
 
 

@@ -137,15 +137,10 @@ def _nanoseconds(microseconds: array[float]) -> Array:
 
 
 class Clock(NamedTuple):
-    """From the wall clock, as torch's profiler has it, to the run's.
+    """From the wall clock, as torch's profiler has it, to the run's."""
 
-    Attributes:
-        offset_ns: To be added.
-        error_ns: By how much a time may be wrong; the marks say nothing closer.
-    """
-
-    offset_ns: int
-    error_ns: int
+    offset_ns: int  # to be added
+    error_ns: int  # by how much a time may be wrong; the marks say nothing closer
 
     def __call__(self, at_ns: Array) -> Array:
         """Times on the run's clock."""

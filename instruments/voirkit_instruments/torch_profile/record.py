@@ -89,9 +89,6 @@ class StepCounter:
     Args:
         edge: Called where a step begins or may, with how many there were before it.
         pause: Called where a loader has no more.
-
-    Attributes:
-        n: How many steps are over.
     """
 
     def __init__(self, edge: Callable[[int], None], pause: Callable[[], None]) -> None:
@@ -99,7 +96,7 @@ class StepCounter:
         self._trained = self._asked = self._stepped = False
         self._leader: Any = None
         self._thread: int | None = None  # the one that trains, once that is known; the main thread until then
-        self.n = 0
+        self.n = 0  # how many steps are over
 
     def _is_here(self) -> bool:
         if self._thread is None:

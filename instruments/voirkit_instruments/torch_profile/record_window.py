@@ -255,9 +255,6 @@ class Kineto:
 
     Nothing of ``torch.profiler`` is used that the program could see: no hook, no flag of its modules. Checked with torch 2.15 on a CPU;
     on a device it has not run.
-
-    Attributes:
-        marks: For each mark of this recording, the clock before and after it, nanoseconds.
     """
 
     def __init__(self, torch: Any, memory: bool) -> None:
@@ -271,7 +268,7 @@ class Kineto:
         )
         fast = getattr(profiler, "_RecordFunctionFast", None)
         self._marking: Callable[[], Any] = (lambda: fast(MARK)) if fast else (lambda: torch.autograd.profiler.record_function(MARK))
-        self.marks: list[tuple[int, int]] = []
+        self.marks: list[tuple[int, int]] = []  # for each mark of this recording, the clock before and after it, nanoseconds
 
     def start(self) -> None:
         """Record from now on, in this thread.
@@ -335,14 +332,11 @@ class ProfilerGuard:
 
     Args:
         give_way: Called before the program begins a profiler, in the thread that does.
-
-    Attributes:
-        runs: Whether a profiler of the program runs.
     """
 
     def __init__(self, give_way: Callable[[], None]) -> None:
         self._give_way = give_way
-        self.runs = False
+        self.runs = False  # whether a profiler of the program runs
         self._put: list[tuple[Any, str, Any, Any]] = []
         for module in filter(None, map(sys.modules.get, _PROFILER_MODULES)):
             for name in (*_BEGINNINGS, *_ENDINGS):

@@ -36,18 +36,12 @@ _KEYS = ("loss", "use_cuda", "options", "model", "loader")
 
 
 class Arrivals:
-    """Counts the readings among all that is given.
-
-    Attributes:
-        counts: How often each reading came.
-        recorded: Those that came from voirkit's recorder, since neither the program nor a voirfile gives them.
-        loss: The losses.
-    """
+    """Counts the readings among all that is given."""
 
     def __init__(self) -> None:
-        self.counts = dict.fromkeys(READINGS, 0)
-        self.recorded: set[str] = set()
-        self.loss = Losses()
+        self.counts = dict.fromkeys(READINGS, 0)  # how often each reading came
+        self.recorded: set[str] = set()  # those that came from voirkit's recorder, since neither the program nor a voirfile gives them
+        self.loss = Losses()  # the losses
 
     def on_event(self, event: dict[str, Any]) -> None:
         counts = self.counts

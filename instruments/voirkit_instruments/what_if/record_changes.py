@@ -24,26 +24,18 @@ PLAIN = "plain"  # the setting of a run without a change
 
 
 class Ceiling(NamedTuple):
-    """The most that a change could win.
+    """The most that a change could win."""
 
-    Attributes:
-        share: Of the run's time, 0 to 1: what the change could touch at most. 0 means that there is nothing to change, and nothing is
-            run; None that it cannot be told.
-        because: What that share is, or why there is none; a sentence.
-    """
-
+    # of the run's time, 0 to 1: what the change could touch at most. 0 means that there is nothing to change, and nothing is run; None that
+    # it cannot be told.
     share: float | None
-    because: str
+    because: str  # what that share is, or why there is none; a sentence
 
 
 class Change(Protocol):
-    """What each change is. It is made twice: by the driver, for ``ceiling``, and in each run that it changes.
+    """What each change is. It is made twice: by the driver, for ``ceiling``, and in each run that it changes."""
 
-    Attributes:
-        exact: Whether the results must be bit-equal; else within rounding (``analyse.Results``).
-    """
-
-    exact: bool
+    exact: bool  # whether the results must be bit-equal; else within rounding (``analyse.Results``)
 
     def __init__(self, argument: str | None) -> None:
         """Take the text behind ``=``; None if there is none, as always if the change takes none.
@@ -201,20 +193,14 @@ def _ceiling_of_copies(summary: Mapping[str, Any]) -> Ceiling:
 
 
 class _Switch:
-    """What the changes here have in common.
+    """What the changes here have in common."""
 
-    Attributes:
-        exact: Results must be bit-equal.
-        touched: How many times something was changed.
-        because: Why nothing was, if that can be told.
-    """
-
-    exact = True
+    exact = True  # results must be bit-equal
     module, idle = "torch", "torch was not imported."  # what is changed as soon as it is there, and what is said as long as nothing was
 
     def __init__(self, argument: str | None) -> None:
-        self.touched = 0
-        self.because = ""
+        self.touched = 0  # how many times something was changed
+        self.because = ""  # why nothing was, if that can be told
 
     def install(self, patches: Patches) -> None:
         """See ``Change``."""

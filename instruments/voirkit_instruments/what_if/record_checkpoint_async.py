@@ -327,21 +327,15 @@ class Save(threading.Thread):
         path: As the program named it.
         file: What it is under all its names.
         folder: The same of its folder.
-
-    Attributes:
-        write: Writes it.
-        previous: The save that is written before it.
-        error: What writing it failed with.
-        caller: The thread that called torch.save.
     """
 
     def __init__(self, path: str, file: Inode, folder: Inode) -> None:
         super().__init__(name="voirkit-checkpoint")
         self.path, self.file, self.folder = path, file, folder
-        self.write: Callable[[], Any] | None = None
-        self.previous: Save | None = None
-        self.error: BaseException | None = None
-        self.caller = threading.get_ident()
+        self.write: Callable[[], Any] | None = None  # writes it
+        self.previous: Save | None = None  # the save that is written before it
+        self.error: BaseException | None = None  # what writing it failed with
+        self.caller = threading.get_ident()  # the thread that called torch.save
 
     def run(self) -> None:
         try:
@@ -357,22 +351,15 @@ class Save(threading.Thread):
 
 
 class BackgroundSaves:
-    """The files that threads are writing, in the order of the calls, and what makes the program wait for them.
-
-    Attributes:
-        pending: Those not known to be written, or failed without the program having been told. Empty: nobody has to wait.
-        on: Whether the program is made to wait.
-        waited_ns: How long it waited.
-        waits: For what, how many times.
-        stat: ``os.stat`` itself.
-    """
+    """The files that threads are writing, in the order of the calls, and what makes the program wait for them."""
 
     def __init__(self) -> None:
+        # those not known to be written, or failed without the program having been told. Empty: nobody has to wait.
         self.pending: list[Save] = []
-        self.on = False
-        self.waited_ns = 0
-        self.waits: dict[str, int] = {}
-        self.stat = os.stat
+        self.on = False  # whether the program is made to wait
+        self.waited_ns = 0  # how long it waited
+        self.waits: dict[str, int] = {}  # for what, how many times
+        self.stat = os.stat  # ``os.stat`` itself
         self._lock = threading.RLock()  # a signal's handler may save
         self._pid = os.getpid()
 

@@ -22,21 +22,13 @@ Summary = Mapping[str, Any]
 
 
 class Evidence(NamedTuple):
-    """What some phases spend their time in.
+    """What some phases spend their time in."""
 
-    Attributes:
-        what: In words: ``train.py:12 image.load()``, ``aten::addmm``, ``read() on data.bin``.
-        share: Of the time of these phases.
-        do: What to do about it, if the instrument knows; a sentence or two.
-        saves: Share of a step that this could save at best; None if nothing is predicted.
-        details: Keys that a verdict's ``evidence`` has of it.
-    """
-
-    what: str
-    share: float
-    do: str = ""
-    saves: float | None = None
-    details: Mapping[str, Any] = {}
+    what: str  # in words: ``train.py:12 image.load()``, ``aten::addmm``, ``read() on data.bin``
+    share: float  # of the time of these phases
+    do: str = ""  # what to do about it, if the instrument knows; a sentence or two
+    saves: float | None = None  # share of a step that this could save at best; None if nothing is predicted
+    details: Mapping[str, Any] = {}  # keys that a verdict's ``evidence`` has of it
 
 
 def evidence(summary: Summary, kind: str, *phases: str) -> list[Evidence]:
@@ -76,44 +68,27 @@ _NOT_HOST = ("voirkit", "compile", "import")  # parts of other: what instruments
 
 @dataclass(frozen=True)
 class Part:
-    """One part of the time.
+    """One part of the time."""
 
-    Attributes:
-        kind: The verdict if this is what the run is bound by.
-        name: What it is called in a sentence.
-        seconds: Its time, of one rank.
-        of_step: Its share of a typical step; 0 for what lies outside of the steps.
-    """
-
-    kind: str
-    name: str
-    seconds: float
-    of_step: float = 0.0
+    kind: str  # the verdict if this is what the run is bound by
+    name: str  # what it is called in a sentence
+    seconds: float  # its time, of one rank
+    of_step: float = 0.0  # its share of a typical step; 0 for what lies outside of the steps
 
 
 @dataclass(frozen=True)
 class Account:
-    """The time of a run.
+    """The time of a run."""
 
-    Attributes:
-        parts: All of it that has a kind; those of the steps first.
-        rows: Share of a typical step by phase; what backward waits for other ranks, where that is known, is communication.
-        other: Share of a typical step by part of ``other``.
-        steps_s: Time of all steps; what one rank spent.
-        work_s: That and all that lies outside of the steps, but for the start: imports, and the script's own before its first step.
-        total_s: The run's duration; of the steps and checkpoints where it is not known (a run that goes on, or of an older voirkit).
-        startup_s: The script's own time before its first step, without imports.
-        outliers: ``steps.typical.outliers`` of the summary: the steps that are left out of the shares; empty for none.
-    """
-
-    parts: tuple[Part, ...]
+    parts: tuple[Part, ...]  # all of it that has a kind; those of the steps first
+    # share of a typical step by phase; what backward waits for other ranks, where that is known, is communication
     rows: Mapping[str, float]
-    other: Mapping[str, float]
-    steps_s: float
-    work_s: float
-    total_s: float
-    startup_s: float
-    outliers: Mapping[str, Any]
+    other: Mapping[str, float]  # share of a typical step by part of ``other``
+    steps_s: float  # time of all steps; what one rank spent
+    work_s: float  # that and all that lies outside of the steps, but for the start: imports, and the script's own before its first step
+    total_s: float  # the run's duration; of the steps and checkpoints where it is not known (a run that goes on, or of an older voirkit)
+    startup_s: float  # the script's own time before its first step, without imports
+    outliers: Mapping[str, Any]  # ``steps.typical.outliers`` of the summary: the steps that are left out of the shares; empty for none
 
     def of(self, kind: str) -> list[Part]:
         """The parts of a kind."""

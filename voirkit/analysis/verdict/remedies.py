@@ -31,19 +31,12 @@ Facts = Mapping[str, Any]
 
 
 class Remedy(NamedTuple):
-    """One piece of advice.
+    """One piece of advice."""
 
-    Attributes:
-        kind: The verdict that it belongs to.
-        do: What to do, a sentence or two.
-        because: The figure that it rests on.
-        win: Share of the run's time that it would save, about, by the recorded time of that part; None where nobody can know.
-    """
-
-    kind: str
-    do: str
-    because: str
-    win: float | None
+    kind: str  # the verdict that it belongs to
+    do: str  # what to do, a sentence or two
+    because: str  # the figure that it rests on
+    win: float | None  # share of the run's time that it would save, about, by the recorded time of that part; None where nobody can know
 
     def document(self) -> dict[str, Any]:
         """An entry of ``advice`` in ``summary.json``."""

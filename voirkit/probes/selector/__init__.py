@@ -79,42 +79,25 @@ LOOP = re.compile(r"#(?:end)?loop_(\w+)")
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """One thing captured in a function.
+    """One thing captured in a function."""
 
-    Attributes:
-        name: ``x``, ``#enter``, ``#loop_i``; empty for a generic ``$x``.
-        alias: Its name in the events.
-        focus: 1 for ``>`` and ``!``, 2 for ``!!``, 0 for context.
-    """
-
-    name: str
-    alias: str
-    focus: int
+    name: str  # ``x``, ``#enter``, ``#loop_i``; empty for a generic ``$x``
+    alias: str  # its name in the events
+    focus: int  # 1 for ``>`` and ``!``, 2 for ``!!``, 0 for context
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedFunction:
-    """A function in a selector.
+    """A function in a selector."""
 
-    Attributes:
-        reference: As written.
-        module: Of an absolute reference, ``""`` for the script; None for a name in scope.
-        path: ``("Trainer", "run")``.
-        captures: What is captured in it, in order.
-        selector: The whole selector.
-        where: ``file:line`` of the selector.
-        is_total: Whether the selector has no focus, so that its event comes at the end of this function's call.
-        is_replaced: Whether the probe may replace what its focus is set to.
-    """
-
-    reference: str
-    module: str | None
-    path: tuple[str, ...]
-    captures: tuple[Capture, ...]
-    selector: str
-    where: str
-    is_total: bool = False
-    is_replaced: bool = False
+    reference: str  # as written
+    module: str | None  # of an absolute reference, ``""`` for the script; None for a name in scope
+    path: tuple[str, ...]  # ``("Trainer", "run")``
+    captures: tuple[Capture, ...]  # what is captured in it, in order
+    selector: str  # the whole selector
+    where: str  # ``file:line`` of the selector
+    is_total: bool = False  # whether the selector has no focus, so that its event comes at the end of this function's call
+    is_replaced: bool = False  # whether the probe may replace what its focus is set to
 
     @property
     def is_top(self) -> bool:
@@ -143,25 +126,15 @@ class ParsedFunction:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A selector that has the form of one.
+    """A selector that has the form of one."""
 
-    Attributes:
-        selector: As written.
-        where: ``file:line`` it stands at.
-        functions: The functions that it names, in order.
-        focus: The one whose variable makes the event; the outermost if there is no focus.
-        names: Names in scope that its conditions use.
-        tags: Names in scope that it uses as tags.
-        tree: As ptera's parser gives it.
-    """
-
-    selector: str
-    where: str
-    functions: tuple[ParsedFunction, ...]
-    focus: ParsedFunction
-    names: tuple[str, ...]
-    tags: tuple[str, ...]
-    tree: Any = field(repr=False, compare=False)
+    selector: str  # as written
+    where: str  # ``file:line`` it stands at
+    functions: tuple[ParsedFunction, ...]  # the functions that it names, in order
+    focus: ParsedFunction  # the one whose variable makes the event; the outermost if there is no focus
+    names: tuple[str, ...]  # names in scope that its conditions use
+    tags: tuple[str, ...]  # names in scope that it uses as tags
+    tree: Any = field(repr=False, compare=False)  # as ptera's parser gives it
 
 
 def parse(selector: str, where: str) -> Parsed:

@@ -25,20 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A name that gets a value.
+    """A name that gets a value."""
 
-    Attributes:
-        name: As written in the source (private names are not mangled); ``self.x`` for an attribute target.
-        line: Where it gets its first value.
-        forms: How it gets its values, each form once, in order: parameter, assignment, augmented, annotated, walrus,
-            for, with, except, import, def, class, type, match, comprehension, del.
-        origin: For an imported name the module and the name in it (empty for ``import module``); a relative module
-            keeps its dots.
-    """
-
-    name: str
-    line: int
+    name: str  # as written in the source (private names are not mangled); ``self.x`` for an attribute target
+    line: int  # where it gets its first value
+    # how it gets its values, each form once, in order: parameter, assignment, augmented, annotated, walrus, for, with, except, import, def,
+    # class, type, match, comprehension, del
     forms: tuple[str, ...]
+    # for an imported name the module and the name in it (empty for ``import module``); a relative module keeps its dots
     origin: tuple[str, str] | None = None
 
     def bound_again(self, form: str, origin: tuple[str, str] | None = None) -> Variable:
@@ -128,27 +122,16 @@ class ClassDefinition:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """All that a source file defines.
+    """All that a source file defines."""
 
-    Attributes:
-        filename: As given.
-        functions: Every definition in source order, an outer one before its inner ones; redefined ones too.
-        classes: Every class, in the same order.
-        names: What the top level binds (functions, classes and imports too).
-        loops: The ``for`` loops of the top level.
-        star_imports: Modules of ``from module import *``, with their leading dots.
-        top: The top level, as a function of that name that takes nothing.
-        module: Name of the module it was read for; empty for a script.
-    """
-
-    filename: str
-    functions: tuple[Function, ...]
-    classes: tuple[ClassDefinition, ...]
-    names: dict[str, Variable]
-    loops: tuple[Loop, ...]
-    star_imports: tuple[str, ...]
-    top: Function
-    module: str = ""
+    filename: str  # as given
+    functions: tuple[Function, ...]  # every definition in source order, an outer one before its inner ones; redefined ones too
+    classes: tuple[ClassDefinition, ...]  # every class, in the same order
+    names: dict[str, Variable]  # what the top level binds (functions, classes and imports too)
+    loops: tuple[Loop, ...]  # the ``for`` loops of the top level
+    star_imports: tuple[str, ...]  # modules of ``from module import *``, with their leading dots
+    top: Function  # the top level, as a function of that name that takes nothing
+    module: str = ""  # name of the module it was read for; empty for a script
 
     def find(self, path: tuple[str, ...]) -> Function | None:
         """The function of that path: the last definition, the live one when the file has run from top to bottom."""

@@ -352,23 +352,14 @@ LONGEST_CHAIN = 20  # of imports and bases; they can run in circles
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What a reference leads to: one of functions, class, variable, module without source; or nothing.
+    """What a reference leads to: one of functions, class, variable, module without source; or nothing."""
 
-    Attributes:
-        catalogue: Of the file that it stands in.
-        path: Its path there; empty for a module. For nothing: the path up to the part that is not there.
-        functions: The definitions that can be the live one.
-        definition: The class.
-        variable: Any other name.
-        sourceless: The module that has no Python source.
-    """
-
-    catalogue: Catalogue
-    path: tuple[str, ...] = ()
-    functions: tuple[Function, ...] = ()
-    definition: ClassDefinition | None = None
-    variable: Variable | None = None
-    sourceless: str = ""
+    catalogue: Catalogue  # of the file that it stands in
+    path: tuple[str, ...] = ()  # its path there; empty for a module. For nothing: the path up to the part that is not there.
+    functions: tuple[Function, ...] = ()  # the definitions that can be the live one
+    definition: ClassDefinition | None = None  # the class
+    variable: Variable | None = None  # any other name
+    sourceless: str = ""  # the module that has no Python source
 
     @property
     def is_there(self) -> bool:

@@ -58,23 +58,14 @@ class Block:
 
 @dataclass(frozen=True)
 class TrainingLoop:
-    """A ``for`` loop whose turns lead to ``.backward()``.
+    """A ``for`` loop whose turns lead to ``.backward()``."""
 
-    Attributes:
-        block: Where the loop stands.
-        node: The loop.
-        calls: The calls of ``backward``, with the blocks they stand in.
-        steps: Whether its turns lead to ``.step()`` too.
-        hops: Calls of the script's functions between the loop and ``backward``.
-        depth: How many loops of the block are around it.
-    """
-
-    block: Block
-    node: ast.For | ast.AsyncFor
-    calls: tuple[tuple[Block, ast.Call], ...]
-    steps: bool
-    hops: int
-    depth: int
+    block: Block  # where the loop stands
+    node: ast.For | ast.AsyncFor  # the loop
+    calls: tuple[tuple[Block, ast.Call], ...]  # the calls of ``backward``, with the blocks they stand in
+    steps: bool  # whether its turns lead to ``.step()`` too
+    hops: int  # calls of the script's functions between the loop and ``backward``
+    depth: int  # how many loops of the block are around it
 
 
 class Script:
@@ -286,23 +277,14 @@ MOST_CALLERS = 4  # that a parameter is followed through
 
 @dataclass(frozen=True)
 class Candidate:
-    """What a script offers for one reading.
+    """What a script offers for one reading."""
 
-    Attributes:
-        reading: One of READINGS.
-        line: Of the source: where it is set.
-        selector: The selector; empty if none can be written now.
-        code: The line for an instrument, or what it would be without the obstacle; empty if that is not known.
-        obstacle: Why it cannot be probed; empty if it can.
-        note: What else one should know.
-    """
-
-    reading: str
-    line: int
-    selector: str = ""
-    code: str = ""
-    obstacle: str = ""
-    note: str = ""
+    reading: str  # one of READINGS
+    line: int  # of the source: where it is set
+    selector: str = ""  # the selector; empty if none can be written now
+    code: str = ""  # the line for an instrument, or what it would be without the obstacle; empty if that is not known
+    obstacle: str = ""  # why it cannot be probed; empty if it can
+    note: str = ""  # what else one should know
 
 
 @dataclass(frozen=True)
@@ -560,21 +542,13 @@ _DEFINED = frozenset({"import", "def", "class", "type"})  # what a module's name
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One thing in a function.
+    """One thing in a function."""
 
-    Attributes:
-        kind: What it is.
-        names: The variable; all names of a loop's target; nothing for returns and yields.
-        lines: Where: the first value of a variable, the ``for``, each ``return`` or ``yield``.
-        selectors: Ready to paste, the most useful first; empty if it cannot be probed.
-        refused: Why not; empty if it can.
-    """
-
-    kind: Kind
-    names: tuple[str, ...]
-    lines: tuple[int, ...]
-    selectors: tuple[str, ...]
-    refused: str
+    kind: Kind  # what it is
+    names: tuple[str, ...]  # the variable; all names of a loop's target; nothing for returns and yields
+    lines: tuple[int, ...]  # where: the first value of a variable, the ``for``, each ``return`` or ``yield``
+    selectors: tuple[str, ...]  # ready to paste, the most useful first; empty if it cannot be probed
+    refused: str  # why not; empty if it can
 
 
 @dataclass(frozen=True, slots=True)
