@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
+from types import ModuleType
 
 from voirkit.instrument import Instrument, resolve
 from voirkit.processes import inherit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
     from importlib.machinery import ModuleSpec
-    from types import ModuleType
     from typing import Any, TypeAlias
 
     Packages: TypeAlias = list[tuple[str, str]]

@@ -5,11 +5,9 @@ Checked with the voirfiles of milabench (July 2026) and its ``benchmate``.
 
 from __future__ import annotations
 
-import voirkit
+from collections.abc import Mapping
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+import voirkit
 
 VERSION = "0.2.24"  # whose names these are
 

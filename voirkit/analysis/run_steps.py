@@ -17,12 +17,11 @@ from voirkit.analysis.nesting import Array, distinct
 from voirkit.analysis.phases import COLLECTIVE, DEVICE, KIND, Records, joined, ranks
 from voirkit.analysis.steps import PARTS, DeviceTable, Steps, Table
 from voirkit.runs.summary import PHASES
-from voirkit.runs.trace_files import layout
+from voirkit.runs.trace_files import SegmentRecords, layout
 from voirkit.trace.reader import of_stem
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
-    from voirkit.runs.trace_files import SegmentRecords
 
 FOLDER, COLLECTIVES = "steps", "collectives"
 T = TypeVar("T")

@@ -10,22 +10,16 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from types import FrameType
 
 from voirkit.errors import CommandLineError, VoirkitError, tell
-from voirkit.export import formats, load
+from voirkit.export import Format, formats, load
 from voirkit.options import ExtendedArgumentParser
 from voirkit.report.output import STDOUT, STDOUT_NAMES, printable, remove_unfinished
 from voirkit.runner.completion import describe_dropped
 from voirkit.runs.directory import LATEST, check_manifest
 from voirkit.runs.opened import Run, open_run
-from voirkit.runs.selection import as_ranges, selection
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import FrameType
-
-    from voirkit.export import Format
-    from voirkit.runs.selection import Selection
+from voirkit.runs.selection import Selection, as_ranges, selection
 
 
 def main(argv: Sequence[str]) -> int:

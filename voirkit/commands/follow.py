@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
@@ -22,10 +23,6 @@ from voirkit.processes.subprocesses import HOOK
 from voirkit.runner import voirfiles
 from voirkit.runner.overseer import Overseer
 from voirkit.runs import directory
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import Namespace
 
 FLAG = "--follow"
 _USAGE = "voirkit --follow SHELL-SCRIPT [arguments]"

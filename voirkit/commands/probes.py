@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from voirkit.commands import printing
 from voirkit.errors import CommandLineError, SelectorError, VoirfileError, did_you_mean
@@ -19,10 +20,6 @@ from voirkit.probes.selector.catalogue import Catalogue, catalogue, catalogue_of
 from voirkit.probes.selector.suggestions import READINGS, Candidate, Candidates, FunctionOffers, offers
 from voirkit.runner import voirfiles as voirfile
 from voirkit.runner.script import enter_folder, folder_of, script, shorten
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 SCHEMA = 1
 NOTHING = "nothing in it to be probed: no function, and no variable at its top level"

@@ -13,7 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
+from typing import Any
 
+from voirkit.analysis.significance import Estimate
 from voirkit.analysis.summary import check_stream, summary_of
 from voirkit.commands import printing
 from voirkit.errors import EXIT_CHECK_FAILED, CommandLineError, PartFailures, RunDirectoryError, tell
@@ -26,16 +28,13 @@ from voirkit.runs.conditions import Condition, read
 from voirkit.runs.directory import LATEST, check_manifest, finite
 from voirkit.runs.opened import Run, open_run
 from voirkit.runs.summary import empty
-from voirkit.runs.trace_files import origins
+from voirkit.runs.trace_files import Origin, Process, origins
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from concurrent.futures import Executor
-    from typing import Any
 
-    from voirkit.analysis.significance import Estimate
     from voirkit.report.comparison import Figure, Pairs, Side
-    from voirkit.runs.trace_files import Origin, Process
 
 EXIT_DIFFERENT = 1  # as of diff
 

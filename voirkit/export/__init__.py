@@ -6,8 +6,9 @@ pyarrow (checked with 14 to 26).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from voirkit.errors import CommandLineError, VoirkitError, did_you_mean
 from voirkit.plugins import installed_instruments
@@ -16,9 +17,6 @@ from voirkit.runs.parquet import OPTIONS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
     from voirkit.runs.opened import Run
     from voirkit.runs.selection import Selection
 

@@ -24,19 +24,17 @@ from functools import cache
 from hashlib import blake2b
 from http.client import HTTPException
 from itertools import islice
+from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from voirkit.errors import VoirkitError, tell
-from voirkit.export.spans import FLOW, Labels, Nesting, typed, unicode_text
+from voirkit.export.spans import FLOW, Key, Labels, Nesting, typed, unicode_text
 from voirkit.report.output import text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
-    from voirkit.export.spans import Key
     from voirkit.runs.opened import Run
     from voirkit.runs.selection import Selection
 

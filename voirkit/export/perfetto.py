@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import blake2b
+from typing import IO, Any
 
 from voirkit.errors import VoirkitError
-from voirkit.export.spans import FLOW, LOADER, Labels, Nesting, arrow_of, typed, unicode_text
+from voirkit.export.spans import FLOW, LOADER, Key, Labels, Nesting, arrow_of, typed, unicode_text
 from voirkit.report.output import complete
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import IO, Any
-
-    from voirkit.export.spans import Key
     from voirkit.runs.opened import Run
     from voirkit.runs.selection import Selection
 

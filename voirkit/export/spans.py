@@ -10,16 +10,12 @@ lanes of their own beside it.
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterable, Iterator
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+from voirkit.runs.opened import Run
 
-    from voirkit.runs.opened import Run
-
-    Key = tuple[str, int, int]  # (host, rank, pid): which process
+Key = tuple[str, int, int]  # (host, rank, pid): which process
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)

@@ -26,20 +26,19 @@ from array import array
 from collections.abc import Iterator
 from itertools import groupby, islice
 from operator import itemgetter
+from typing import Any
+
+import duckdb
 
 from voirkit.export import Format, process_table
 from voirkit.export.spans import ARROW, ARROW_AT, ARROWS, IS_MOMENT, LOADER, overlapping, workers
 from voirkit.report.output import STDOUT, text
+from voirkit.runs.trace_files import Process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
-    import duckdb
-
     from voirkit.runs.opened import Extent, Run
     from voirkit.runs.selection import Selection
-    from voirkit.runs.trace_files import Process
 
 _LINES_AT_ONCE = 10_000
 VERSION = 20003  # what DFTracer 2.2.0 calls itself in its traces

@@ -13,11 +13,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from voirkit.instrument import resolve
+from voirkit.instrument import Instrument, resolve
 from voirkit.report import duration, figure, size
 
 if TYPE_CHECKING:
-    from voirkit.instrument import Instrument
     from voirkit.runs.opened import Run
 
 

@@ -19,14 +19,13 @@ import zipimport  # python has it loaded
 from collections.abc import Callable, Iterable, Sequence
 from importlib._bootstrap_external import MAGIC_NUMBER  # importlib.util takes 6 ms
 from importlib.machinery import SourceFileLoader
-from types import CodeType, ModuleType
+from types import CodeType, ModuleType, TracebackType
 
 from voirkit.errors import CommandLineError, did_you_mean
 from voirkit.imports import quiet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Any
 
 # Decorators of imported libraries that call what they decorate at once (sacred, checked with 0.8).

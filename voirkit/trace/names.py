@@ -7,7 +7,7 @@ intern the same at once may get two numbers; both are right. A number is handed 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from json.encoder import encode_basestring_ascii as _quoted
 
@@ -15,7 +15,6 @@ from voirkit.trace import layout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any
 
 MOST_NAMES = 1 << 16

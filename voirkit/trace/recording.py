@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Sequence
 from itertools import count
 from time import perf_counter_ns
 
 from voirkit.trace import layout
-from voirkit.trace.files import Files
+from voirkit.trace.files import Files, Segment
 from voirkit.trace.names import Names, ends_line, group_line, text_of, thread_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from typing import Any
-
-    from voirkit.trace.files import Segment
 
 
 class Settings:

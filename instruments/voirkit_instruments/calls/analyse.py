@@ -5,24 +5,19 @@ often and for how long, their time by phase, what varies between steps.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from voirkit.analysis.document import Rank
 from voirkit.analysis.nesting import Array
 from voirkit.report import duration
 from voirkit.report.sections import Amounts, Block, Column, Details, InText, OnPage, Section, Stacked, Table, Text
+from voirkit.runs.opened import Run
 from voirkit.runs.summary import PHASES
-from voirkit_instruments.calls.analyse_records import TASKS, Call, Recorded, ranks_of, unknown, when
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from voirkit.analysis.document import Rank
-    from voirkit.runs.opened import Run
-    from voirkit_instruments.calls.analyse_records import Calls
+from voirkit_instruments.calls.analyse_records import TASKS, Call, Calls, Recorded, ranks_of, unknown, when
 
 
 def recorded(run: Run) -> Iterator[Recorded]:

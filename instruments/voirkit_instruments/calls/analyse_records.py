@@ -7,21 +7,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from voirkit.analysis import phases, run_steps
 from voirkit.analysis.nesting import Array, parents
 from voirkit.analysis.phases import Records
-from voirkit.analysis.steps import REST
+from voirkit.analysis.steps import REST, Steps
+from voirkit.runs.opened import Run
 from voirkit.runs.parquet import CodedSpans, quoted, within
 from voirkit.runs.summary import PHASES
-
-if TYPE_CHECKING:
-    from voirkit.analysis.steps import Steps
-    from voirkit.runs.opened import Run
-
 
 KIND, OPERAND = "call", "operand"
 CHUNK = 1_000_000  # calls at a time: 300 MB with what is made of them

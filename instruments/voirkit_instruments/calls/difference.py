@@ -8,19 +8,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from voirkit.analysis.nesting import Array
 from voirkit.errors import RunDirectoryError
+from voirkit.runs.opened import Run
 from voirkit.runs.parquet import quoted
 from voirkit_instruments.calls.analyse import short
 from voirkit_instruments.calls.analyse_records import KIND, TASKS, Calls, Recorded, When, joined, ranks_of, unknown, when
-
-if TYPE_CHECKING:
-    from voirkit.runs.opened import Run
-
 
 _TRAIN = TASKS.index("train")
 # What asks workers for batches is called as often as it has to wait, and what takes tensors from them is given numbers of files: both,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.machinery import PathFinder
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType
 
@@ -17,7 +17,6 @@ from voirkit_instruments.calls.record_values import is_of, type_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from voirkit.analysis.document import Rank
+from voirkit.runs.opened import Run
 from voirkit_instruments.checks import analyse_data, analyse_models, analyse_optimizers
 from voirkit_instruments.checks.analyse_facts import Detector, facts_of
-
-if TYPE_CHECKING:
-    from voirkit.runs.opened import Run
-
 
 # In the order of docs/checks.md.
 DETECTORS: tuple[Detector, ...] = (

@@ -10,14 +10,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from voirkit.analysis.document import Rank
 from voirkit.analysis.steps import Table
-
-if TYPE_CHECKING:
-    from voirkit.runs.opened import Run
-
+from voirkit.runs.opened import Run
 
 KIND = "check"
 # Facts of every step; of a long run the first and the last are read, which tell all that the detectors ask.

@@ -6,10 +6,13 @@ waits until the program does. A patch that does not fit switches itself off and 
 
 from __future__ import annotations
 
-from types import FunctionType
+from collections.abc import Iterator, Mapping
+from types import FunctionType, ModuleType
+from typing import Any
 
 from voirkit.imports import when_imported
 from voirkit.instrument import once
+from voirkit.phases import Phase
 from voirkit.probes.around import Around
 from voirkit.processes import inherit
 from voirkit_instruments.checks.record_backward import Graphs, LossFacts
@@ -20,11 +23,6 @@ from voirkit_instruments.steps.events import COMPILING, FunctionPatches, as_func
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from types import ModuleType
-    from typing import Any
-
-    from voirkit.phases import Phase
     from voirkit.runner.overseer import Overseer
 
 BEGIN = "voirkit_instruments.checks.record:record_in_child"

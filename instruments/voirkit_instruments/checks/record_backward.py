@@ -11,17 +11,16 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable, Sequence
+from types import ModuleType
 
-from voirkit_instruments.checks.record_facts import BACKWARD, Watcher, digests, is_plain, is_quiet, never_raises
+from voirkit_instruments.checks.record_facts import BACKWARD, Facts, ModelFacts, Named, Watcher, digests, is_plain, is_quiet, never_raises
 from voirkit_instruments.values import ScalarReader, is_readable, quiet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import ModuleType
     from typing import Any
 
-    from voirkit_instruments.checks.record_facts import Facts, ModelFacts, Named
     from voirkit_instruments.checks.record_optimizers import OptimizerFacts
 
 

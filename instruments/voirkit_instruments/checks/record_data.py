@@ -16,27 +16,21 @@ import random
 import sys
 import time
 from array import array
+from collections.abc import Iterator
 from itertools import count, pairwise
 from pickle import dumps
+from types import ModuleType
 from types import ModuleType as Module
+from typing import Any
 from zlib import crc32
 
 from voirkit.probes.around import ABSENT
 from voirkit.runs.manifest import rank_and_world_size
-from voirkit_instruments.checks.record_facts import Watcher, digests, is_quiet, never_raises
+from voirkit_instruments.checks.record_facts import Facts, Watcher, digests, is_quiet, never_raises
 from voirkit_instruments.identity import IdentityMap, Ordinals
 from voirkit_instruments.loader.record_workers import whole
 from voirkit_instruments.steps.batch_sizes import only_looks
 from voirkit_instruments.values import is_readable, quiet
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import ModuleType
-    from typing import Any
-
-    from voirkit_instruments.checks.record_facts import Facts
-
 
 now = time.perf_counter_ns
 

@@ -16,6 +16,8 @@ import sys
 import sysconfig
 import time
 import weakref
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType, FrameType, ModuleType
 
 from voirkit.fork import at_fork
 from voirkit.intercept import ThreadState
@@ -24,11 +26,9 @@ from voirkit_instruments.values import ProbeCost, is_readable, quiet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from types import CodeType, FrameType, ModuleType
     from typing import Any
 
-    Named = tuple[str, str, bool, int]  # of a parameter: full name, its model's class, whether that trains, the model's number
+Named = tuple[str, str, bool, int]  # of a parameter: full name, its model's class, whether that trains, the model's number
 
 KIND = CATEGORY = "check"
 # What a thread is inside of; a model's call (FORWARD) is left out of another, but for a few steps in which all are seen (COLLECTING).

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from voirkit.imports import when_imported
+from voirkit.live import Picture
 from voirkit.live.frame import Bar, printable
 from voirkit.runner.recording import RECORDER
 from voirkit.runs.manifest import rank_and_world_size
@@ -20,9 +21,6 @@ from voirkit_instruments.values import may_be_read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from voirkit.live import Picture
     from voirkit.phases import Phase, PhaseWithPriority
     from voirkit.runner.overseer import Overseer
 

@@ -13,18 +13,17 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator, Mapping
+from types import FrameType
 
 from voirkit.instrument import instrument_definition
-from voirkit.phases import StopProgram
+from voirkit.phases import PhaseWithPriority, StopProgram
 from voirkit_instruments.rates import RATES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from types import FrameType
     from typing import Any
 
-    from voirkit.phases import PhaseWithPriority
     from voirkit.runner.overseer import Overseer
 
 GRACE_S = 0.5  # how long a given value is waited for

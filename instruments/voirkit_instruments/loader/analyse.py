@@ -7,11 +7,12 @@ which adds up over ranks (``analyse_totals``) -> the figures of a summary, here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from voirkit.runs.opened import Run
 from voirkit_instruments.loader import analyse_prediction as prediction
 from voirkit_instruments.loader.analyse_records import KIND
 from voirkit_instruments.loader.analyse_totals import (
@@ -30,10 +31,7 @@ from voirkit_instruments.loader.analyse_totals import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from voirkit.analysis.document import Rank
-    from voirkit.runs.opened import Run
 
 
 def loader_ranks(run: Run) -> list[int]:

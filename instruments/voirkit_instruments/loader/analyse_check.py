@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from voirkit.analysis.nesting import Array, parents
+from voirkit.runs.opened import Run
 from voirkit_instruments.loader.analyse_records import (
     NONE,
     BatchLifecycle,
@@ -22,9 +22,6 @@ from voirkit_instruments.loader.analyse_records import (
     read_rank,
 )
 from voirkit_instruments.loader.analyse_totals import COLLATE, ITEM, ITEMS, OPERATION, PREPROCESS, READING, by_thread, levels, whole_batches
-
-if TYPE_CHECKING:
-    from voirkit.runs.opened import Run
 
 
 @dataclass

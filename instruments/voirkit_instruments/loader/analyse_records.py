@@ -9,16 +9,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from voirkit.analysis.nesting import Array
+from voirkit.runs.opened import Run
 from voirkit.runs.parquet import CodedSpans, quoted, within
-
-if TYPE_CHECKING:
-    from voirkit.runs.opened import Run
-
 
 KIND = "loader"
 NONE = -1  # of a time or an index: it was not recorded

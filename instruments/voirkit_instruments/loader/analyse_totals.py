@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from voirkit.analysis.nesting import Array, parents, without_children
+from voirkit.runs.opened import Run
 from voirkit_instruments.loader.analyse_records import (
     CHUNK,
     NONE,
@@ -24,10 +25,6 @@ from voirkit_instruments.loader.analyse_records import (
     measure_queue,
     read_rank,
 )
-
-if TYPE_CHECKING:
-    from voirkit.runs.opened import Run
-
 
 # What a record is, by its level: a batch holds samples and their collation; a sample holds operations, and what its dataset asks of others
 # (inner). What reads all samples of a batch by one call (items) may hold samples.

@@ -14,19 +14,12 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from time import process_time_ns, thread_time_ns
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from voirkit.probes.around import ABSENT
-from voirkit_instruments.identity import IdentityMap
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from voirkit_instruments.identity import LoaderNumbers
-
+from voirkit_instruments.identity import IdentityMap, LoaderNumbers
 
 now = time.perf_counter_ns
 UNKNOWN = -1

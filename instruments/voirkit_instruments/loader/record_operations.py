@@ -14,18 +14,15 @@ from __future__ import annotations
 import functools
 import sys
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from typing import Any
 
-from voirkit_instruments.loader.record_batches import FETCH, now
+from voirkit_instruments.loader.record_batches import FETCH, Recording, now
 from voirkit_instruments.steps.batch_sizes import is_of_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType
-    from typing import Any
-
-    from voirkit_instruments.loader.record_batches import Recording
     from voirkit_instruments.loader.record_torch import LoaderPatches
 
 

@@ -7,7 +7,9 @@ alone, since it would find two more.
 from __future__ import annotations
 
 import sys
-from types import FunctionType, MethodType
+from collections.abc import Sequence
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
 
 from voirkit.imports import when_imported
 from voirkit.probes import weave
@@ -29,15 +31,7 @@ from voirkit_instruments.loader.record_operations import (
     source_name,
 )
 from voirkit_instruments.loader.record_workers import Samples, Workers
-from voirkit_instruments.steps.events import COMPILING, FunctionPatches, as_function
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import ModuleType
-    from typing import Any
-
-    from voirkit_instruments.steps.events import StepEvents
+from voirkit_instruments.steps.events import COMPILING, FunctionPatches, StepEvents, as_function
 
 _DATALOADER = "torch.utils.data.dataloader"
 _STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"

@@ -12,20 +12,15 @@ the record's arguments have ``whole``. Checked with torch 2.1 and 2.15, torchdat
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from time import process_time_ns, thread_time_ns
+from typing import Any
 
 from voirkit.probes.around import ABSENT
 from voirkit_instruments.identity import IdentityMap
-from voirkit_instruments.loader.record_batches import FETCH, ITEM, MAIN, PUTTING, UNKNOWN, WORKER, Episode, now
+from voirkit_instruments.loader.record_batches import FETCH, ITEM, MAIN, PUTTING, UNKNOWN, WORKER, Episode, Recording, now
 from voirkit_instruments.loader.record_operations import chained_source, is_torch
 from voirkit_instruments.steps.events import as_function
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from voirkit_instruments.loader.record_batches import Recording
 
 _SIZED, _SIZED_EVERY = 4, 64  # batches that are looked into: the first, and few of the others
 _MOST_PARTS = 4096  # parts of a batch that are looked at

@@ -12,22 +12,21 @@ import os
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter_ns
+from types import ModuleType, TracebackType
+from typing import Any
 
 from voirkit.fork import at_fork
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition, once
+from voirkit.phases import Phase, PhaseWithPriority
 from voirkit.report import size
 from voirkit_instruments.resources import resident_bytes
 from voirkit_instruments.steps.events import BACKWARD, BATCH_REQUESTED, FORWARD, OPTIMIZER_STEP, StepEvents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from types import ModuleType, TracebackType
-    from typing import Any
-
-    from voirkit.phases import Phase, PhaseWithPriority
     from voirkit.runner.overseer import Overseer
 
 

@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from voirkit.errors import CommandLineError
 from voirkit.fork import at_fork
@@ -23,7 +23,6 @@ from voirkit_instruments.monitor import COUNTS, import_extra
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from subprocess import Popen
     from typing import Any
 

@@ -9,8 +9,8 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeAlias
 
 import psutil
 
@@ -18,9 +18,6 @@ from voirkit.runs.other_processes import children_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any, TypeAlias
-
     from voirkit.phases import Phase
     from voirkit.runner.overseer import Overseer
 

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any
 
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition, once
+from voirkit.phases import Phase, PhaseWithPriority
 from voirkit_instruments.identity import Ordinals
 from voirkit_instruments.parameters.record_plan import GRAD_NONE, GRAD_NOT_ZERO, GRAD_ZERO, Models, More, Name, Plan, Records
 from voirkit_instruments.steps.events import BACKWARD, FORWARD, OPTIMIZER_STEP, ZERO_GRAD, StepEvents
@@ -19,11 +23,6 @@ from voirkit_instruments.values import ProbeCost, quiet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from types import ModuleType
-    from typing import Any
-
-    from voirkit.phases import Phase, PhaseWithPriority
     from voirkit.runner.overseer import Overseer
     from voirkit_instruments.parameters.record_look import Inspection
 

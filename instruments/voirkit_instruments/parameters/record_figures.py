@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from voirkit_instruments.parameters.record_plan import GRAD_INF, GRAD_NAN, GRAD_NOT_ZERO, INF, NAN
 from voirkit_instruments.values import is_readable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
 
 SAMPLE = 64  # elements of each tensor that are looked at when it is sampled
 NOT_SAME, NOT_ZERO, IS_NAN, IS_INF = 1, 2, 4, 8  # codes of an element

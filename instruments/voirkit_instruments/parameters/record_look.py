@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
-from voirkit_instruments.parameters.record_figures import NOT_SAME, NOT_ZERO
+from voirkit_instruments.parameters.record_figures import NOT_SAME, NOT_ZERO, Figures, Later
 from voirkit_instruments.parameters.record_plan import (
     CHANGED,
     GRAD_BITS,
@@ -21,16 +23,9 @@ from voirkit_instruments.parameters.record_plan import (
     INF,
     NAN,
     SAME,
+    Plan,
+    Records,
 )  # fmt: skip
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from typing import Any
-
-    from voirkit_instruments.parameters.record_figures import Figures, Later
-    from voirkit_instruments.parameters.record_plan import Plan, Records
-
 
 MOST_ALARMS = 10  # of an optimizer; what it costs to look for the first NaN is paid so often
 _BROKEN = NAN | INF | GRAD_NAN | GRAD_INF

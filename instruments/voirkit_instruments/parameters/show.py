@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from voirkit.report import figure
 from voirkit.report.sections import Block, Column, Details, Grid, Group, InText, OnPage, Section, Series, Table, Text, sparkline
+from voirkit.runs.opened import Run
 from voirkit_instruments.parameters.analyse import parameters_of, peaks
-
-if TYPE_CHECKING:
-    from voirkit.runs.opened import Run
 
 _MOST = 40  # rows of a terminal; all of them are in summary.json
 _ROWS = 400  # of a page

@@ -16,10 +16,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from voirkit.analysis.document import Collectives, Rank
 from voirkit.analysis.nesting import NONE, Array, innermost, outer_first
 from voirkit.analysis.phases import KIND, REDUCTIONS, Records, meanings, training_thread
 from voirkit.analysis.run_steps import records
@@ -27,12 +28,9 @@ from voirkit.analysis.steps import BACKWARD, FORWARD, LOSS, OPTIMIZER, PARTS, RE
 from voirkit.analysis.verdict.evidence import Evidence
 from voirkit.report import duration
 from voirkit.report.sections import begin_ns
+from voirkit.runs.opened import Run
 from voirkit.runs.summary import PHASES
 from voirkit.runs.thresholds import FEW_IN_STEP, LATE_IN, STRAGGLES
-
-if TYPE_CHECKING:
-    from voirkit.analysis.document import Collectives, Rank
-    from voirkit.runs.opened import Run
 
 CALLED = " (calls)"  # ends the name of a group of which only what the script calls itself is known
 _COLUMNS = (*PHASES[:-1], *PARTS)

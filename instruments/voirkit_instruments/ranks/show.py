@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from voirkit.analysis.run_steps import read_steps
 from voirkit.report import duration, size
 from voirkit.report.sections import Block, Column, Figure, Figures, OnPage, Section, Table, Text, Timeline
+from voirkit.runs.opened import Run
 from voirkit_instruments.ranks.analyse import only_called, shares, whom
-
-if TYPE_CHECKING:
-    from voirkit.runs.opened import Run
 
 _LEAST = 0.02  # of a step: less waiting is not worth a line
 _OFTEN = 0.2  # a step: fewer collectives are not worth a name; where gradients are accumulated they come every few steps

@@ -10,18 +10,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import voirkit
 from voirkit.analysis.nesting import NONE, Array, exclusive_ns, innermost
 from voirkit.analysis.steps import COMMUNICATION, MEANING, PARTS
+from voirkit.runs.opened import Run
 from voirkit.runs.parquet import quoted
 from voirkit.runs.summary import PHASES
-
-if TYPE_CHECKING:
-    from voirkit.runs.opened import Run
 
 OPERATION, PHASE, ELSEWHERE = "operation", "phase", "elsewhere"
 COLLATE, ITEM = "collate_fn", ".__getitem__"

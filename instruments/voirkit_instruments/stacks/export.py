@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from voirkit.errors import VoirkitError
 from voirkit.report.output import text
+from voirkit.runs.opened import Run
+from voirkit.runs.selection import Selection
 from voirkit_instruments.stacks.analyse import COLLAPSED, FILES, SPEEDSCOPE, counts_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from voirkit.runs.opened import Run
-    from voirkit.runs.selection import Selection
 
 
 class StackFormat:

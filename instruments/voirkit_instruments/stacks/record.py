@@ -10,12 +10,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from voirkit.errors import CommandLineError
 from voirkit.instrument import instrument_definition, once, started
-from voirkit.intercept import ThreadState
+from voirkit.intercept import Patches, ThreadState
+from voirkit.phases import Phase, PhaseWithPriority
 from voirkit.probes.around import Around
 from voirkit.runs.directory import write_json
 from voirkit.runs.manifest import rank_and_world_size
@@ -26,10 +27,6 @@ from voirkit_instruments.steps.events import FunctionPatches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from voirkit.intercept import Patches
-    from voirkit.phases import Phase, PhaseWithPriority
     from voirkit.runner.overseer import Overseer
 
 _ENDS_S = 20.0

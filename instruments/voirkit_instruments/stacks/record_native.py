@@ -13,6 +13,8 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from voirkit.instrument import instrument_definition, once
 from voirkit.runs.directory import write_json
@@ -23,9 +25,6 @@ from voirkit_instruments.stacks import NATIVE_FOLDER, NATIVE_HZ, record_py_spy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from typing import Any
-
     from voirkit.phases import Phase, PhaseWithPriority
     from voirkit.runner.overseer import Overseer
 

@@ -10,13 +10,11 @@ import functools
 import os
 import sys
 import weakref
-from collections.abc import Mapping
-from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from types import CodeType
     from typing import Any
 
 # A batch's fields or samples look alike: the first few tell, and a list of 10^5 numbers must not be walked at every

@@ -6,20 +6,17 @@ Who wants to be told says so before torch is imported. What is told must not rai
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from types import FunctionType
+from types import FunctionType, ModuleType
+from typing import Any
 
 from voirkit.intercept import Patches
+from voirkit.probes.around import Around
 from voirkit_instruments.steps.record_plain import IN_STEP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-    from typing import Any
-
-    from voirkit.probes.around import Around
-
     Told = Callable[..., None]
     Calls = tuple[Callable[..., Any], Callable[..., Any]]
 

@@ -17,15 +17,12 @@ from __future__ import annotations
 import pickle
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import Any
 
 from voirkit.processes.children import after_children
 from voirkit_instruments.steps.record_spans import UNKNOWN, Recording
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from typing import Any
 
 # Of the records, as the ranks instrument reads them: category is the back end, name the collective, value its number in the group.
 _KIND = "collective"

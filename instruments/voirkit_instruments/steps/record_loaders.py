@@ -10,17 +10,12 @@ import os
 import sys
 import threading
 import weakref
+from typing import Any
 
 from voirkit.probes.around import ABSENT
 from voirkit_instruments.steps.batch_sizes import batches
 from voirkit_instruments.steps.record_phases import now
-from voirkit_instruments.steps.record_spans import UNKNOWN
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from voirkit_instruments.steps.record_spans import Recording
+from voirkit_instruments.steps.record_spans import UNKNOWN, Recording
 
 
 class Episode:

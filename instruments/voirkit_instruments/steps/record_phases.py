@@ -13,6 +13,9 @@ import re
 import stat
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
+from typing import Any
 
 from voirkit.imports import when_imported
 from voirkit.intercept import ThreadState
@@ -20,12 +23,6 @@ from voirkit.probes.around import Around
 from voirkit_instruments.identity import Ordinals
 from voirkit_instruments.steps.record_plain import IDLE, IN_BACKWARD, IN_FORWARD, IN_STEP, SUPPRESSED
 from voirkit_instruments.steps.record_spans import UNKNOWN, Recording
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from types import ModuleType
-    from typing import Any
 
 now = time.perf_counter_ns
 

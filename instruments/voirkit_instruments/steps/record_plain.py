@@ -7,16 +7,15 @@ copies the constants of code, copies a method with its object but no function.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from types import MethodType
+from typing import Any
 
 from voirkit.intercept import ThreadState, without_this_frame
 from voirkit.probes.around import ABSENT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
     Enter = Callable[..., int]
     Leave = Callable[..., None]
     Describe = Callable[..., tuple[int, int]]

@@ -16,17 +16,14 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
+from typing import Any
 
 from voirkit.fork import at_fork
 from voirkit_instruments.identity import LoaderNumbers, is_starting_worker
 from voirkit_instruments.steps import record_plain as steps_plain
 from voirkit_instruments.steps.batch_sizes import count_items
 from voirkit_instruments.steps.record_plain import IDLE, SUPPRESSED
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 now = time.perf_counter_ns
 UNKNOWN = -1

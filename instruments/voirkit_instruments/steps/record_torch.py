@@ -6,9 +6,11 @@ Nothing here imports torch; a patch that does not fit switches itself off and is
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
 from functools import partial
 from operator import attrgetter
-from types import FunctionType
+from types import FunctionType, ModuleType
+from typing import Any
 
 from voirkit.probes.around import Around
 from voirkit.runner.recording import join_group, record_imports
@@ -45,13 +47,6 @@ from voirkit_instruments.steps.record_phases import (
 )  # fmt: skip
 from voirkit_instruments.steps.record_plain import IDLE, IN_BACKWARD, IN_FORWARD, IN_STEP, SUPPRESSED
 from voirkit_instruments.steps.record_spans import Recording
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType
-    from typing import Any
-
 
 MODULE = "torch.nn.modules.module"
 # What writes a checkpoint (True) or reads one, and its parameter for the file. Checked with safetensors 0.7.

@@ -22,6 +22,9 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
 from voirkit.fork import at_fork
 from voirkit.probes.around import ABSENT
@@ -33,10 +36,6 @@ from voirkit_instruments.values import ScalarReader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-    from typing import Any
-
     from voirkit.runner.overseer import Overseer
     from voirkit_instruments.steps.record import Losses
 

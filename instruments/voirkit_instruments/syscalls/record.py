@@ -18,11 +18,13 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import Any
 
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition, once
+from voirkit.phases import Phase, PhaseWithPriority
 from voirkit.runs.directory import write_json
 from voirkit.runs.manifest import rank_and_world_size
 from voirkit.trace import recorder
@@ -46,10 +48,6 @@ from voirkit_instruments.syscalls.record_phases import OTHER, OWN, FetchWatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
-
-    from voirkit.phases import Phase, PhaseWithPriority
     from voirkit.runner.overseer import Overseer
 
 _READER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "record_reader.py")

@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from voirkit.analysis.run_steps import records
 from voirkit.analysis.steps import Table
 from voirkit.analysis.verdict.evidence import LEAST, Evidence
 from voirkit.runs.directory import kept_counts, read_json, record_stems
+from voirkit.runs.opened import Run
 from voirkit.runs.other_processes import is_alive, is_here
 from voirkit_instruments.torch_profile import FOLDER
 from voirkit_instruments.torch_profile.analyse_operators import (
@@ -33,9 +34,6 @@ from voirkit_instruments.torch_profile.analyse_operators import (
     put_into_trace,
     shorten,
 )
-
-if TYPE_CHECKING:
-    from voirkit.runs.opened import Run
 
 SCHEMA = 1
 _CLOSE_NS = 50_000  # between the end of an optimizer's step, where a step without a loader begins, and voirkit's seeing it

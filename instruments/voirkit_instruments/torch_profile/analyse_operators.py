@@ -15,20 +15,18 @@ import os
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
 from voirkit.analysis.nesting import Array, innermost, parents, without_children
 from voirkit.analysis.phases import Records, meanings
 from voirkit.analysis.steps import VOIRKIT
+from voirkit.runs.opened import Run
 from voirkit.runs.parquet import COLUMNS, OPTIONS, file
 from voirkit.runs.summary import PHASES
 from voirkit.runs.trace_files import clean
 from voirkit.trace.layout import folder_of
-
-if TYPE_CHECKING:
-    from voirkit.runs.opened import Run
 
 OPERATOR, ANNOTATION, RUNTIME, KERNEL, MEMORY = range(5)
 CATEGORIES = ("operator", "annotation", "runtime", "kernel", "memory")

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
+from typing import Any
 
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition, once
+from voirkit.phases import Phase, PhaseWithPriority
 from voirkit.probes.around import ABSENT
 from voirkit_instruments.steps.events import BACKWARD, BATCH_REQUESTED, OPTIMIZER_STEP, StepEvents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from types import ModuleType
-    from typing import Any
-
-    from voirkit.phases import Phase, PhaseWithPriority
     from voirkit.runner.overseer import Overseer
     from voirkit_instruments.torch_profile.record_window import Recorded
 

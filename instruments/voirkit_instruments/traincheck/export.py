@@ -7,25 +7,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from voirkit.analysis.nesting import Array
 from voirkit.analysis.run_steps import read_steps
+from voirkit.analysis.steps import Steps
 from voirkit.errors import CommandLineError, VoirkitError
 from voirkit.export.trace_events import stem
 from voirkit.report.output import STDOUT, text
+from voirkit.runs.opened import Run
 from voirkit.runs.parquet import quoted
 from voirkit.runs.selection import Selection
+from voirkit.runs.trace_files import Process
 from voirkit_instruments.calls.analyse_records import TASKS, When, unknown, when
 from voirkit_instruments.traincheck.export_sweep import EVALUATION, INIT, KIND, TRAINING, Call, Coming, Spelling, Sweep, Variables, moments
-
-if TYPE_CHECKING:
-    from voirkit.analysis.nesting import Array
-    from voirkit.analysis.steps import Steps
-    from voirkit.runs.opened import Run
-    from voirkit.runs.trace_files import Process
-
 
 NAME, SUFFIX, IS_TEXT = "traincheck", "", True
 PREFIX = "trace_"

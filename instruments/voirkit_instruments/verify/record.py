@@ -12,6 +12,8 @@ import math
 import os
 import re
 import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from voirkit.live.frame import GREEN, PLAIN, RED, YELLOW, TerminalStyle, styled
 from voirkit.report.sections import written
@@ -20,9 +22,6 @@ from voirkit_instruments.steps.record import Losses
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
-
     from voirkit.phases import Phase, PhaseWithPriority
     from voirkit.probes.selector.suggestions import Candidates
     from voirkit.runner.overseer import Overseer

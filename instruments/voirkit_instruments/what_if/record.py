@@ -21,9 +21,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from statistics import median
+from types import ModuleType
+from typing import Any
 
 from voirkit.errors import CommandLineError
 from voirkit.imports import when_imported
@@ -41,10 +44,6 @@ from voirkit_instruments.what_if.show import HEAD, ceiling, name_of, row, senten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from types import ModuleType
-    from typing import Any
-
     from voirkit.phases import Phase, PhaseWithPriority
     from voirkit.runner.overseer import Overseer
     from voirkit_instruments.steps.events import FunctionPatches

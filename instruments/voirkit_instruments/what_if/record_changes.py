@@ -7,17 +7,15 @@ or within rounding (``exact``). Where it cannot do that it raises in ``install``
 from __future__ import annotations
 
 import gc
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any, NamedTuple, Protocol
 
 from voirkit.errors import CommandLineError, did_you_mean
 from voirkit.imports import when_imported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from types import ModuleType
-    from typing import Any
-
     from voirkit.intercept import Patches
 
 PLAIN = "plain"  # the setting of a run without a change

@@ -23,17 +23,16 @@ import stat
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from types import ModuleType
+from typing import Any
 
 from voirkit.imports import when_imported
 from voirkit_instruments.what_if.record_changes import ceiling_of_saving
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import ModuleType
-    from typing import Any
-
     from voirkit.intercept import Patches
 
     Inode = tuple[int, int]  # device and number

@@ -19,21 +19,17 @@ import tempfile
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial, wraps
+from types import ModuleType
+from typing import Any
 
-from voirkit.intercept import when_there
-from voirkit_instruments.what_if.record_changes import ceiling_of_phases
+from voirkit.intercept import Patches, when_there
+from voirkit_instruments.what_if.record_changes import Ceiling, ceiling_of_phases
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import ModuleType
-    from typing import Any
-
-    from voirkit.intercept import Patches
-    from voirkit_instruments.what_if.record_changes import Ceiling
-
     Index = int | str
 
 _MOST_BYTES = 16 << 20  # of a file that are asked for: what is larger is no sample
