@@ -89,11 +89,8 @@ def _note(folder: str, words: Sequence[str]) -> None:
 
 
 class TakingPart:
-    """First in ``sys.meta_path`` until the program imports what this waits for: a program that never does pays for this alone.
-
-    Args:
-        offers: What another process has handed over.
-    """
+    """First in ``sys.meta_path`` until the program imports what this waits for: a program that never does pays for this alone. ``offers``:
+    what another process has handed over."""
 
     def __init__(self, offers: str) -> None:
         self._offers = offers

@@ -23,11 +23,7 @@ class IdentityMap:
         self._entries: dict[int, tuple[Any, Any]] = {}  # by identity: a reference to the object, and the value
 
     def __setitem__(self, thing: object, value: object) -> None:
-        """As of a dictionary.
-
-        Raises:
-            TypeError: It cannot be referred to weakly.
-        """
+        """As of a dictionary. Raises TypeError: it cannot be referred to weakly."""
         key, entries = id(thing), self._entries
 
         def forget(reference: Any) -> None:
@@ -54,11 +50,7 @@ class Ordinals:
         self._next = 0
 
     def of(self, thing: object) -> int:
-        """The number of an object.
-
-        Raises:
-            TypeError: It cannot be referred to weakly.
-        """
+        """The number of an object. Raises TypeError: it cannot be referred to weakly."""
         number: int | None = self._known.get(thing)
         if number is None:
             number = self._known[thing] = self._next

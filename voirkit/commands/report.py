@@ -73,11 +73,7 @@ def report(argv: Sequence[str]) -> int:
 
 
 def _check_there(runs: Sequence[Run]) -> None:
-    """What was read of a directory that has vanished is not known to be all of it.
-
-    Raises:
-        RunDirectoryError: One is there no more.
-    """
+    """What was read of a directory that has vanished is not known to be all of it. Raises RunDirectoryError: one is there no more."""
     for run in runs:
         if not os.path.isdir(run.path):
             raise RunDirectoryError("it was removed while it was read.", where=run.where)
@@ -146,11 +142,8 @@ _NODES = "The directories of all machines are put together: voirkit report NODE0
 
 
 def _ranks_of_node(run: Run, before: Sequence[Run], known: Mapping[str, Sequence[Origin]]) -> set[int]:
-    """The ranks in the directory of one of a run's machines.
-
-    Raises:
-        RunDirectoryError: It is of another run than those before it, or a rank is in two of them.
-    """
+    """The ranks in the directory of one of a run's machines. Raises RunDirectoryError: it is of another run than those before it, or a rank
+    is in two of them."""
     ranks, sizes, jobs = _ranks_sizes_jobs(known[run.path])
     if not ranks:
         raise RunDirectoryError("nothing that a rank of several has recorded is there.", where=run.where, next=_NODES)
@@ -236,11 +229,8 @@ _ANSWERS_S = 10
 
 @contextmanager
 def _engine(chosen: str | None) -> Iterator[Executor | None]:
-    """What computes the parts of runs; None: this process. Checked with distributed 2026.8.
-
-    Raises:
-        CommandLineError: There is no such engine, or it is not there.
-    """
+    """What computes the parts of runs; None: this process. Checked with distributed 2026.8. Raises CommandLineError: there is no such
+    engine, or it is not there."""
     if chosen is None:
         yield None
         return
@@ -403,11 +393,7 @@ def _summaries(first: Side, second: Side, options: Any, required: Sequence[Condi
 
 
 def _check_comparable(first: Side, second: Side) -> None:
-    """Refuse what says nothing: other scripts, or runs of which one has not trained.
-
-    Raises:
-        CommandLineError: They are not comparable.
-    """
+    """Refuse what says nothing: other scripts, or runs of which one has not trained. Raises CommandLineError: they are not comparable."""
     known = [(name, _script(one)) for side in (first, second) for name, one in zip(side.names, side.summaries, strict=True)]
     scripts = {script: name for name, script in known if script}
     force = "--force compares them all the same."

@@ -57,11 +57,7 @@ def formats() -> dict[str, tuple[str, str]]:
 
 
 def load(name: str) -> Format:
-    """The format of a name.
-
-    Raises:
-        CommandLineError: There is none of that name.
-    """
+    """The format of a name. Raises CommandLineError: there is none of that name."""
     names = formats()
     if name not in names:
         hint = did_you_mean(name, names)
@@ -115,11 +111,7 @@ def write_parquet(run: Run, selection: Selection, target: str) -> list[str]:
 
 
 def write_arrow(run: Run, selection: Selection, target: str) -> list[str]:
-    """Write one file, compressed with zstd.
-
-    Raises:
-        VoirkitError: pyarrow is not installed.
-    """
+    """Write one file, compressed with zstd. Raises VoirkitError: pyarrow is not installed."""
     try:
         import pyarrow.ipc as ipc
     except ImportError:

@@ -196,11 +196,8 @@ def script_name(manifest: Mapping[str, Any]) -> str:
 
 
 def write(run: Run, selection: Selection, target: str) -> list[str]:
-    """Write a file of JSON lines, or send to an endpoint if the target is an ``http://`` or ``https://`` address.
-
-    Raises:
-        VoirkitError: The endpoint cannot be reached or refuses; or the package ``opentelemetry-proto``, which it needs, is not installed.
-    """
+    """Write a file of JSON lines, or send to an endpoint if the target is an ``http://`` or ``https://`` address. Raises VoirkitError: the
+    endpoint cannot be reached or refuses; or the package ``opentelemetry-proto``, which it needs, is not installed."""
     spans = Spans(run)
     batches = _batches(spans.of(run.rows(selection)))
     if target.startswith(("http://", "https://")):
@@ -321,11 +318,7 @@ def send(spans: Spans, batches: Iterable[Mapping[Key, list[Span]]], target: str,
 
 
 def _parse_answer(service: Any, kind: str, answer: bytes, target: str) -> tuple[int, str]:
-    """How many spans a collector has rejected, and what it says.
-
-    Raises:
-        VoirkitError: It is none: a web page is no answer to spans.
-    """
+    """How many spans a collector has rejected, and what it says. Raises VoirkitError: it is none: a web page is no answer to spans."""
     if kind == "text/html":
         raise VoirkitError("what answers there is no collector: it sends a web page.", where=f"-o {target}", next=_HINT)
     try:
@@ -345,11 +338,7 @@ def _one_line(text: str) -> str:
 
 
 def address(target: str) -> str:
-    """Where spans are sent to.
-
-    Raises:
-        VoirkitError: The target is no address.
-    """
+    """Where spans are sent to. Raises VoirkitError: the target is no address."""
     try:
         path = urlsplit(target).path
     except ValueError as error:
@@ -400,11 +389,7 @@ def _post(url: str, target: str, body: bytes, headers: Mapping[str, str], sleep:
 
 
 def _read(answer: Any) -> bytes:
-    """An answer, which is short and comes at once, or is none.
-
-    Raises:
-        TimeoutError: It goes on and on.
-    """
+    """An answer, which is short and comes at once, or is none. Raises TimeoutError: it goes on and on."""
     parts, size, end = [], 0, time.monotonic() + _TIMEOUT_S
     while part := answer.read1(1 << 16):
         parts.append(part)

@@ -27,11 +27,7 @@ _OF_A_THREAD = ("span", "phase", "loader", "mark", "meta")  # other kinds ("devi
 
 
 def write(run: Run, selection: Selection, target: str) -> list[str]:
-    """Write a ``.pftrace`` file; see ``voirkit.export.Format``.
-
-    Raises:
-        VoirkitError: The package ``perfetto`` is not installed.
-    """
+    """Write a ``.pftrace`` file; see ``voirkit.export.Format``. Raises VoirkitError: the package ``perfetto`` is not installed."""
     try:
         from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
     except ImportError:

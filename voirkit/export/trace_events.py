@@ -60,11 +60,7 @@ END"""
 
 
 def dumps(value: object) -> str:
-    """Strict JSON without spaces.
-
-    Raises:
-        ValueError: It holds nan or inf.
-    """
+    """Strict JSON without spaces. Raises ValueError: it holds nan or inf."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
@@ -191,11 +187,8 @@ def _chrome_query(run: Run, selection: Selection, extents: list[Extent], first_n
 
 
 def _find_extra_threads(run: Run, selection: Selection, connection: duckdb.DuckDBPyConnection) -> list[tuple[str, int, int, int, str, int]]:
-    """Find what is to be drawn beside its thread, for ``_with_shown_tid``.
-
-    Returns:
-        For each thread that is made up, (host, rank, pid, tid) of the real one, what to add to its name, and the number of the new one.
-    """
+    """Find what is to be drawn beside its thread, for ``_with_shown_tid``. Returns for each thread that is made up, (host, rank, pid, tid)
+    of the real one, what to add to its name, and the number of the new one."""
     events = f"SELECT *, {_WHAT} AS what FROM ({run.events(selection)})"
     connection.execute(
         "CREATE OR REPLACE TABLE chrome_threads AS SELECT row_number() OVER (ORDER BY host, rank, pid, tid, what) AS thread, * "

@@ -124,11 +124,7 @@ _MOST = 64  # workers
 
 
 class Workers:
-    """The worker processes below a process.
-
-    Args:
-        pid: The process that trains.
-    """
+    """The worker processes below a process. ``pid``: the process that trains."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid

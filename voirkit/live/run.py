@@ -48,11 +48,7 @@ class Log:
         self.progress: dict[tuple[str, str], tuple[float, float]] = {}
 
     def update(self) -> None:
-        """Take in what has been logged since the last update.
-
-        Raises:
-            OSError: The folder cannot be read.
-        """
+        """Take in what has been logged since the last update. Raises OSError: the folder cannot be read."""
         try:
             names = sorted(os.listdir(self._folder))
         except (FileNotFoundError, NotADirectoryError):
@@ -116,12 +112,7 @@ COMPLETED_WITHIN_S = 60.0  # how long the end of a run may take to write its sum
 
 
 class LiveRun:
-    """Follows a run.
-
-    Args:
-        path: The run directory.
-        now: Seconds of a clock that only goes forward.
-    """
+    """Follows a run. ``path``: the run directory; ``now``: seconds of a clock that only goes forward."""
 
     def __init__(self, path: str, now: Any = time.monotonic) -> None:
         self.path, self._now = path, now
@@ -136,11 +127,7 @@ class LiveRun:
         self._over_s: float | None = None
 
     def update(self) -> Picture:
-        """Take in what has come since the last update; the run at this moment.
-
-        Raises:
-            OSError: The directory is gone, or cannot be read.
-        """
+        """Take in what has come since the last update; the run at this moment. Raises OSError: the directory is gone, or cannot be read."""
         os.stat(self.path)
         manifest = directory.read_manifest(self.path)
         if manifest and self._manifest and manifest.get("clocks") != self._manifest.get("clocks"):

@@ -142,11 +142,7 @@ class Window:
         self.collectives = 0  # how many have come
 
     def update(self) -> int:
-        """Take in what has been recorded since the last update; how many records there were.
-
-        Raises:
-            OSError: The folder cannot be read.
-        """
+        """Take in what has been recorded since the last update; how many records there were. Raises OSError: the folder cannot be read."""
         n = 0
         for fresh in self._following.look():
             n += len(fresh.records)
@@ -265,14 +261,8 @@ class LiveSteps:
         self._collectives = 0  # that these are from
 
     def update(self, cpus: int | None = None) -> bool:
-        """Take in what has been recorded since the last update; whether there was anything.
-
-        Args:
-            cpus: Processors of the host, for the verdict.
-
-        Raises:
-            OSError: The run directory cannot be read.
-        """
+        """Take in what has been recorded since the last update; whether there was anything. ``cpus``: processors of the host, for the
+        verdict. Raises OSError: the run directory cannot be read."""
         found = bool(self.window.update())
         if found:
             for rank in ranks(self.window.records(), cpus):

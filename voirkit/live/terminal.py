@@ -190,12 +190,8 @@ LEFT_S = 0.02
 
 
 class Keys:
-    """Watches for the key; a context manager. Does nothing where there is no terminal, and in forked children.
-
-    Args:
-        fd: A file descriptor of the terminal.
-        is_shared: Whether a script may read from it: then only what can hardly be meant for it is read.
-    """
+    """Watches for the key; a context manager. Does nothing where there is no terminal, and in forked children. ``fd``: a file descriptor of
+    the terminal; ``is_shared``: whether a script may read from it: then only what can hardly be meant for it is read."""
 
     def __init__(self, fd: int, is_shared: bool) -> None:
         self._fd, self._is_shared, self._pid = fd, is_shared, os.getpid()

@@ -433,11 +433,8 @@ def _with_argument(op: int, argument: int, units: int) -> bytes:
 
 
 def _line_table(table: bytes, more: dict[int, int], start: int, first: int, last: int) -> bytes:
-    """The table of lines: what is put before an instruction is where that is; the beginning and the end are of no line.
-
-    Raises:
-        NotRewritable: The table is not as the compiler makes it.
-    """
+    """The table of lines: what is put before an instruction is where that is; the beginning and the end are of no line. Raises
+    NotRewritable: the table is not as the compiler makes it."""
     entries = _LINES.findall(table)
     at = list(accumulate(((entry[0] & 7) + 1 for entry in entries), initial=0))
     index = {place: i for i, place in enumerate(at)}

@@ -31,11 +31,8 @@ _module: Any = type.__dict__["__module__"].__get__
 
 
 def plain(value: Any) -> Any:
-    """A value as another process gets it.
-
-    Returns:
-        Numbers (numpy's too), strings, booleans, None and short tuples of them; for anything else ``summary(value)``.
-    """
+    """A value as another process gets it. Returns numbers (numpy's too), strings, booleans, None and short tuples of them; for anything
+    else ``summary(value)``."""
     found = _simple(value)
     if found is not _OTHER:
         return found

@@ -189,11 +189,8 @@ class Engine:
     # on and off
 
     def on(self) -> None:
-        """Start watching. What is not defined yet is watched as soon as it is.
-
-        Raises:
-            SelectorError: A function cannot be watched, or has no such variable.
-        """
+        """Start watching. What is not defined yet is watched as soon as it is. Raises SelectorError: a function cannot be watched, or has
+        no such variable."""
         with weave.lock:
             ready: list[weave.Prepared] = []
             for rule in self.rules:
@@ -303,11 +300,8 @@ class Engine:
                 self._complain(node.function.wrong(f"{_label(function)} never sets '{element.name}'."))
 
     def _bind(self, node: Node, target: live_functions.Target) -> None:
-        """Only calls of this very object's method count, and the event has the object.
-
-        Raises:
-            SelectorError: The method's first variable does not tell what it was called on.
-        """
+        """Only calls of this very object's method count, and the event has the object. Raises SelectorError: the method's first variable
+        does not tell what it was called on."""
         if not target.functions:
             return
         code = weave.original(target.functions[0])

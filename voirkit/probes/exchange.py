@@ -103,12 +103,8 @@ class _Reader(threading.Thread):
 
 
 class Exchange:
-    """A socket that children connect to, and what they have sent.
-
-    Args:
-        receive: Called with what a child has sent.
-        closed: Called with a child's process id and a function that tells how many events of a probe it had to drop.
-    """
+    """A socket that children connect to, and what they have sent. ``receive``: called with what a child has sent; ``closed``: called with a
+    child's process id and a function that tells how many events of a probe it had to drop."""
 
     def __init__(self, receive: Receive, closed: Callable[[Callable[[int], int]], None]) -> None:
         self._take, self._closed = receive, closed

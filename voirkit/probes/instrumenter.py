@@ -407,11 +407,7 @@ class Instrumenter(TapEmitter):
     # what the taps cannot see
 
     def check(self) -> None:
-        """Make sure that the taps which have been put in see all that their listeners want.
-
-        Raises:
-            Unobservable: They do not.
-        """
+        """Make sure that the taps which have been put in see all that their listeners want. Raises Unobservable: they do not."""
         for listener in self.listeners:
             problem = self.why_unobservable(listener.wanted, listener.foci, listener.is_total, listener.overridable)
             if problem:
@@ -473,11 +469,8 @@ FIXED = "a comprehension (line {line}) sets it, and allows no other value."
 
 
 def only_in_comprehensions(node: FunctionNode, outside: Iterable[str]) -> dict[str, int]:
-    """The variables of a function's comprehensions that mean nothing else in it, and the line of the first.
-
-    Args:
-        outside: Names from outside that it reads.
-    """
+    """The variables of a function's comprehensions that mean nothing else in it, and the line of the first. ``outside``: names from outside
+    that it reads."""
     found: dict[str, int] = {}
     for part in body_of(node):
         for at in inside(part, also=True):

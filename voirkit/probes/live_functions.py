@@ -86,11 +86,8 @@ class Target:
 
 
 def find_in_scope(function: ParsedFunction, scope: Mapping[str, Any]) -> Target:
-    """What a plain name stands for: the function, and those that it wraps, the innermost first.
-
-    Raises:
-        KeyError, AttributeError: Nothing.
-    """
+    """What a plain name stands for: the function, and those that it wraps, the innermost first. Raises KeyError, AttributeError:
+    nothing."""
     first, *rest = function.path
     thing = scope[first]
     for part in rest:
@@ -329,12 +326,8 @@ def remove_request(request: ModuleRequest) -> None:
 
 
 def woven_script(statements: list[ast.stmt] | None, code: CodeType, text: bytes | None) -> CodeType:
-    """Code of a part of the script, with the taps that are wanted.
-
-    Args:
-        statements: The part, or None: the whole, too deep for a tree of it all.
-        text: The script's source.
-    """
+    """Code of a part of the script, with the taps that are wanted. ``statements``: the part, or None: the whole, too deep for a tree of it
+    all; ``text``: the script's source."""
     requests = _requests.get("__main__")
     if not requests or (statements is None and text is None):
         return code
@@ -382,11 +375,7 @@ def _woven_module(statements: list[ast.stmt], code: CodeType, requests: Sequence
 
 
 def _woven_top_level(statements: list[ast.stmt], code: CodeType, requests: Sequence[ModuleRequest], is_script: bool) -> CodeType:
-    """As ``_woven_module``, where the module's own statements get taps too.
-
-    Raises:
-        NoSource, RecursionError: None can.
-    """
+    """As ``_woven_module``, where the module's own statements get taps too. Raises NoSource, RecursionError: None can."""
     table: dict[str, Any] = {}
     part = ast.Module([source.copy_tree(s) for s in statements], [])
     made, where = _instrument_functions(part, [request for request in requests if request.path != (TOP,)], table, code, is_script)
@@ -419,11 +408,8 @@ def _instrument_functions(
 
 
 def _smallest_part(statements: list[ast.stmt], chosen: list[ast.stmt], code: CodeType) -> tuple[ast.Module, list[CodeType]]:
-    """As little of a module as compiles to the same, and where its functions and classes stand in the module's code.
-
-    Raises:
-        NoSource: The code does not come from these statements.
-    """
+    """As little of a module as compiles to the same, and where its functions and classes stand in the module's code. Raises NoSource: the
+    code does not come from these statements."""
     whole = ast.Module(statements, [])
     part = source.part_of(whole, chosen)
     try:

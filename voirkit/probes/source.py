@@ -54,11 +54,7 @@ PICKLED = "<dynamic-code>"  # what cloudpickle since 3.1.3 calls the file of cod
 
 
 def lines_of(source: bytes) -> list[str]:
-    """The lines of a source file's bytes, as the compiler reads them.
-
-    Raises:
-        SyntaxError, UnicodeDecodeError: It cannot be read.
-    """
+    """The lines of a source file's bytes, as the compiler reads them. Raises SyntaxError, UnicodeDecodeError: it cannot be read."""
     encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
     return io.TextIOWrapper(io.BytesIO(source), encoding).readlines()
 
@@ -70,11 +66,8 @@ def remember_lines(filename: str, lines: list[str]) -> None:
 
 
 def texts_of(code: CodeType, names: Mapping[str, Any]) -> Iterator[list[str]]:
-    """The lines that some code may have been compiled from; its globals may know how to find the source.
-
-    Raises:
-        NoSource: There are none.
-    """
+    """The lines that some code may have been compiled from; its globals may know how to find the source. Raises NoSource: there are
+    none."""
     kept = list(_known_lines.get(code.co_filename, ()))
     if code.co_filename == PICKLED:  # of any file that is known: what its lines compile to decides
         kept = [lines for versions in _known_lines.values() for lines in versions]
@@ -89,11 +82,8 @@ def texts_of(code: CodeType, names: Mapping[str, Any]) -> Iterator[list[str]]:
 def trees_in(
     lines: list[str], code: CodeType, qualname: str, names: Mapping[str, Any]
 ) -> Iterator[tuple[ast.Module, FunctionNode]]:  # fmt: skip
-    """A module to compile, and the function in it; the next if the first does not compile to the same.
-
-    Args:
-        qualname: Its qualified name, for python 3.10, whose code does not tell.
-    """
+    """A module to compile, and the function in it; the next if the first does not compile to the same. ``qualname``: its qualified name,
+    for python 3.10, whose code does not tell."""
     qualname = getattr(code, "co_qualname", qualname)
     if qualname.rpartition(".")[2] == code.co_name != "<lambda>":
         found = _function_only(code, lines, qualname)

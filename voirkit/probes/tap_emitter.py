@@ -203,11 +203,8 @@ class TapEmitter:
         return value
 
     def frame_tap(self, tap: Tap, site: Site) -> Callable[..., Any]:
-        """A tap that looks for the variables itself: inside an expression, or where many of them may be unbound.
-
-        Raises:
-            Unobservable: The function would see that it does.
-        """
+        """A tap that looks for the variables itself: inside an expression, or where many of them may be unbound. Raises Unobservable: the
+        function would see that it does."""
         if sys.version_info < (3, 13) and tap.reads:
             uses = [n.id if isinstance(n, ast.Name) else n.attr for n in ast.walk(self.node) if isinstance(n, ast.Name | ast.Attribute)]
             seeing = next((name for name in uses if name in SEE_LOCALS), None)

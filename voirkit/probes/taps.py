@@ -46,21 +46,13 @@ class Capture:
 
     @property
     def name(self) -> str:
-        """The variable's name.
-
-        Raises:
-            ValueError: None or several were captured.
-        """
+        """The variable's name. Raises ValueError: None or several were captured."""
         named = getattr(self.element, "name", None)
         return str(named) if named is not None else str(self._only(self.names, "name"))
 
     @property
     def value(self) -> Any:
-        """The value.
-
-        Raises:
-            ValueError: None or several were captured.
-        """
+        """The value. Raises ValueError: None or several were captured."""
         return self._only(self.values, "value")
 
     def _only(self, items: list[Any], what: str) -> Any:
@@ -98,11 +90,8 @@ def may_need_memory(node: Node) -> bool:
 
 
 class LocalListener:
-    """Taps for a selector that names one function, whose captures are variables of it.
-
-    Raises:
-        NeedsMemory: By ``taps``: it is not such a selector.
-    """
+    """Taps for a selector that names one function, whose captures are variables of it. Raises NeedsMemory: by ``taps``: it is not such a
+    selector."""
 
     def __init__(self, node: Node, outlet: Outlet) -> None:
         self.node, self.outlet, self.overridable = node, outlet, node.rule.overridable

@@ -100,12 +100,8 @@ def own_code(code: CodeType) -> CodeType:
 
 
 def register_code(code: CodeType, old: CodeType, whose: frozenset[int]) -> None:
-    """Remember that new code without taps stands for the program's own, as long as there is such code.
-
-    Args:
-        old: What it was made from.
-        whose: Identities of those for whom it was made.
-    """
+    """Remember that new code without taps stands for the program's own, as long as there is such code. ``old``: what it was made from;
+    ``whose``: identities of those for whom it was made."""
     _origins[id(code)] = Origin(code, own_code(old), [], whose)
 
 
@@ -123,11 +119,7 @@ def origins() -> list[Origin]:
 
 
 def weave_code(code: CodeType, qualname: str, names: dict[str, Any], wants: Sequence[Want]) -> CodeType:
-    """New code for a function.
-
-    Raises:
-        NoSource: It cannot be made.
-    """
+    """New code for a function. Raises NoSource: it cannot be made."""
     tree, function = tree_of(code, qualname, names)
     table: dict[str, Any] = {}
     where = placed(function, wants)
@@ -142,11 +134,7 @@ def weave_code(code: CodeType, qualname: str, names: dict[str, Any], wants: Sequ
 
 
 def compile_with_taps(tree: ast.Module, code: CodeType) -> CodeType:
-    """Compile a tree that has taps under the name and ``__future__`` imports of some code.
-
-    Raises:
-        NoSource: It cannot be compiled.
-    """
+    """Compile a tree that has taps under the name and ``__future__`` imports of some code. Raises NoSource: it cannot be compiled."""
     try:
         return compile_like(tree, code)
     except SyntaxError as exc:  # such as too many blocks in blocks
@@ -156,11 +144,8 @@ def compile_with_taps(tree: ast.Module, code: CodeType) -> CodeType:
 
 
 def tree_of(code: CodeType, qualname: str, names: dict[str, Any]) -> tuple[ast.Module, FunctionNode]:
-    """A module to compile, and in it the function that some code was compiled from.
-
-    Raises:
-        NoSource: There is none that compiles to the same.
-    """
+    """A module to compile, and in it the function that some code was compiled from. Raises NoSource: there is none that compiles to the
+    same."""
     try:
         for lines in source.texts_of(code, names):
             for tree, function in source.trees_in(lines, code, qualname, names):
@@ -246,11 +231,8 @@ def _marks(code: CodeType) -> int:
 
 
 def matches(plain: CodeType, old: CodeType) -> list[CodeType]:
-    """Where the functions and classes of a few statements of a module stand in the module's code.
-
-    Raises:
-        NoSource: The module's code does not come from these statements.
-    """
+    """Where the functions and classes of a few statements of a module stand in the module's code. Raises NoSource: the module's code does
+    not come from these statements."""
     alike: dict[tuple[str, int], list[CodeType]] = {}
     for code in inner_codes(old):
         alike.setdefault((code.co_name, code.co_firstlineno), []).append(code)
@@ -365,11 +347,7 @@ class Patch:
                 streams.report(f"{where} {why}\n  Not all its probes are on.")
 
     def install(self) -> None:
-        """As ``apply``.
-
-        Raises:
-            NoSource, Unobservable: The taps cannot be had.
-        """
+        """As ``apply``. Raises NoSource, Unobservable: the taps cannot be had."""
         function = self.function()
         if function is None:
             return
@@ -402,11 +380,8 @@ class Prepared:
 
 
 def prepare(function: FunctionType, path: Path, listener: Listener) -> Prepared:
-    """Make a function's code with the taps of one more listener, without putting it in place.
-
-    Raises:
-        NoSource, Unobservable: It cannot be made.
-    """
+    """Make a function's code with the taps of one more listener, without putting it in place. Raises NoSource, Unobservable: it cannot be
+    made."""
     patch = _patches.get(id(function)) or Patch(function)
     patch.keep = function  # until it is attached
     wants = [(path, listener)]
@@ -422,11 +397,8 @@ def _joined(wants: list[Want], want: Want) -> list[Want]:
 
 
 def attach(prepared: Prepared) -> weakref.ref[FunctionType]:
-    """Put taps into the function that they were made for; returns a reference to it.
-
-    Raises:
-        NoSource: They cannot be had together with those of others.
-    """
+    """Put taps into the function that they were made for; returns a reference to it. Raises NoSource: they cannot be had together with
+    those of others."""
     patch = prepared.patch
     function = patch.keep or patch.function()
     assert function is not None  # kept since it was tried

@@ -82,12 +82,8 @@ class Side:
         return median(known) if known else None
 
     def estimates_of(self, place: Place, values: bool) -> list[Estimate]:
-        """What is known of a figure of each run; empty where of some run nothing is.
-
-        Args:
-            place: Of the figure.
-            values: Whether its value alone will do where its steps say nothing: it is held against those of other runs.
-        """
+        """What is known of a figure of each run; empty where of some run nothing is. ``place``: of the figure; ``values``: whether its
+        value alone will do where its steps say nothing: it is held against those of other runs."""
         known = [one.get(place) for one in self.estimates]
         if values and not any(known):
             numbers = [number_at(summary, *place) for summary in self.summaries]

@@ -34,12 +34,8 @@ def remove_unfinished() -> None:
 
 @contextmanager
 def complete(path: str) -> Iterator[str]:
-    """Yield a name to write under; the file gets its own when the block has ended well, and is removed if not.
-
-    Raises:
-        OSError: The disk is full, or the folder is gone.
-        VoirkitError: There is no room for what is to go to the standard output.
-    """
+    """Yield a name to write under; the file gets its own when the block has ended well, and is removed if not. Raises OSError: the disk is
+    full, or the folder is gone; VoirkitError: there is no room for what is to go to the standard output."""
     folder = tempfile.gettempdir() if path == STDOUT else os.path.dirname(path)
     # Short and in ASCII, whatever the file is called: its name may be as long as the file system allows, and not even text.
     temporary = os.path.join(folder, f".voirkit-{os.getpid()}-{next(_number)}.tmp")
@@ -69,11 +65,8 @@ def complete(path: str) -> Iterator[str]:
 
 @contextmanager
 def text(path: str) -> Iterator[Callable[[str], object]]:
-    """Yield what writes text to a file in UTF-8, compressed with gzip (one member) if its name ends in ``.gz``.
-
-    Raises:
-        OSError: The disk is full, or the folder is gone.
-    """
+    """Yield what writes text to a file in UTF-8, compressed with gzip (one member) if its name ends in ``.gz``. Raises OSError: the disk is
+    full, or the folder is gone."""
     with complete(path) as temporary, open(temporary, "wb", buffering=1 << 20) as file:
         if not path.endswith(".gz"):
             yield lambda text: file.write(text.encode())
@@ -85,12 +78,8 @@ def text(path: str) -> Iterator[Callable[[str], object]]:
 
 
 def copy(run: Run, query: str, path: str, options: str) -> None:
-    """Have DuckDB write what a query of a run gives, to its end, into a file (``-``: standard output), with options of ``COPY``.
-
-    Raises:
-        OSError: The disk is full, for instance.
-        RunDirectoryError: The trace is damaged where it could not be seen before.
-    """
+    """Have DuckDB write what a query of a run gives, to its end, into a file (``-``: standard output), with options of ``COPY``. Raises
+    OSError: the disk is full, for instance; RunDirectoryError: the trace is damaged where it could not be seen before."""
     import duckdb
 
     from voirkit.runs.parquet import file, system_error

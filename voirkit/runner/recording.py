@@ -77,11 +77,8 @@ def is_prepared() -> bool:
 
 
 def end() -> Any:
-    """Recording ends here.
-
-    Returns:
-        What came to be recorded (``events``, ``dropped`` by name, ``seconds`` that it took), or None if nothing has used the recorder.
-    """
+    """Recording ends here. Returns what came to be recorded (``events``, ``dropped`` by name, ``seconds`` that it took), or None if nothing
+    has used the recorder."""
     global _plan, _ended
     inherit.unwatch(_RECEIVER)
     plan, _plan = _plan, None
@@ -165,11 +162,7 @@ _alone_pid = 0
 
 def begin_standalone(folder: str, where: str) -> bool:
     """Begin to record in a run directory that no runner has made; whether that went well.  It ends with the process at the latest.
-
-    Args:
-        folder: Absolute path.
-        where: What named it, for messages.
-    """
+    ``folder``: absolute path; ``where``: what named it, for messages."""
     global _alone, _alone_pid
     from voirkit.runs.record import join
 

@@ -123,11 +123,7 @@ class Program:
             exec(self._part(body[: self._split]), self._module.__dict__)
 
     def run(self) -> Any:
-        """Run the rest.
-
-        Returns:
-            What the function returned with ``module:function``, else None.
-        """
+        """Run the rest. Returns what the function returned with ``module:function``, else None."""
         parts = self._rest() if self.function is None else []
         self.begins()
         try:

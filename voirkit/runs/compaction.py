@@ -100,11 +100,7 @@ def _ends(names: str) -> tuple[dict[str, Any], dict[str, Any]]:
 def _compact_processes(
     folder: str, rank: int, resting: list[Files], keep_names: bool, connection: duckdb.DuckDBPyConnection | None
 ) -> tuple[int, set[str]]:
-    """Compact the records of some processes.
-
-    Returns:
-        How many; or, if nothing could be done, the stems of those that are in the way.
-    """
+    """Compact the records of some processes. Returns how many; or, if nothing could be done, the stems of those that are in the way."""
     draft = tempfile.mkdtemp(prefix=f"settle-r{rank}.", suffix=".tmp", dir=folder)
     try:
         os.chmod(draft, os.stat(folder).st_mode & 0o777)  # mkdtemp's are for its maker alone; others may have to move its files
@@ -206,11 +202,7 @@ def _sync(path: str) -> None:
 
 
 def main(words: list[str]) -> int:
-    """The command: compact, and say what is left.
-
-    Returns:
-        The exit code.
-    """
+    """The command: compact, and say what is left. Returns the exit code."""
     import argparse
 
     from voirkit.errors import tell

@@ -139,11 +139,7 @@ def _kind(unit: str) -> str:
 
 
 def _bound(text: str) -> tuple[float, str]:
-    """A number, in seconds or bytes if it has such a unit, and that unit.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """A number, in seconds or bytes if it has such a unit, and that unit. Raises ValueError: it is none."""
     match = re.fullmatch(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-zµ%]*)", text)
     if match is None:
         raise ValueError(text)

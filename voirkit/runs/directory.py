@@ -111,11 +111,7 @@ def _take(path: str, where: str, force: bool, ranks: bool) -> None:
 
 
 def refuse_foreign(path: str, where: str) -> list[str]:
-    """What a folder holds.
-
-    Raises:
-        RunDirectoryError: Something in it is not voirkit's.
-    """
+    """What a folder holds. Raises RunDirectoryError: something in it is not voirkit's."""
     there = sorted(os.listdir(path))
     unknown = [n for n in there if n not in _OWN and not n.endswith(".tmp")]
     foreign = set(unknown).difference(_of_instruments()) if unknown else ()
@@ -213,11 +209,8 @@ def read_document(path: str) -> Any:
 
 
 def write_json(path: str, document: Any) -> None:
-    """Write a JSON file in one step, so that a reader never sees half of it. Numbers that JSON lacks (nan, inf) become null.
-
-    Raises:
-        OSError: The disk is full, or the folder is gone.
-    """
+    """Write a JSON file in one step, so that a reader never sees half of it. Numbers that JSON lacks (nan, inf) become null. Raises
+    OSError: the disk is full, or the folder is gone."""
     temporary = f"{path}.tmp"
     try:
         with open(temporary, "w", encoding="utf-8") as file:
@@ -338,11 +331,7 @@ def fetch(url: str, folder: str) -> str:
 
 
 def find(path: str) -> str:
-    """The absolute path of a run directory.
-
-    Raises:
-        RunDirectoryError: It is none.
-    """
+    """The absolute path of a run directory. Raises RunDirectoryError: it is none."""
     hint = "A run directory is made by: voirkit SCRIPT"
     if is_url(path):
         raise RunDirectoryError("a run there is read as a whole, and not watched.", where=path, next=f"voirkit report {path}")
@@ -368,12 +357,8 @@ def find(path: str) -> str:
 
 
 def check_manifest(path: str, where: str) -> list[str]:
-    """What whoever reads a run directory is to say of its manifest, a line at most; a damaged one is among what ``Run`` warns of.
-
-    Args:
-        path: The directory.
-        where: What users call it.
-    """
+    """What whoever reads a run directory is to say of its manifest, a line at most; a damaged one is among what ``Run`` warns of. ``path``:
+    the directory; ``where``: what users call it."""
     file = os.path.join(where, MANIFEST)
     if not os.path.lexists(os.path.join(path, MANIFEST)):
         return [f"{file} is missing: what was run, and how it ended, is not known."]

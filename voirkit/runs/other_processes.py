@@ -55,11 +55,8 @@ def is_alive(pid: int, perf_counter_ns: int, time_ns: int) -> bool:
 
 
 def began_s(pid: int) -> tuple[str, float, float]:
-    """(state, seconds from the system's start, seconds since the epoch) of a process of this host: how it is, and when it began.
-
-    Raises:
-        OSError, ValueError, IndexError, StopIteration: It is not there, or the system is not Linux.
-    """
+    """(state, seconds from the system's start, seconds since the epoch) of a process of this host: how it is, and when it began. Raises
+    OSError, ValueError, IndexError, StopIteration: it is not there, or the system is not Linux."""
     with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
         fields = file.read().rpartition(")")[2].split()
     with open("/proc/stat", encoding="ascii") as file:
@@ -102,11 +99,8 @@ def goes_on(manifest: dict[str, Any] | None) -> bool:
 
 @contextmanager
 def locked(path: str) -> Iterator[None]:
-    """Hold the lock on a file, which is gone when its holder is, however that ended; wait as long as another process has it.
-
-    Raises:
-        OSError: The file cannot be made.
-    """
+    """Hold the lock on a file, which is gone when its holder is, however that ended; wait as long as another process has it. Raises
+    OSError: the file cannot be made."""
     try:
         import fcntl
     except ImportError:  # Windows: no two processes share a run there but by a user's own doing

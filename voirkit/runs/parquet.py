@@ -152,11 +152,7 @@ def write(connection: duckdb.DuckDBPyConnection, pieces: Pieces, path_of: Callab
 
 
 def file(path: str) -> str:
-    """The path of a file as a literal of SQL.
-
-    Raises:
-        OSError: Its folder is not there.
-    """
+    """The path of a file as a literal of SQL. Raises OSError: its folder is not there."""
     return quoted(reachable(path))
 
 
@@ -166,11 +162,8 @@ def quoted(text: str) -> str:
 
 
 def reachable(path: str) -> str:
-    """A path in UTF-8, which is all that DuckDB takes, to a file whose folder may be called anything; its own name is UTF-8.
-
-    Raises:
-        OSError: The folder is not there.
-    """
+    """A path in UTF-8, which is all that DuckDB takes, to a file whose folder may be called anything; its own name is UTF-8. Raises
+    OSError: the folder is not there."""
     try:
         path.encode()
         return path

@@ -38,12 +38,8 @@ def to_json(data: Any) -> str:
 
 
 class LineFile:
-    """A file of lines, one for each process: a forked child that writes gets its own.
-
-    Args:
-        path_of: The path for a process id.
-        warn: Told once if a line cannot be written.
-    """
+    """A file of lines, one for each process: a forked child that writes gets its own. ``path_of``: the path for a process id; ``warn``:
+    told once if a line cannot be written."""
 
     def __init__(self, path_of: Callable[[int], str], warn: Callable[[str], None]) -> None:
         self._path_of, self._warn = path_of, warn

@@ -29,20 +29,13 @@ EVERYTHING: Final = Selection()
 
 
 def selection(steps: str | None = None, ranks: str | None = None) -> Selection:
-    """What the options ``--steps`` and ``--ranks`` say.
-
-    Raises:
-        CommandLineError: One of them cannot be read.
-    """
+    """What the options ``--steps`` and ``--ranks`` say. Raises CommandLineError: one of them cannot be read."""
     return Selection(None if steps is None else read_steps(steps), None if ranks is None else read_ranks(ranks))
 
 
 def read_steps(text: str) -> tuple[int | None, int | None]:
-    """``10:20``, ``10:``, ``:20`` or ``10`` as ``(first, end)``, half open.
-
-    Raises:
-        CommandLineError: It has another form, or no step can lie in it.
-    """
+    """``10:20``, ``10:``, ``:20`` or ``10`` as ``(first, end)``, half open. Raises CommandLineError: it has another form, or no step can
+    lie in it."""
     first, colon, end = text.strip().partition(":")
     try:
         low = int(first) if first.strip() else None
@@ -67,11 +60,7 @@ def _no_steps(text: str) -> CommandLineError:
 
 
 def read_ranks(text: str) -> frozenset[int]:
-    """``0,2-3`` as a set of ranks; both ends of a range belong to it.
-
-    Raises:
-        CommandLineError: It has another form.
-    """
+    """``0,2-3`` as a set of ranks; both ends of a range belong to it. Raises CommandLineError: it has another form."""
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -120,14 +109,8 @@ SELECT host, rank, min(first_ns) AS first_ns, max(last_ns) AS last_ns FROM islan
 
 
 def chosen_events(connection: duckdb.DuckDBPyConnection, selection: Selection, table: str) -> str:
-    """A query for the events of a selection, with the columns of ``events``.
-
-    Args:
-        table: The name of a table that may be made for it.
-
-    Raises:
-        CommandLineError: The run has no such steps or ranks.
-    """
+    """A query for the events of a selection, with the columns of ``events``. ``table``: the name of a table that may be made for it. Raises
+    CommandLineError: the run has no such steps or ranks."""
     events = "SELECT * FROM events"
     if selection.ranks is not None:
         ranks = sorted(selection.ranks)

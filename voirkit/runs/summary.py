@@ -38,12 +38,8 @@ def empty(version: str) -> dict[str, Any]:
 
 
 def add_trace(summary: dict[str, Any], totals: Any, duration_s: float) -> None:
-    """Put into a summary what recording came to.
-
-    Args:
-        totals: What ``recorder.end()`` returned: ``events``, ``dropped`` by name, ``parts``: seconds by what they were spent on.
-        duration_s: Of the run.
-    """
+    """Put into a summary what recording came to. ``totals``: what ``recorder.end()`` returned: ``events``, ``dropped`` by name, ``parts``:
+    seconds by what they were spent on; ``duration_s``: of the run."""
     summary["overhead"] = overhead(totals.events, duration_s, totals.parts, {})
     summary["dropped"] = {**summary["dropped"], **totals.dropped}
 
@@ -134,11 +130,8 @@ class Moments:
 
 
 def without_steps(moments: Moments, total_s: float, spent_s: Mapping[str, float] | None = None) -> dict[str, Any] | None:
-    """The account of a run in which no step was seen; None if nothing is known of when it began.
-
-    Args:
-        spent_s: Time of the script's that is known: import, checkpoint, compile, gc.
-    """
+    """The account of a run in which no step was seen; None if nothing is known of when it began. ``spent_s``: time of the script's that is
+    known: import, checkpoint, compile, gc."""
     if moments.begun is None or moments.script is None:
         return None
     ended = moments.begun + total_s * 1e9

@@ -39,11 +39,8 @@ class Layout(NamedTuple):
 
 
 def ranks_of(run: str) -> list[int]:
-    """The ranks in the names of a trace's files, ascending. What a process learnt later may be another: its files keep their names.
-
-    Raises:
-        OSError: The folder cannot be read.
-    """
+    """The ranks in the names of a trace's files, ascending. What a process learnt later may be another: its files keep their names. Raises
+    OSError: the folder cannot be read."""
     folder = folder_of(run)
     names = _listed(folder)
     found = {rank_of(name) for name in (*names, *_listed(f"{folder}/processes")) if name.endswith((".names", ".seg", ".jsonl"))}
@@ -82,11 +79,7 @@ def uncompacted_ranks(run: str) -> list[int]:
 
 
 def layout(run: str, ranks: Collection[int] | None = None) -> Layout:
-    """The files of a run's trace as they are now, or those of some ranks.
-
-    Raises:
-        OSError: The folder cannot be read.
-    """
+    """The files of a run's trace as they are now, or those of some ranks. Raises OSError: the folder cannot be read."""
     folder = folder_of(run)
     names = _listed(folder)
 

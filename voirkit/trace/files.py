@@ -100,11 +100,7 @@ class Files:
         )
 
     def write(self, line: bytes) -> None:
-        """Append a line to the names.
-
-        Raises:
-            OSError: It cannot be written whole.
-        """
+        """Append a line to the names. Raises OSError: it cannot be written whole."""
         out = self._out
         if out is None:
             return
@@ -122,11 +118,8 @@ class Files:
         return Segment(f"{self.stem}-{number}.seg", number)
 
     def count_dropped(self, name: int, dropped: int, make_window: Callable[[int, int, int], Any]) -> None:
-        """Have it in a file how many records of a name were dropped, so that it is known of a killed process too.
-
-        Raises:
-            OSError: There is no room for such a file.
-        """
+        """Have it in a file how many records of a name were dropped, so that it is known of a killed process too. Raises OSError: there is
+        no room for such a file."""
         if self._out is None:
             return
         counts = self._dropped[-1] if self._dropped else None
@@ -233,11 +226,7 @@ class Segment:
 
 
 def reserve(fd: int, at: int, size: int) -> None:
-    """Have the disk hold these bytes of a file.
-
-    Raises:
-        OSError: It does not.
-    """
+    """Have the disk hold these bytes of a file. Raises OSError: it does not."""
     fallocate = getattr(os, "posix_fallocate", None)
     if fallocate is not None:
         try:

@@ -74,11 +74,8 @@ class Following:
         return any(segment.gaps for followed in self.processes.values() for segment in followed._segments.values())
 
     def look(self) -> list[Fresh]:
-        """What has been recorded since the last look, and some of what was there before the first.
-
-        Raises:
-            OSError: The folder cannot be read.
-        """
+        """What has been recorded since the last look, and some of what was there before the first. Raises OSError: the folder cannot be
+        read."""
         found = []
         for own in files(self._folder):
             if self._pid is not None and own.stem.rpartition("-")[2].partition(".")[0] != self._pid:

@@ -104,10 +104,7 @@ class Names:
 
     def begin_file(self) -> int:
         """There is a file now, or another one: what was interned before gets its line when it is used, and what is asked for a new number.
-
-        Returns:
-            A number above those of all arguments so far.
-        """
+        Returns a number above those of all arguments so far."""
         young: dict[str, int] = {}
         self._before.extend((self._old, self._young, young))
         self._old, self._young, self._characters = {}, young, 0

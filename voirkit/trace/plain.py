@@ -354,11 +354,8 @@ def inherit(last: int) -> None:
 
 
 def close() -> list[tuple[Any, int, int, bool]]:
-    """Take the windows away from all threads.
-
-    Returns:
-        Each segment, where it ends, how many of its places hold no event, and whether nobody writes into it for sure.
-    """
+    """Take the windows away from all threads. Returns each segment, where it ends, how many of its places hold no event, and whether nobody
+    writes into it for sure."""
     global _local, _writers, _free, _inherited, _holes
     while _too_deep:
         late = _too_deep.pop()

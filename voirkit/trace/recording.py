@@ -105,12 +105,8 @@ class Recording:
         return None if self.stopped else tid
 
     def grow(self, segment: Segment | None) -> tuple[Segment, Any, int, int, int] | None:
-        """A segment has no room, or there is none yet.
-
-        Returns:
-            The segment, its new window, the window's place in the file, its bytes, and where in it the first record goes; None: nothing is
-            recorded any more.
-        """
+        """A segment has no room, or there is none yet. Returns the segment, its new window, the window's place in the file, its bytes, and
+        where in it the first record goes; None: nothing is recorded any more."""
         began = perf_counter_ns()
         files = self._files()
         if files is None or self.stopped:

@@ -225,11 +225,8 @@ class Compared:
 
 
 def compare(first: Run, second: Run) -> tuple[list[Compared], tuple[Sequence[int], Sequence[int]]]:
-    """The ranks that both have, and those that only the first and only the second has.
-
-    Raises:
-        RunDirectoryError: One of them has no calls.
-    """
+    """The ranks that both have, and those that only the first and only the second has. Raises RunDirectoryError: one of them has no
+    calls."""
     runs = (first, second)
     ranks = [ranks_of(run) for run in runs]
     for run, found in zip(runs, ranks, strict=True):

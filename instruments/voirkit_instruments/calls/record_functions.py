@@ -101,12 +101,8 @@ def of_module(module: ModuleType, called: str) -> Iterator[Function]:
 
 
 def of_class(kind: type, called: str, wholly: bool = False) -> Iterator[Function]:
-    """The methods that a class defines itself.
-
-    Args:
-        called: The module it was found in.
-        wholly: Also those in C, of the classes above it too: it was asked for by its name.
-    """
+    """The methods that a class defines itself. ``called``: the module it was found in; ``wholly``: also those in C, of the classes above it
+    too: it was asked for by its name."""
     path = str(type.__dict__["__qualname__"].__get__(kind))
     for name, value in list(type.__dict__["__dict__"].__get__(kind).items()):
         if not is_public(name, wholly):
@@ -217,11 +213,8 @@ def is_script(word: str, following: Sequence[str]) -> bool:
 
 
 def names(text: str | bool | None) -> list[str]:
-    """What is asked for, by full names; the default list where nothing is (None, or True: the flag alone).
-
-    Raises:
-        CommandLineError: It is no list of names, or an empty one.
-    """
+    """What is asked for, by full names; the default list where nothing is (None, or True: the flag alone). Raises CommandLineError: it is
+    no list of names, or an empty one."""
     if not isinstance(text, str):
         return list(DEFAULT)
     found: list[str] = []
@@ -244,11 +237,7 @@ def names(text: str | bool | None) -> list[str]:
 
 
 def check(targets: Sequence[str], folder: str) -> None:
-    """See whether the modules are there, before the script starts.
-
-    Raises:
-        CommandLineError: One is not.
-    """
+    """See whether the modules are there, before the script starts. Raises CommandLineError: one is not."""
     path = [folder, *(entry for entry in sys.path if entry)]
     for name in targets:
         first = name.partition(".")[0]

@@ -296,11 +296,7 @@ class Tensors:
         return getattr(found, "__func__", found) is self._torch._C._disabled_torch_function_impl
 
     def _read_in_c(self, engine: Any) -> None:
-        """Have the engine read tensors with torch's C functions.
-
-        Raises:
-            Exception: They are not to be had, or not what they should be.
-        """
+        """Have the engine read tensors with torch's C functions. Raises Exception: they are not to be had, or not what they should be."""
         import ctypes
         import os
 

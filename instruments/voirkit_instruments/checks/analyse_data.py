@@ -30,11 +30,8 @@ def not_shuffled(facts: Facts) -> Verdicts:
 
 
 def _of_sequential(epochs: list[Epoch]) -> Finding | str | None:
-    """Of a loader that goes through a dataset from the first sample to the last, each time.
-
-    Returns:
-        A finding; or why there is none; None if nothing can be said against it.
-    """
+    """Of a loader that goes through a dataset from the first sample to the last, each time. Returns a finding; or why there is none; None
+    if nothing can be said against it."""
     first = epochs[0]
     if first["batches"] < _FEWEST_BATCHES:
         return None

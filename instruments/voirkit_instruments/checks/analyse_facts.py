@@ -45,12 +45,8 @@ class Fact:
 
 
 class Facts:
-    """All facts of a run, ascending by the time at which they ended.
-
-    Args:
-        ranks: What each rank did, which tells steps.
-        counts: How many of each name there are, if more than those that are given.
-    """
+    """All facts of a run, ascending by the time at which they ended. ``ranks``: what each rank did, which tells steps; ``counts``: how many
+    of each name there are, if more than those that are given."""
 
     def __init__(self, facts: Sequence[Fact], ranks: Sequence[Rank] = (), counts: Mapping[str, int] | None = None) -> None:
         self._all = sorted(facts, key=lambda fact: fact.at_ns)

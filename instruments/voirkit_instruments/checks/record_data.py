@@ -451,11 +451,7 @@ def content(torch: ModuleType, batch: Any) -> int | None:
 
 
 def _digest(torch: ModuleType, part: Any, digest: int, depth: int) -> int:
-    """Of a part, after another.
-
-    Raises:
-        TypeError: It has no digest.
-    """
+    """Of a part, after another. Raises TypeError: it has no digest."""
     if type(part) is torch.Tensor:
         if part.device.type != "cpu" or not is_readable(torch, part):
             raise TypeError

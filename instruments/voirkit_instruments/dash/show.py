@@ -140,12 +140,8 @@ Steps = Callable[[], "Picture | None"]
 
 
 class View:
-    """Shows a board, only when something changed: as a line on standard error at most once a second.
-
-    Args:
-        complain: Told once, in a sentence, if drawing fails.
-        steps: What was recorded, by now.
-    """
+    """Shows a board, only when something changed: as a line on standard error at most once a second. ``complain``: told once, in a
+    sentence, if drawing fails; ``steps``: what was recorded, by now."""
 
     per_s = 1.0  # the most drawings in a second
 

@@ -116,12 +116,8 @@ def shape_of(pending: Mapping[str, Any]) -> str:
 
 
 def describe(state: Mapping[str, Any]) -> dict[str, Any]:
-    """What a process did when it or another hung.
-
-    Returns:
-        ``verb`` and ``what`` of a sentence (``waits`` ``in all_reduce 41 (backward), train.py:30``), ``waits`` (whether for other ranks),
-        ``phase``, ``where``, ``doing`` and ``collective``.
-    """
+    """What a process did when it or another hung. Returns ``verb`` and ``what`` of a sentence (``waits`` ``in all_reduce 41 (backward),
+    train.py:30``), ``waits`` (whether for other ranks), ``phase``, ``where``, ``doing`` and ``collective``."""
     main: Mapping[str, Any] = next((thread for thread in state["threads"] if thread["main"]), {"frames": []})
     phases, frame = phases_of(main["frames"]), own_frame(main["frames"])
     where, does = named(frame) if frame else "", doing(main)
@@ -192,11 +188,8 @@ def ended_text(document: Document) -> str:
 
 
 def sentence(rows: Sequence[Mapping[str, Any]]) -> str:
-    """``ranks 0 and 2 wait in all_reduce 41 (backward), train.py:30; rank 1 is in evaluate(), train.py:88, reading /data/x``.
-
-    Args:
-        rows: ``rank`` (None of a process without others), ``verb`` and ``what`` of each, in the order in which they are to be told.
-    """
+    """``ranks 0 and 2 wait in all_reduce 41 (backward), train.py:30; rank 1 is in evaluate(), train.py:88, reading /data/x``. ``rows``:
+    ``rank`` (None of a process without others), ``verb`` and ``what`` of each, in the order in which they are to be told."""
     told: dict[tuple[str, str], list[int | None]] = {}
     for row in rows:
         told.setdefault((row["verb"], row["what"]), []).append(row["rank"])
@@ -213,12 +206,8 @@ def sentence(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def rows_of(processes: Sequence[Document], states: Mapping[int, Mapping[str, Any]], until_ns: int) -> list[dict[str, Any]]:
-    """What each rank did in a hang: those that wait for others first, then the others, then those that are gone.
-
-    Args:
-        states: What ranks have written of the hang, by place in ``processes``.
-        until_ns: When it was over, or now.
-    """
+    """What each rank did in a hang: those that wait for others first, then the others, then those that are gone. ``states``: what ranks
+    have written of the hang, by place in ``processes``; ``until_ns``: when it was over, or now."""
     rows = []
     is_alone = len({one["rank"] for one in processes}) < 2 and max((one["world_size"] for one in processes), default=1) < 2
     for number, document in enumerate(processes):

@@ -62,11 +62,8 @@ _NO_PROGRESS = ("counter", "mark", "meta")  # kinds of records; python collects 
 
 
 class Detector:
-    """When a process hangs. Pure: all moments are seconds of one clock that only goes forward.
-
-    Args:
-        least_s: So long without a step is a hang, or ``STEPS`` times the median step.
-    """
+    """When a process hangs. Pure: all moments are seconds of one clock that only goes forward. ``least_s``: so long without a step is a
+    hang, or ``STEPS`` times the median step."""
 
     def __init__(self, least_s: float) -> None:
         self._least_s = least_s
@@ -113,12 +110,8 @@ class Detector:
             self.alive_s = now_s
 
     def hangs(self, now_s: float, others_s: float = -1e9, is_behind: bool = False) -> bool:
-        """Whether it does.
-
-        Args:
-            others_s: When another process of the run last showed life: who waits for one that goes on does not hang.
-            is_behind: Whether it has come to the end of a loop over batches, and waits for no other.
-        """
+        """Whether it does. ``others_s``: when another process of the run last showed life: who waits for one that goes on does not hang;
+        ``is_behind``: whether it has come to the end of a loop over batches, and waits for no other."""
         if self.moved_s is None:
             return False
         limit, without = self.limit_s, now_s - self.moved_s
@@ -143,11 +136,8 @@ class Progress:
         self.is_in_loop: bool | None = None  # whether batches are asked for and steps taken; None before there were any
 
     def read(self) -> tuple[bool, list[float]]:
-        """(whether something has ended, the seconds from each optimizer step to the one before, 0 where that is not known).
-
-        Raises:
-            OSError: The folder cannot be read.
-        """
+        """(whether something has ended, the seconds from each optimizer step to the one before, 0 where that is not known). Raises OSError:
+        the folder cannot be read."""
         moved, starts, latest_ns = False, [], 0
         for name in os.listdir(self._folder) if os.path.isdir(self._folder) else ():
             if name.endswith(".seg") and self._stems.match(name):

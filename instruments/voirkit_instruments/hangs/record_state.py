@@ -47,11 +47,7 @@ def _text(path: str) -> str:
 
 def system_state(task: str, process: str) -> dict[str, Any]:
     """What the kernel says of a thread: ``state`` (of ps), ``call`` that it is in, the ``file`` of it, ``wchan``; None where it does not.
-
-    Args:
-        task: Its folder in ``/proc``.
-        process: That of its process.
-    """
+    ``task``: its folder in ``/proc``; ``process``: that of its process."""
     stat = _text(f"{task}/stat").rpartition(")")[2].split()
     words = _text(f"{task}/syscall").split()
     table = _CALLS.get(os.uname().machine if hasattr(os, "uname") else "", {})
@@ -87,11 +83,8 @@ class Activity:
         self.shares: dict[str, float] = {}
 
     def sample(self, tasks: Iterable[int]) -> bool:
-        """Update ``shares`` of a core, by folder in ``/proc``; whether files were read or written, or children computed.
-
-        Args:
-            tasks: Native ids of the threads of Python.
-        """
+        """Update ``shares`` of a core, by folder in ``/proc``; whether files were read or written, or children computed. ``tasks``: native
+        ids of the threads of Python."""
         now_ns, is_busy = time.perf_counter_ns(), False
         found = {}
         children = [f"/proc/{child}" for child in children_of(self._pid)[:_MOST_WORKERS]]

@@ -53,11 +53,7 @@ WHERE loader IS NOT NULL ORDER BY rank, loader, pid, wall_ns, duration_ns DESC, 
 
 
 def write(run: Run, selection: Selection, target: str) -> list[str]:
-    """Write the folders.
-
-    Raises:
-        VoirkitError: The run has no record of a loader, or folders cannot be written there.
-    """
+    """Write the folders. Raises VoirkitError: the run has no record of a loader, or folders cannot be written there."""
     if target == STDOUT:
         raise VoirkitError("it is folders of files.", where="--format lotus -o -", next="Give a folder's name with -o.")
     folders = _Folders(run, target)

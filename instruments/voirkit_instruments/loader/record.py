@@ -77,11 +77,8 @@ def record_in_child(offer: dict[str, Any]) -> None:
 
 
 def _parse_operation_names(values: Sequence[str]) -> list[str]:
-    """The names in the values of the option.
-
-    Raises:
-        CommandLineError: One is not of the form ``module:function`` or ``module:Class.method``.
-    """
+    """The names in the values of the option. Raises CommandLineError: one is not of the form ``module:function`` or
+    ``module:Class.method``."""
     found = [name.strip() for value in values for name in value.split(",") if name.strip()]
     for name in found:
         module, colon, path = name.partition(":")

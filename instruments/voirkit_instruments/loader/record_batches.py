@@ -258,11 +258,7 @@ class Batches:
         return episode
 
     def episode(self, iterator: Any) -> Episode:
-        """The episode that an iterator is in.
-
-        Raises:
-            KeyError: It was made before anybody watched.
-        """
+        """The episode that an iterator is in. Raises KeyError: it was made before anybody watched."""
         episode: Episode | None = self._episodes.get(iterator)
         if episode is None:
             raise KeyError(id(iterator))

@@ -309,11 +309,8 @@ class Operations:
             self.method(*found)
 
     def method(self, owner: type, name: str, suffix: str = "") -> bool:
-        """The method of a class that does what its objects are for.
-
-        Args:
-            suffix: What the operation is called by behind the name of the object's class.
-        """
+        """The method of a class that does what its objects are for. ``suffix``: what the operation is called by behind the name of the
+        object's class."""
         function = innermost(vars(owner).get(name))
         if type(function) is not FunctionType or self._patches.has(function):
             return type(function) is FunctionType
@@ -346,11 +343,8 @@ class Operations:
     # what calls them in turn
 
     def container(self, owner: type, name: str, learn: Any) -> None:
-        """A class whose objects call their ``transforms`` in turn: what comes into that list later is seen when it is called.
-
-        Args:
-            learn: Called with each transform of a class that has not been looked at.
-        """
+        """A class whose objects call their ``transforms`` in turn: what comes into that list later is seen when it is called. ``learn``:
+        called with each transform of a class that has not been looked at."""
         kinds, patches = self._kinds, self._patches
         self._kinds.add(owner)
 
@@ -413,11 +407,8 @@ _READING: dict[str, dict[str, str | None]] = {
 
 
 class Libraries:
-    """Puts what is recorded around the transforms of libraries.
-
-    Args:
-        learn: Called with each transform that is called in turn and is of a class that has not been looked at.
-    """
+    """Puts what is recorded around the transforms of libraries. ``learn``: called with each transform that is called in turn and is of a
+    class that has not been looked at."""
 
     def __init__(self, operations: Operations, learn: Callable[[Any], None]) -> None:
         self._operations, self._learn = operations, learn

@@ -40,11 +40,7 @@ _MAIN = ("__main__", "__mp_main__")
 
 
 class LoaderPatches(FunctionPatches):
-    """The patches of the loader instrument.
-
-    Args:
-        recording: Says where each thread is, and takes warnings.
-    """
+    """The patches of the loader instrument. ``recording``: says where each thread is, and takes warnings."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(lambda sentence: recording.warn(f"loader: {sentence}"))
@@ -118,11 +114,7 @@ def _name_of_own(collate: Any) -> str | None:
 
 
 class LoaderTorch:
-    """The patches of the loader instrument in one process.
-
-    Args:
-        events: Who else wants to know when batches are fetched.
-    """
+    """The patches of the loader instrument in one process. ``events``: who else wants to know when batches are fetched."""
 
     def __init__(self, recording: Recording, named: Sequence[str], events: StepEvents) -> None:
         self.recording, self._events = recording, events

@@ -77,12 +77,8 @@ def loader_sweep(ov: Overseer, steps: int) -> Iterator[Phase]:
 
 
 def sweep(run: Runner, cores: int) -> Iterator[str]:
-    """Run the settings, and report as they end.
-
-    Args:
-        run: Runs the script with a setting (none: its own, recorded with ``--loader``).
-        cores: Processors.
-    """
+    """Run the settings, and report as they end. ``run``: runs the script with a setting (none: its own, recorded with ``--loader``);
+    ``cores``: processors."""
     own = run()
     if own.loader is None or own.rate is None:
         yield f"The script could not be measured: {own.why_not or 'no loader was seen in it'}."
@@ -148,12 +144,8 @@ def recommend(rates: Rates, predicted: dict[int, float], now: int, best_predicte
 
 
 def measure(folder: str, script: Sequence[str], steps: int, looked_into: int = False, **setting: int) -> Measurement:
-    """Run the script once with a setting, as ``--loader-setting`` takes it; without any as it is, with ``--loader``.
-
-    Args:
-        folder: Where the run may lie.
-        looked_into: With ``--loader`` too.
-    """
+    """Run the script once with a setting, as ``--loader-setting`` takes it; without any as it is, with ``--loader``. ``folder``: where the
+    run may lie; ``looked_into``: with ``--loader`` too."""
     import shutil
     import subprocess
 
@@ -213,11 +205,7 @@ def started_with(run_dir: str, words: Sequence[str]) -> dict[str, Any]:
 
 
 def parse_setting(text: str) -> dict[str, int]:
-    """The numbers of a setting.
-
-    Raises:
-        ValueError: It has another form.
-    """
+    """The numbers of a setting. Raises ValueError: it has another form."""
     setting = {}
     for part in text.split(","):
         key, equals, value = part.partition("=")

@@ -122,11 +122,8 @@ class MemorySnapshot:
 @instrument_definition
 @once("--memory-snapshot")
 def memory_snapshot(ov: Overseer, python: bool = False) -> Iterator[Phase | PhaseWithPriority]:
-    """Report what each phase does to the memory, and keep CUDA's history of allocations.
-
-    Args:
-        python: Whether to trace what python's own objects hold (``tracemalloc``), which makes a program slow.
-    """
+    """Report what each phase does to the memory, and keep CUDA's history of allocations. ``python``: whether to trace what python's own
+    objects hold (``tracemalloc``), which makes a program slow."""
     if sys.platform == "win32":
         ov.warn("--memory-snapshot: it does not work on Windows.\n  The run goes on without it.")
         return
@@ -205,11 +202,7 @@ class History:
             self.held_by = None
 
     def end(self, path: str) -> None:
-        """Write the history, and keep no more.
-
-        Raises:
-            Exception: It cannot be written.
-        """
+        """Write the history, and keep no more. Raises Exception: it cannot be written."""
         self._over = True
         if self.is_kept:
             os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -18,11 +18,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 def import_extra(module: str, option: str) -> Any:
-    """A module of the extra ``monitor``.
-
-    Raises:
-        CommandLineError: It is not installed.
-    """
+    """A module of the extra ``monitor``. Raises CommandLineError: it is not installed."""
     from importlib import import_module
 
     from voirkit.errors import CommandLineError

@@ -210,11 +210,7 @@ def prometheus(ov: Overseer, host: str, port: int) -> Iterator[Phase]:
 
 
 def _serve(run_dir: str, host: str, port: int) -> Popen[str]:
-    """Start the process that serves, and wait until it does.
-
-    Raises:
-        CommandLineError: It cannot.
-    """
+    """Start the process that serves, and wait until it does. Raises CommandLineError: it cannot."""
     from subprocess import PIPE, Popen
 
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

@@ -38,11 +38,7 @@ _MIB = 1 << 20
 
 
 class Gpus:
-    """The GPUs of this machine.
-
-    Args:
-        visible: What ``CUDA_VISIBLE_DEVICES`` holds, or None.
-    """
+    """The GPUs of this machine. ``visible``: what ``CUDA_VISIBLE_DEVICES`` holds, or None."""
 
     def __init__(self, nvml: Any, warn: Callable[[str], None], visible: str | None = None) -> None:
         self._nvml, self._warn = nvml, warn
@@ -147,11 +143,7 @@ class CpuSMI:
 
 
 class CudaSMI:
-    """NVIDIA's GPUs.
-
-    Raises:
-        NotAvailable: There is no driver.
-    """
+    """NVIDIA's GPUs. Raises NotAvailable: there is no driver."""
 
     arch = "cuda"
 
@@ -227,11 +219,7 @@ def get_backends() -> Collection[str]:
 
 
 def deduce_backend() -> str:
-    """The back end that finds a GPU here, or ``cpu``.
-
-    Raises:
-        NotAvailable: There are GPUs of several kinds.
-    """
+    """The back end that finds a GPU here, or ``cpu``. Raises NotAvailable: there are GPUs of several kinds."""
     suitable = [name for name, backend in BACKENDS.items() if backend.is_installed() and _has_gpus(backend)]
     if len(suitable) > 1:
         raise NotAvailable(f"there are GPUs of several kinds ({', '.join(suitable)}): name one of them")
@@ -246,11 +234,8 @@ def _has_gpus(backend: Any) -> bool:
 
 
 def select_backend(arch: str | None = None, force: bool = False) -> SMI:
-    """Open a back end: the one that is named, or the one that finds a GPU; one that is open is kept unless ``force`` is set.
-
-    Raises:
-        NotAvailable: It is not known or not installed, or has no driver.
-    """
+    """Open a back end: the one that is named, or the one that finds a GPU; one that is open is kept unless ``force`` is set. Raises
+    NotAvailable: it is not known or not installed, or has no driver."""
     global DEVICESMI  # voir's name for it, which its users set
     if DEVICESMI is not None:
         if not force and arch in (None, DEVICESMI.arch):

@@ -143,11 +143,8 @@ class Throughput:
 
 
 def figures(intervals: Sequence[tuple[int, int]]) -> dict[str, object]:
-    """Throughput, median, first and ninth decile (linear between neighbours), number and units of at least one interval.
-
-    Args:
-        intervals: Of each its items and its nanoseconds.
-    """
+    """Throughput, median, first and ninth decile (linear between neighbours), number and units of at least one interval. ``intervals``: of
+    each its items and its nanoseconds."""
     ordered = sorted(items * SECOND_NS / time_ns for items, time_ns in intervals)
     value = sum(items for items, _ in intervals) * SECOND_NS / sum(time_ns for _, time_ns in intervals)
 

@@ -39,11 +39,8 @@ def memory() -> dict[str, Any]:
 
 
 def resident_bytes() -> int:
-    """Bytes that this process holds. No descriptor is kept: a script may close all that it did not open.
-
-    Raises:
-        OSError, ValueError, IndexError: The system does not tell.
-    """
+    """Bytes that this process holds. No descriptor is kept: a script may close all that it did not open. Raises OSError, ValueError,
+    IndexError: the system does not tell."""
     file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
     try:
         return int(os.read(file, 64).split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -236,11 +236,7 @@ def process_name(one: Counts, process: str, several: bool) -> str:
 
 
 def write_files(folder: str, counts: Sequence[Counts]) -> None:
-    """Write the files for other tools.
-
-    Raises:
-        OSError: The disk is full, for instance.
-    """
+    """Write the files for other tools. Raises OSError: the disk is full, for instance."""
     for name, parts in FILES.items():
         path = os.path.join(folder, name)
         with open(f"{path}.tmp", "w", encoding="utf-8", errors="replace") as file:

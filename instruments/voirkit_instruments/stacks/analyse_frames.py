@@ -321,12 +321,8 @@ def phase_by_frames(frames: Sequence[Frame]) -> str:
 
 
 def operation_and_phase(frames: Sequence[Frame], operations: Collection[str]) -> list[Name]:
-    """The operation and the phase that a stack is in, the innermost of each.
-
-    Args:
-        frames: From the outermost.
-        operations: The names of those that the run's loaders have.
-    """
+    """The operation and the phase that a stack is in, the innermost of each. ``frames``: from the outermost; ``operations``: the names of
+    those that the run's loaders have."""
     operation = phase = outer = ""
     fetching = False
     for frame in frames:

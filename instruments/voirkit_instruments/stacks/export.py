@@ -12,11 +12,7 @@ from voirkit_instruments.stacks.analyse import COLLAPSED, FILES, SPEEDSCOPE, cou
 
 
 class StackFormat:
-    """A format of ``voirkit export``.
-
-    Args:
-        file: The file in ``flame/`` that has it, of all ranks.
-    """
+    """A format of ``voirkit export``. ``file``: the file in ``flame/`` that has it, of all ranks."""
 
     IS_TEXT = True
 
@@ -25,11 +21,8 @@ class StackFormat:
         self._parts = FILES[file]
 
     def write(self, run: Run, selection: Selection, target: str) -> list[str]:
-        """Write one file; compressed with gzip if its name ends in ``.gz``.
-
-        Raises:
-            VoirkitError: The run has no stacks, or not of what is chosen.
-        """
+        """Write one file; compressed with gzip if its name ends in ``.gz``. Raises VoirkitError: the run has no stacks, or not of what is
+        chosen."""
         counts = chosen_counts(run, selection, self.NAME)
         with text(target) as put:
             for part in self._parts(counts):
@@ -41,11 +34,8 @@ SPEEDSCOPE_FORMAT, COLLAPSED_FORMAT = StackFormat(SPEEDSCOPE), StackFormat(COLLA
 
 
 def chosen_counts(run: Run, selection: Selection, format: str) -> list[dict[str, Any]]:
-    """The counts of the ranks that are to be exported.
-
-    Raises:
-        VoirkitError: There is nothing, or steps are chosen: stacks are counted over the whole run.
-    """
+    """The counts of the ranks that are to be exported. Raises VoirkitError: there is nothing, or steps are chosen: stacks are counted over
+    the whole run."""
     where = f"--format {format}"
     if selection.steps is not None:
         raise VoirkitError("stacks are counted over the whole run.", where=f"{where} --steps", next="Leave --steps out.")

@@ -51,11 +51,8 @@ class StackSampler:
         self._record: dict[str, Any] = {}
 
     def start(self, will_strace: bool) -> None:
-        """Begin; if that is not possible a warning says why, and the run goes on.
-
-        Args:
-            will_strace: strace is about to trace this process, so that py-spy cannot.
-        """
+        """Begin; if that is not possible a warning says why, and the run goes on. ``will_strace``: strace is about to trace this process,
+        so that py-spy cannot."""
         rank, host = rank_and_world_size()[0], os.uname().nodename if hasattr(os, "uname") else "localhost"
         self._stem = os.path.join(self._folder, f"{host}-r{rank}-{self._pid}")
         self._record = {
@@ -191,11 +188,7 @@ _JOIN_S = 2.0
 
 
 class ThreadSampler:
-    """Takes stacks and writes them, one line for each time, frame, stack and thread name.
-
-    Args:
-        most_bytes: What the file may take.
-    """
+    """Takes stacks and writes them, one line for each time, frame, stack and thread name. ``most_bytes``: what the file may take."""
 
     def __init__(self, path: str, rate_hz: int, most_bytes: int, warn: Callable[[str], None]) -> None:
         self._path, self._period_s, self._most_bytes, self._warn = path, 1 / rate_hz, most_bytes, warn
@@ -211,11 +204,7 @@ class ThreadSampler:
         self.cut: str | None = None
 
     def start(self) -> None:
-        """Begin.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
+        """Begin. Raises OSError: the file cannot be written."""
         with open(self._path, "w", encoding="utf-8"):
             pass
         self._thread.start()

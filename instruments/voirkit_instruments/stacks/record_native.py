@@ -220,11 +220,8 @@ def _why_ended(output: str) -> str:
 @instrument_definition
 @once("--native")
 def native(ov: Overseer, rate_hz: int = NATIVE_HZ) -> Iterator[Phase | PhaseWithPriority]:
-    """Sample what the processor does, from the beginning of the script's work to its end.
-
-    Args:
-        rate_hz: Samples a second of processor time.
-    """
+    """Sample what the processor does, from the beginning of the script's work to its end. ``rate_hz``: samples a second of processor
+    time."""
     yield ov.phases.load_script
     if ov.run_dir is None:
         return  # a warning has named the reason

@@ -55,11 +55,7 @@ def as_function(method: Any) -> Any:
 
 
 class FunctionPatches(Patches):
-    """Code around functions of torch; what does not fit is left as it is.
-
-    Args:
-        report: Gets a sentence about each function that is left.
-    """
+    """Code around functions of torch; what does not fit is left as it is. ``report``: gets a sentence about each function that is left."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
         super().__init__()

@@ -71,14 +71,8 @@ class FlightRecorder:
         self._has_times = False
 
     def read(self, over: bool) -> tuple[list[Mapping[str, Any]], int]:
-        """The entries that are new and as complete as they will be, and how many are new.
-
-        Args:
-            over: Whether this is the last time.
-
-        Raises:
-            TypeError: It is none that is known.
-        """
+        """The entries that are new and as complete as they will be, and how many are new. ``over``: whether this is the last time. Raises
+        TypeError: it is none that is known."""
         entries = pickle.loads(self._dump()).get("entries") or []
         if not entries:
             return [], 0
@@ -99,11 +93,7 @@ class FlightRecorder:
 
 
 class CollectiveRecording:
-    """Writes collectives into the trace plane.
-
-    Args:
-        recording: The recording that this is a part of.
-    """
+    """Writes collectives into the trace plane. ``recording``: the recording that this is a part of."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -162,11 +152,7 @@ class CollectiveRecording:
         return str(ranks._world.pg_names[group]) if ranks.get_rank(group) >= 0 else None
 
     def read(self, over: bool = True) -> None:
-        """Write what is new.
-
-        Args:
-            over: Whether this is the last time.
-        """
+        """Write what is new. ``over``: whether this is the last time."""
         if not self._backend:
             return
         began = time.perf_counter_ns()

@@ -207,11 +207,7 @@ TENSOR_METHODS = ("to", "cuda", "cpu")
 
 
 class TransferRecording:
-    """Writes copies into the trace plane.
-
-    Args:
-        recording: The recording that this is a part of.
-    """
+    """Writes copies into the trace plane. ``recording``: the recording that this is a part of."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording

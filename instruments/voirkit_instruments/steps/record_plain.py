@@ -211,11 +211,8 @@ class HotPath:
         return collection
 
     def watched(self, method: Any, leave: Callable[..., None]) -> Watched:
-        """What stands in a class in place of a method written in C.
-
-        Args:
-            leave: Called with begin, object, result and device after it has returned another object.
-        """
+        """What stands in a class in place of a method written in C. ``leave``: called with begin, object, result and device after it has
+        returned another object."""
         return Watched(self, method, leave)
 
 

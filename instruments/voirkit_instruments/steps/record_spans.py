@@ -138,12 +138,8 @@ ANCHOR_NS = 1_000_000_000  # events tell milliseconds in 32 bits: after a second
 
 
 class HostClock:
-    """Where on the host's clock the events of one device happened.
-
-    Args:
-        anchor: An event that has just been put into a stream.
-        put_ns: When it was, by the host's clock.
-    """
+    """Where on the host's clock the events of one device happened. ``anchor``: an event that has just been put into a stream; ``put_ns``:
+    when it was, by the host's clock."""
 
     def __init__(self, anchor: Any, put_ns: int) -> None:
         self._anchor, self._at_ns, self._put_ns = anchor, put_ns, put_ns

@@ -66,12 +66,8 @@ _NO_COLLECTIVES = ("init_process_group", "new_group", "destroy_process_group")
 
 
 class TorchPatches:
-    """The patches of the steps instrument.
-
-    Args:
-        warn: Told, by its name, of a patch that does not fit.
-        events: Who else is told of what happens.
-    """
+    """The patches of the steps instrument. ``warn``: told, by its name, of a patch that does not fit; ``events``: who else is told of what
+    happens."""
 
     def __init__(self, recording: Recording, warn: Callable[[str], None], events: StepEvents) -> None:
         self.patches = FunctionPatches(lambda said: warn(f"steps: {said}"))
@@ -93,12 +89,8 @@ class TorchPatches:
         self, most: int, calls: tuple[Any, Any], passed: tuple[str, ...] = (), value: bool = False, phase: str = "", event: str = "",
         leave_with: tuple[str, ...] | None = None,
     ) -> Around:  # fmt: skip
-        """What stands around a function; arguments that are not here are those of ``Around``.
-
-        Args:
-            calls: What is called before and after the function.
-            event: Which of ``StepEvents`` it is.
-        """
+        """What stands around a function; arguments that are not here are those of ``Around``. ``calls``: what is called before and after
+        the function; ``event``: which of ``StepEvents`` it is."""
         if event:
             calls = self._events.around(event, self.recording.hot.here, *calls)
         if phase:

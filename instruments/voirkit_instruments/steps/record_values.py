@@ -67,11 +67,7 @@ at_fork("instruments", in_child=_off_in_child)
 
 
 class TrainingValues:
-    """Gives what the recorder sees, in one run.
-
-    Args:
-        ov: The overseer.
-    """
+    """Gives what the recorder sees, in one run. ``ov``: the overseer."""
 
     def __init__(self, ov: Overseer) -> None:
         self._ov = ov
@@ -88,12 +84,8 @@ class TrainingValues:
         _every.add(self)
 
     def start(self, torch: ModuleType, losses: Losses, listened: bool) -> None:
-        """torch has been imported, and the steps instrument has not changed it yet.
-
-        Args:
-            losses: Takes every loss, for the summary.
-            listened: Whether somebody may listen to given values.
-        """
+        """torch has been imported, and the steps instrument has not changed it yet. ``losses``: takes every loss, for the summary;
+        ``listened``: whether somebody may listen to given values."""
         self._losses = losses
         self._events = events = self._ov.shared(StepEvents)
         self._read = ScalarReader(torch).read

@@ -83,11 +83,7 @@ def _document(run: Run, folder: str, stem: str, record: Mapping[str, Any]) -> di
 
 
 def read_strace(path: str, context: TraceContext | None = None) -> dict[str, Any]:
-    """The figures of a log.
-
-    Raises:
-        SyscallLogError: It is not there, or no log of strace.
-    """
+    """The figures of a log. Raises SyscallLogError: it is not there, or no log of strace."""
     log = StraceLog()
     try:
         with open(path, "rb") as raw, TextIOWrapper(raw, encoding="latin-1", newline="\n") as lines:  # strace escapes all that is not ASCII

@@ -157,11 +157,7 @@ class ProcessTree:
         return self.threads.get(tid) or self._add_process(tid, "child" if self.threads else "main", {}).main
 
     def add_created(self, creator: Thread, tid: int, is_thread: bool) -> Thread:
-        """A thread has created another one.
-
-        Args:
-            is_thread: Whether it is a thread of the same process.
-        """
+        """A thread has created another one. ``is_thread``: whether it is a thread of the same process."""
         thread = self.threads.get(tid)
         if thread is not None:  # it is known already, though perhaps not whose it is
             if is_thread:
@@ -173,11 +169,8 @@ class ProcessTree:
         return self._add_process(tid, "child", dict(creator.process.files)).main
 
     def end_thread(self, tid: int) -> Process | None:
-        """A thread has ended; its number may be another's from now on. The first thread of a process stays as long as any does.
-
-        Returns:
-            Its process, if that has ended with it.
-        """
+        """A thread has ended; its number may be another's from now on. The first thread of a process stays as long as any does. Returns its
+        process, if that has ended with it."""
         thread = self.threads.get(tid)
         if thread is None:
             return None

@@ -160,12 +160,8 @@ class FileTotals:
         self.files, self.folders = PathTotals(), PathTotals()
 
     def add(self, path: str, name: str, result: int) -> None:
-        """Add a call that succeeded, about a path.
-
-        Args:
-            name: Of the call: one of ``OPENS`` or ``TRANSFERS``.
-            result: Bytes, of a transfer.
-        """
+        """Add a call that succeeded, about a path. ``name``: of the call: one of ``OPENS`` or ``TRANSFERS``; ``result``: bytes, of a
+        transfer."""
         column = 0 if name in OPENS else 1 if name in READS else 2 if name in WRITES or name in COPIES else None
         if column is None or not path:
             return
@@ -218,12 +214,8 @@ class OverTime:
             self._spread(self._phases.setdefault(phase, {}), began, ended - began, first, last)
 
     def add_document(self, document: Mapping[str, Any], phase_weight: float) -> None:
-        """Add the bins of another log with the same origin.
-
-        Args:
-            document: As ``document`` returns it.
-            phase_weight: By what the time in its phases is multiplied.
-        """
+        """Add the bins of another log with the same origin. ``document``: as ``document`` returns it; ``phase_weight``: by what the time in
+        its phases is multiplied."""
         bin_s = document["bin_s"]
         weights = ((self._calls, "calls", 1), (self._seconds, "seconds", 1), (self._phases, "phases", bin_s * phase_weight))
         n = max((len(values) for key in ("calls", "phases") for values in document[key].values()), default=0)

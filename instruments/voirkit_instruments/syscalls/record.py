@@ -58,11 +58,7 @@ _KERNEL_TRUSTED = {"calls, errors, bytes": "exact", "seconds": "the kernel's own
 
 
 def tracefs() -> str:
-    """Where the kernel's tracing is.
-
-    Raises:
-        CannotAttach: With what to do.
-    """
+    """Where the kernel's tracing is. Raises CannotAttach: with what to do."""
     if os.geteuid():
         raise CannotAttach("only root may have the kernel trace.")
     if not has_proc():
@@ -192,12 +188,7 @@ _COUNTED = "Only counters are taken: bytes and calls that read and write, by pha
 
 
 class Tracer:
-    """What traces this process.
-
-    Args:
-        mode: ``counts``, ``full``, ``files`` or ``counters``.
-        tool: The only one to be taken, or None.
-    """
+    """What traces this process. ``mode``: ``counts``, ``full``, ``files`` or ``counters``; ``tool``: the only one to be taken, or None."""
 
     def __init__(self, mode: str, tool: str | None, warn: Callable[[str], None]) -> None:
         self._mode, self._tool, self._warn = mode, tool, warn

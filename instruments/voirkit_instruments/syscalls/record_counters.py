@@ -52,11 +52,7 @@ def _phase_offset(phase: str) -> int:
 
 
 def read_counts(path: str) -> tuple[int, dict[str, dict[str, int]]]:
-    """Which worker a process was (-1: none), and what it counted in each phase.
-
-    Raises:
-        OSError, ValueError: It cannot be read.
-    """
+    """Which worker a process was (-1: none), and what it counted in each phase. Raises OSError, ValueError: it cannot be read."""
     with open(path, "rb") as file:
         numbers = memoryview(file.read()).cast("q")
     if len(numbers) != _NUMBERS:
@@ -77,11 +73,7 @@ def count_files(folder: str, stem: str) -> list[str]:
 
 
 class Counters:
-    """The counters of this process and of those that it forks.
-
-    Args:
-        stem: The path of the files, without their ending.
-    """
+    """The counters of this process and of those that it forks. ``stem``: the path of the files, without their ending."""
 
     def __init__(self, stem: str) -> None:
         self._stem = stem

@@ -152,11 +152,7 @@ def _as_own(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def watch_recorder() -> Callable[[], None]:
-    """Have what voirkit's recorder does with files be a phase of its own; seldom, and in any thread.
-
-    Returns:
-        What undoes it.
-    """
+    """Have what voirkit's recorder does with files be a phase of its own; seldom, and in any thread. Returns what undoes it."""
     from voirkit.trace import recorder
     from voirkit.trace.recording import Recording
 

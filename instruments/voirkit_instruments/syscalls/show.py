@@ -303,10 +303,7 @@ def cost_line(tool: str, cost: Mapping[str, Any]) -> str:
 
 def whole_log(document: Document, path: str, most: int) -> Section:
     """Everything of a log: a table for each kind of thread and phase, the most frequent calls, then files and what is to be known.
-
-    Args:
-        most: Calls of each phase that are shown.
-    """
+    ``most``: calls of each phase that are shown."""
     heads = ("thread", Column("phase", left=True), Column("syscall", left=True, cut=True), "calls", "errors", "time", "a call", "bytes",
              Column("waits", left=True))  # fmt: skip
     rows: list[Sequence[AnyCell]] = []
@@ -396,11 +393,7 @@ def _letter(phases: Mapping[str, Sequence[float]], column: int) -> str:
 
 
 def two_logs(rows: Sequence[Difference], documents: Mapping[str, Document], most: int) -> Section:
-    """What two logs differ in: ``+`` is more in the second, ``-`` less.
-
-    Args:
-        rows: Of ``analyse.difference``.
-    """
+    """What two logs differ in: ``+`` is more in the second, ``-`` less. ``rows``: of ``analyse.difference``."""
     numbers = ("A", "B", "B - A", "errors", "time", "bytes")
     heads = (Column("phase", left=True), Column("syscall", left=True, cut=True), *numbers, Column("", left=True))
     changed = [row for row in rows if row.more_calls or row.more_errors or row.bytes[0] != row.bytes[1]]

@@ -58,12 +58,7 @@ class Events:
     """
 
     def __init__(self, path: str) -> None:
-        """Read a file; ``path`` may end in ``.gz``.
-
-        Raises:
-            OSError: It cannot be read.
-            ValueError: It is no such trace, or torn.
-        """
+        """Read a file; ``path`` may end in ``.gz``. Raises OSError: it cannot be read; ValueError: it is no such trace, or torn."""
         columns = {key: array("q") for key in ("category", "name", "tid", "device", "linked", "bytes")}
         times = {key: array("d") for key in ("ts", "dur")}
         names: dict[str, int] = {}
@@ -243,11 +238,8 @@ class AttributedEvents:
 
 
 class PhasesOfThread:
-    """The phases of the training thread, as they were recorded.
-
-    Args:
-        chosen: Indices of those of the thread, ascending by start, outer before inner.
-    """
+    """The phases of the training thread, as they were recorded. ``chosen``: indices of those of the thread, ascending by start, outer
+    before inner."""
 
     def __init__(self, records: Records, chosen: Array) -> None:
         meaning = meanings(records.names)[records.name[chosen]]

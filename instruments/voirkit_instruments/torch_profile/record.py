@@ -65,11 +65,7 @@ DEFAULT = Window(5, 0, 3)
 
 
 def parse_window(text: str) -> Window:
-    """What the option says.
-
-    Raises:
-        ValueError: It has another form, or records no step.
-    """
+    """What the option says. Raises ValueError: it has another form, or records no step."""
     parts = text.split(":")
     if not 3 <= len(parts) <= 4 or not all(part.isascii() and part.isdigit() and int(part) <= 1_000_000_000 for part in parts):
         raise ValueError(f"{text!r} is no window of steps; {_FORM}.")

@@ -37,11 +37,7 @@ _ENDINGS = ("_disable_profiler", "_disable_profiler_legacy")
 
 
 class Recorded:
-    """What is recorded of one process.
-
-    Args:
-        most_bytes: What torch's files may take in all.
-    """
+    """What is recorded of one process. ``most_bytes``: what torch's files may take in all."""
 
     def __init__(self, torch: ModuleType, run_dir: str, window: Window, memory: bool, most_bytes: int, warn: Callable[[str], None]) -> None:
         self._window, self._left_bytes, self._warn = window, most_bytes, warn
@@ -271,11 +267,7 @@ class Kineto:
         self.marks: list[tuple[int, int]] = []  # for each mark of this recording, the clock before and after it, nanoseconds
 
     def start(self) -> None:
-        """Record from now on, in this thread.
-
-        Raises:
-            RuntimeError: torch refuses.
-        """
+        """Record from now on, in this thread. Raises RuntimeError: torch refuses."""
         activities = {self._activity.CPU}
         cuda = self._torch.cuda
         if cuda.is_initialized() and self._activity.CUDA in self._torch._C._autograd._supported_activities():
@@ -305,14 +297,7 @@ class Kineto:
         self.marks.append((before, after))
 
     def stop(self) -> Any:
-        """Record no more.
-
-        Returns:
-            What was recorded, which has ``save(path)``.
-
-        Raises:
-            RuntimeError: It was not this thread that began.
-        """
+        """Record no more. Returns what was recorded, which has ``save(path)``. Raises RuntimeError: it was not this thread that began."""
         for _ in range(_MARKS_EACH):
             self.mark()
         cuda = self._torch.cuda

@@ -32,12 +32,8 @@ _FLAGS = "voirkit --calls --parameters SCRIPT"
 
 
 def write(run: Run, selection: Selection, target: str) -> list[str]:
-    """Write a file for each process into a folder.
-
-    Raises:
-        CommandLineError: The run has no such steps or ranks.
-        VoirkitError: The run has no record of calls; or one stream is asked for.
-    """
+    """Write a file for each process into a folder. Raises CommandLineError: the run has no such steps or ranks; VoirkitError: the run has
+    no record of calls; or one stream is asked for."""
     if target == STDOUT:
         raise VoirkitError("it is a folder of files.", where="--format traincheck -o -", next="Give a folder's name with -o.")
     export = _Export(run, selection)

@@ -468,11 +468,7 @@ class Spelled(NamedTuple):
 
 
 class Spelling:
-    """How the calls of a run are spelled.
-
-    Args:
-        calls: Each (category, name, arguments as JSON or None) of its calls.
-    """
+    """How the calls of a run are spelled. ``calls``: each (category, name, arguments as JSON or None) of its calls."""
 
     def __init__(self, calls: Iterable[tuple[str, str, str | None]]) -> None:
         self._spelled: dict[tuple[str, str, str | None], Spelled] = {}

@@ -128,11 +128,7 @@ def _without_probes(ov: Overseer) -> dict[str, Any]:
 
 def readings_of_steps(run_dir: str | None, losses: int) -> dict[str, Any]:
     """By reading: the median of a rate (items/s, of the last steps), how often something came, a model's class; None if it is not known.
-
-    Args:
-        run_dir: Where this process has recorded, or None.
-        losses: How many losses ``backward`` was called on.
-    """
+    ``run_dir``: where this process has recorded, or None; ``losses``: how many losses ``backward`` was called on."""
     found: dict[str, Any] = dict.fromkeys(NAMES)
     if run_dir is None or RECORDER not in sys.modules:  # nothing was recorded
         return found

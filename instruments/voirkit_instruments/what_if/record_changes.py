@@ -36,11 +36,8 @@ class Change(Protocol):
     exact: bool  # whether the results must be bit-equal; else within rounding (``analyse.Results``)
 
     def __init__(self, argument: str | None) -> None:
-        """Take the text behind ``=``; None if there is none, as always if the change takes none.
-
-        Raises:
-            ValueError: It is wrong; the message says what would be right.
-        """
+        """Take the text behind ``=``; None if there is none, as always if the change takes none. Raises ValueError: it is wrong; the
+        message says what would be right."""
 
     def ceiling(self, summary: Mapping[str, Any]) -> Ceiling:
         """What could be won at most.
@@ -102,12 +99,8 @@ LIST = "list"  # asks what there is
 
 
 def parse_change(text: str) -> tuple[str, str | None]:
-    """``NAME`` or ``NAME=ARG`` as (name, argument).
-
-    Raises:
-        CommandLineError: There is no such change, or none any more, or its argument is wrong.
-        SystemExit: ``list`` has printed what there is.
-    """
+    """``NAME`` or ``NAME=ARG`` as (name, argument). Raises CommandLineError: there is no such change, or none any more, or its argument is
+    wrong; SystemExit: ``list`` has printed what there is."""
     if text == LIST:
         print("\n".join(lines()))
         raise SystemExit(0)
@@ -128,11 +121,7 @@ def parse_change(text: str) -> tuple[str, str | None]:
 
 
 def make_change(name: str, argument: str | None) -> Change:
-    """Make a change.
-
-    Raises:
-        ValueError: Its argument is wrong.
-    """
+    """Make a change. Raises ValueError: its argument is wrong."""
     from importlib import import_module
 
     if argument is not None and not CHANGES[name].argument:

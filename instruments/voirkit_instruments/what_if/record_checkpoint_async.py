@@ -102,11 +102,8 @@ class CheckpointAsync:
         self._off = ""
 
     def _open(self, name: Any, options: Sequence[Callable[[], Any]]) -> RecordBuffer | None:
-        """Open the file as torch would, but truncate it in the thread: to free 100 MB takes 60 ms.
-
-        Returns:
-            What keeps the records; None if torch is to open it by itself, and to report what is wrong with it.
-        """
+        """Open the file as torch would, but truncate it in the thread: to free 100 MB takes 60 ms. Returns what keeps the records; None if
+        torch is to open it by itself, and to report what is wrong with it."""
         import torch
 
         why = self._why_synchronous(name)
@@ -175,11 +172,7 @@ class CheckpointAsync:
         return None
 
     def end(self) -> None:
-        """Wait for what is being written.
-
-        Raises:
-            Exception: What writing failed with, if the program has not met it.
-        """
+        """Wait for what is being written. Raises Exception: what writing failed with, if the program has not met it."""
         self._patches = None
         if os.getpid() == self._pid:
             self._saves.wait()
@@ -286,11 +279,8 @@ class RecordBuffer:
             self._spare.clear()
 
     def flush(self, writer: Any) -> None:
-        """Write what is kept, and give its memory back piece by piece.
-
-        Raises:
-            RuntimeError: As the writer raises it (disk full); what is left is never written then.
-        """
+        """Write what is kept, and give its memory back piece by piece. Raises RuntimeError: as the writer raises it (disk full); what is
+        left is never written then."""
         records, self._records = self._records[::-1], []
         while records:
             method, args, copy = records.pop()

@@ -149,12 +149,8 @@ class ReadAhead:
 
 
 class WatchedQueue:
-    """A worker's queue of indices, which reports those that wait in it. Gives the same in the same order.
-
-    Args:
-        queue: A queue of multiprocessing, read by this process alone.
-        on_waiting: Called with the indices of each batch that waits.
-    """
+    """A worker's queue of indices, which reports those that wait in it. Gives the same in the same order. ``queue``: a queue of
+    multiprocessing, read by this process alone; ``on_waiting``: called with the indices of each batch that waits."""
 
     def __init__(self, queue: Any, on_waiting: Callable[[Any], None]) -> None:
         self._queue, self._on_waiting = queue, on_waiting
@@ -304,11 +300,8 @@ class SampleFiles:
                 os.close(file)
 
     def end(self) -> dict[str, Any]:
-        """Learn no more.
-
-        Returns:
-            How many files were asked for (``touched``), for how many ``batches``, and how many samples are known (``learned``).
-        """
+        """Learn no more. Returns how many files were asked for (``touched``), for how many ``batches``, and how many samples are known
+        (``learned``)."""
         self._on = False
         lines: list[bytes] = []
         with suppress(FileNotFoundError), open(self._shared, "rb") as file:

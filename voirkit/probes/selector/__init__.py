@@ -279,14 +279,8 @@ def wrong(selector: str, where: str, what: str, next: str = "", position: int | 
 
 
 def read_tree(selector: str, where: str) -> Any:
-    """Parse a selector.
-
-    Returns:
-        A ``Call``, or an ``Element`` for a name that stands alone, of ptera.selector (1.4.1).
-
-    Raises:
-        SelectorError: It has not the form of a selector.
-    """
+    """Parse a selector. Returns a ``Call``, or an ``Element`` for a name that stands alone, of ptera.selector (1.4.1). Raises
+    SelectorError: it has not the form of a selector."""
     if not isinstance(selector, str):
         raise SelectorError(f"a selector is a string, not an object of type {type(selector).__name__}.", where=where)
     if not selector.strip():
@@ -306,11 +300,8 @@ def read_tree(selector: str, where: str) -> Any:
 
 
 def check_form(selector: str, where: str) -> None:
-    """Go through the words from left to right: names where names belong, operators between them, brackets in pairs.
-
-    Raises:
-        SelectorError: With the place of the first fault.
-    """
+    """Go through the words from left to right: names where names belong, operators between them, brackets in pairs. Raises SelectorError:
+    with the place of the first fault."""
     tokens = _tokens(selector)
     _check_parentheses(tokens, selector, where)
     wants_name, last = True, ""

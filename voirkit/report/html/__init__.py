@@ -254,11 +254,8 @@ def with_file(words: Sequence[str]) -> list[str]:
 
 
 def may_write(target: str) -> str:
-    """Where a page may be written: that file, or ``report.html`` in that folder.
-
-    Raises:
-        CommandLineError: Something is there that voirkit did not make.
-    """
+    """Where a page may be written: that file, or ``report.html`` in that folder. Raises CommandLineError: something is there that voirkit
+    did not make."""
     if target in STDOUT_NAMES:
         if sys.stdout is None:
             raise VoirkitError("it is closed.", where="stdout")
@@ -282,11 +279,7 @@ def _is_own(path: str) -> bool:
 
 
 def write(page: str, target: str) -> None:
-    """Write a page to where ``may_write`` said that it may go.
-
-    Raises:
-        VoirkitError: It cannot be written.
-    """
+    """Write a page to where ``may_write`` said that it may go. Raises VoirkitError: it cannot be written."""
     try:
         folder = os.path.dirname(target)
         if target != STDOUT and folder:
