@@ -36,11 +36,8 @@ class Nesting(Generic[T]):
         self._lanes: list[list[tuple[int, int, T]]] = [[]]
 
     def ended(self, now_ns: int | None = None) -> Iterator[tuple[int, int, T]]:
-        """Take out the spans that are over at this moment (all of them, with None).
-
-        Yields:
-            (end_ns, lane, span); within a lane in the order in which they end.
-        """
+        """Take out the spans that are over at this moment (all of them, with None). Yields (end_ns, lane, span); within a lane in the order
+        in which they end."""
         for number, lane in enumerate(self._lanes):
             while lane and (now_ns is None or lane[-1][1] <= now_ns):
                 _, end_ns, what = lane.pop()
@@ -66,14 +63,8 @@ class Nesting(Generic[T]):
 
 
 def overlapping(spans: Iterable[tuple[H, int, int]]) -> Iterator[tuple[H, int, int, int]]:
-    """The spans that do not lie in lane 0 of their thread; the same lanes as those of ``Nesting``, for many spans at once.
-
-    Args:
-        spans: (thread, start, end), in any unit, in the order that ``Nesting`` asks for.
-
-    Yields:
-        (thread, start, end, lane), the lane from 1.
-    """
+    """The spans that do not lie in lane 0 of their thread; the same lanes as those of ``Nesting``, for many spans at once. ``spans``:
+    (thread, start, end), in any unit, in the order that ``Nesting`` asks for. Yields (thread, start, end, lane), the lane from 1."""
     threads: dict[H, list[list[int]]] = {}
     for thread, start, end in spans:
         lanes = threads.get(thread)

@@ -35,13 +35,7 @@ Receive = Callable[[int, int, Any], None]  # process id, probe, data
 
 
 class _Child:
-    """A process that sends.
-
-    Attributes:
-        pid: Its id.
-        fd: Its pipe.
-        page: The page with its counts.
-    """
+    """A process that sends. ``pid``: its id; ``fd``: its pipe; ``page``: the page with its counts."""
 
     def __init__(self, pid: int, fd: int, page: int) -> None:
         self.pid, self.fd, self.page = pid, fd, page
