@@ -56,21 +56,14 @@ class Estimate(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Runs beside others.
+    """Runs beside others."""
 
-    Attributes:
-        ratio: Second over first.
-        low, high: Where the true ratio is.
-        first, second: The interval of each side's figure.
-        measured: Whether it was measured how much runs differ; else it was assumed.
-    """
-
-    ratio: float
+    ratio: float  # second over first. low, high: Where the true ratio is. first, second: The interval of each side's figure.
     low: float
     high: float
     first: tuple[float, float]
     second: tuple[float, float]
-    measured: bool
+    measured: bool  # whether it was measured how much runs differ; else it was assumed
 
     @property
     def significant(self) -> bool:
@@ -247,22 +240,14 @@ WIN, LOSS, NONE = "win", "loss", "no difference found"
 
 
 class Judgement(NamedTuple):
-    """What pairs tell.
+    """What pairs tell."""
 
-    Attributes:
-        median: Of the ratios, changed over plain.
-        low, high: Where the true median is.
-        spread: By what part of it two successive plain runs differ: the median of that; 0 with one.
-        verdict: ``win``, ``loss``, ``no difference found``; None of fewer than 5 pairs.
-        because: Why not, where a difference might be expected.
-    """
-
-    median: float
+    median: float  # of the ratios, changed over plain. low, high: Where the true median is.
     low: float
     high: float
-    spread: float
-    verdict: str | None
-    because: str = ""
+    spread: float  # by what part of it two successive plain runs differ: the median of that; 0 with one
+    verdict: str | None  # ``win``, ``loss``, ``no difference found``; None of fewer than 5 pairs
+    because: str = ""  # why not, where a difference might be expected
 
 
 def judge_pairs(pairs: Sequence[tuple[float, float]], ceiling: float | None = None) -> Judgement:

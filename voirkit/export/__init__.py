@@ -25,17 +25,14 @@ class Format(NamedTuple):
     """A format: an object of this class (``module:OBJECT``), or a module that has the same names.
 
     Attributes:
-        NAME: What ``--format`` calls it.
-        SUFFIX: Of the file that it writes; "" if it writes a folder of files.
-        IS_TEXT: Whether a terminal can show it.
         write: Writes the selected part of an opened run to a target: the path of the file, or, without a ``SUFFIX``, of a folder that is
             there; ``-`` is the standard output. Returns the files that were written. Raises VoirkitError, with a next step, if something
             is missing (a package, say), and OSError if the disk is full, for instance.
     """
 
-    NAME: str
-    SUFFIX: str
-    IS_TEXT: bool
+    NAME: str  # what ``--format`` calls it
+    SUFFIX: str  # of the file that it writes; "" if it writes a folder of files
+    IS_TEXT: bool  # whether a terminal can show it
     write: Callable[[Run, Selection, str], list[str]]
 
 

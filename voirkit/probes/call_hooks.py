@@ -192,16 +192,8 @@ def _classes_made_with(init: FunctionType) -> Iterator[type]:
 
 
 class Layer:
-    """The code with calls that stands over a function's own, while it is on (python 3.11).
-
-    Attributes:
-        base: What it stands over.
-        made: The code with calls.
-        is_on: Whether it is in place.
-        kept: Whether it is to stay as it is.
-        owners: Whose it is.
-        users: Those of them that are on.
-    """
+    """The code with calls that stands over a function's own, while it is on (python 3.11). ``is_on``: whether it is in place; ``kept``:
+    whether it is to stay as it is."""
 
     __slots__ = ("_function", "_way", "base", "is_on", "kept", "made", "owners", "users")
 
@@ -211,11 +203,11 @@ class Layer:
         rest, named = bool(code.co_flags & VARARGS), bool(code.co_flags & VARKEYWORDS)
         self._way = ways.way(function, names, code.co_argcount, code.co_kwonlyargcount, rest, named)
         self._function = weakref.ref(function, weave.forgetter(weave.overlays, key))
-        self.owners: set[CallHooks] = set()
-        self.users: set[CallHooks] = set()
+        self.owners: set[CallHooks] = set()  # whose it is
+        self.users: set[CallHooks] = set()  # those of them that are on
         self.is_on = self.kept = False
-        self.base = code
-        self.made = self._with_hooks(code)
+        self.base = code  # what it stands over
+        self.made = self._with_hooks(code)  # the code with calls
         weave.overlays[key] = self
 
     def _with_hooks(self, code: CodeType) -> CodeType:

@@ -57,14 +57,13 @@ class Outlet:
         failed: A cell with the function that takes what it raised, and says whether that is for the program.
         count: A cell with the number of events.
         begin, end: Cells with what takes the begin and the end of a pair, if the begin needs no event; else with None.
-        drop: What then takes that a begin will have no end, or None.
     """
 
     def __init__(self, failed: Callable[[BaseException], None], complain: Callable[[Exception], None]) -> None:
         self.emit, self.count = CellType(off), CellType(0)
         self.failed, self.begin, self.end = CellType(self._failed), CellType(None), CellType(None)
         self._told, self.complain = failed, complain
-        self.drop: Callable[[Any], None] | None = None
+        self.drop: Callable[[Any], None] | None = None  # what then takes that a begin will have no end, or None
         self._slot = threading.local()
 
     def _failed(self, exc: BaseException) -> bool:

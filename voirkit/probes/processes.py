@@ -31,28 +31,23 @@ class Relayed:
     """What a probe has to do with other processes.
 
     Attributes:
-        key: Its number in this process.
         events: How many events came from children.
         dropped: How many events the children that have ended had to drop.
-        emit: In a forked child: what takes its events, instead of its subscribers.
-        overriding: The subscribers that replace values; they do so in forked children too.
         raised: What a subscriber raised on purpose for an event of another process; the first, since it ends the program.
-        late: The same, if it is to be raised when the probe ends.
         is_missed: Whether nobody listened when a process was started, so that it has no taps.
         is_over: Whether the probe has been switched off, so that its subscribers' exceptions are late.
         is_forgiven: Whether nothing is to be raised at the end, since the program has come there by an exception.
-        named: A name in a selector's condition that only this process, and its forks, know the meaning of; empty without any.
     """
 
     def __init__(self) -> None:
-        self.key = 0
+        self.key = 0  # its number in this process
         self.events = self.dropped = 0
-        self.emit: Callable[[Any], None] | None = None
-        self.overriding: list[Any] = []
+        self.emit: Callable[[Any], None] | None = None  # in a forked child: what takes its events, instead of its subscribers
+        self.overriding: list[Any] = []  # the subscribers that replace values; they do so in forked children too
         self.raised: BaseException | None = None
-        self.late: BaseException | None = None
+        self.late: BaseException | None = None  # the same, if it is to be raised when the probe ends
         self.is_missed = self.is_over = self.is_forgiven = False
-        self.named = ""
+        self.named = ""  # a name in a selector's condition that only this process, and its forks, know the meaning of; empty without any
 
 
 _numbers = count(1)

@@ -27,10 +27,8 @@ class Site:
             ``receive``, ``loop``, ``endloop``.
         name: The variable, or the hash variable such as ``#loop_i``.
         tags: Names of the tags that the assignment has.
-        unset: Names that count as not set yet, whatever their variables hold.
         is_expression: The tap is called with the value, and returns it.
         loops: Names of the loops around it.
-        is_deep: It is in a comprehension, before python 3.12 code of its own, where the function's variables cannot be named.
         inner: Variables of the comprehensions around it.
     """
 
@@ -40,8 +38,8 @@ class Site:
         self, kind: str, name: str, unset: Iterable[str] = (), tags: frozenset[str] = frozenset(), is_expression: bool = False
     ) -> None:
         self.kind, self.name, self.tags, self.is_expression = kind, name, tags, is_expression
-        self.unset = frozenset(unset)
-        self.is_deep = False
+        self.unset = frozenset(unset)  # names that count as not set yet, whatever their variables hold
+        self.is_deep = False  # it is in a comprehension, before python 3.12 code of its own, where the function's variables cannot be named
         self.loops = self.inner = frozenset[str]()
 
     @property

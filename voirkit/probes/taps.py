@@ -333,9 +333,7 @@ class Record:
 
     Attributes:
         parent: The record of the call around it.
-        children: Of a total: the records within, one for each value of the focus.
         is_leaf: Whether it is that of one value of the focus.
-        caught: Element, names and values under each name of a capture.
         tested: The values of each element with a condition: another call's capture may have the same name.
         number: Tells the pairs of ``!`` and ``!!`` apart.
     """
@@ -344,9 +342,9 @@ class Record:
 
     def __init__(self, parent: Record | None, keeps: bool = False, is_leaf: bool = False) -> None:
         self.parent, self.is_leaf, self.number = parent, is_leaf, 0
-        self.caught: dict[str, Caught] = {}
+        self.caught: dict[str, Caught] = {}  # element, names and values under each name of a capture
         self.tested: dict[Element, list[Any]] = {}
-        self.children: list[Record] = []
+        self.children: list[Record] = []  # of a total: the records within, one for each value of the focus
         if keeps and parent is not None:
             parent.children.append(self)
 

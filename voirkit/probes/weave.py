@@ -60,7 +60,6 @@ class Origin:
     """Where code with taps comes from.
 
     Attributes:
-        code: A reference to it.
         old: The program's own code.
         wants: Whose taps are in it, and where.
         everyone: Identities of all whose taps were put in together with them.
@@ -69,7 +68,7 @@ class Origin:
     __slots__ = ("code", "everyone", "old", "wants")
 
     def __init__(self, code: CodeType, old: CodeType, wants: list[Want], everyone: frozenset[int]) -> None:
-        self.code = weakref.ref(code, forgetter(_origins, id(code)))
+        self.code = weakref.ref(code, forgetter(_origins, id(code)))  # a reference to it
         self.old, self.wants, self.everyone = old, wants, everyone
 
 

@@ -123,26 +123,16 @@ STEP: Place = ("steps", "time_s")
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of two sides.
+    """A figure of two sides. ``spreads``: p10 and p90 of each, where it has them and there is one run a side."""
 
-    Attributes:
-        name: As it is shown.
-        units: ``s``, ``share``, ``bytes``, ``items/s``, or empty for numbers.
-        first, second: Its value; None where it is not known.
-        place: Where it stands in a summary.
-        spreads: p10 and p90 of each, where it has them and there is one run a side.
-        better: ``higher``, ``lower``, or nothing where neither is.
-        difference: The ratio with its interval, where it is known how sure it is.
-    """
-
-    name: str
-    units: str
+    name: str  # as it is shown
+    units: str  # ``s``, ``share``, ``bytes``, ``items/s``, or empty for numbers. first, second: Its value; None where it is not known.
     first: float | None
     second: float | None
-    place: Place = ()
+    place: Place = ()  # where it stands in a summary
     spreads: tuple[tuple[float, float], tuple[float, float]] | None = None
-    better: str = ""
-    difference: Difference | None = None
+    better: str = ""  # ``higher``, ``lower``, or nothing where neither is
+    difference: Difference | None = None  # the ratio with its interval, where it is known how sure it is
 
     @property
     def ratio(self) -> float | None:

@@ -24,19 +24,13 @@ if TYPE_CHECKING:
 
 
 class Outcome:
-    """How the run of a program ended.
-
-    Attributes:
-        ended: ``normal``, ``exit``, ``exception`` or ``signal``.
-        script_exit_code: The script's own, as the shell sees it.
-        is_refused: Whether something wrong was found before the script started.
-        failures: Checks that failed.
-    """
+    """How the run of a program ended. ``ended``: ``normal``, ``exit``, ``exception`` or ``signal``; ``script_exit_code``: the script's own,
+    as the shell sees it."""
 
     def __init__(self) -> None:
         self.ended, self.script_exit_code = "exception", 1  # until it has come to its end
-        self.is_refused = False
-        self.failures: list[str] = []
+        self.is_refused = False  # whether something wrong was found before the script started
+        self.failures: list[str] = []  # checks that failed
 
     @property
     def exit_code(self) -> int:

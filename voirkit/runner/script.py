@@ -44,7 +44,6 @@ class Program:
         path: Absolute path of its source file, or None if it has none.
         argv: What ``sys.argv`` is while it runs.
         folder: What ``sys.path[0]`` is while it runs.
-        tree: Its syntax tree, or None if it has no source.
         source: Its source text's bytes, or None.
         begins, ends: Called right before what ``run`` runs, and right after, however it ends; an instrument may put a function here.
         defines: Called when functions and classes have been defined at the outermost level of what ``run`` runs, and something else
@@ -54,7 +53,7 @@ class Program:
     def __init__(self, name: str, path: str | None, argv: Sequence[str], folder: str) -> None:
         self.name, self.path, self.argv, self.folder = name, path, list(argv), folder
         self.source: bytes | None = None
-        self.tree: ast.Module | None = None
+        self.tree: ast.Module | None = None  # its syntax tree, or None if it has no source
         self.function: tuple[str, str] | None = None
         self._code: CodeType | None = None
         self._module: ModuleType | None = None

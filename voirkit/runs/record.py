@@ -229,20 +229,13 @@ def packages() -> dict[str, str]:
 
 class StandaloneRun:
     """This process's part in a run without the runner: a script annotates itself. Of several in a folder the first makes the manifest.
-
-    Attributes:
-        path: The run directory.
-        host: The host's name.
-        rank: The rank of this process.
-        world_size: Of how many.
-        leads: Whether this process made the manifest.
-    """
+    ``path``: the run directory; ``leads``: whether this process made the manifest."""
 
     def __init__(self, path: str, begun: dict[str, Any], leads: bool) -> None:
         self.path, self.leads, self._begun = path, leads, begun
-        self.host: str = begun["host"]
-        self.rank: int = begun["rank"]
-        self.world_size: int = begun["world_size"]
+        self.host: str = begun["host"]  # the host's name
+        self.rank: int = begun["rank"]  # the rank of this process
+        self.world_size: int = begun["world_size"]  # of how many
         self._start = time.perf_counter()
 
     def end(self, totals: Any) -> None:

@@ -207,8 +207,6 @@ class SegmentRecords:
         columns: Arrays of shape (n,): ``start_ns, duration_ns, value, name, args, process, tid``. ``name`` and ``process`` are indices.
         names: What records are of.
         owners: (rank, host, pid) of each process.
-        described: What is known of the processes.
-        warnings: What could not be read.
     """
 
     def __init__(self, run: str, now: Layout) -> None:
@@ -219,8 +217,8 @@ class SegmentRecords:
         self.owners = [(source.process.rank, _clean(source.process.host), source.process.pid) for source in pieces.sources]
         tallies: dict[int, dict[str, Tally]] = {}
         tally(piece, tallies)
-        self.described = [description(source, tallies.get(i)) for i, source in enumerate(pieces.sources)]
-        self.warnings = [*damage(run, pieces), *without_names(now.orphans)]
+        self.described = [description(source, tallies.get(i)) for i, source in enumerate(pieces.sources)]  # what is known of the processes
+        self.warnings = [*damage(run, pieces), *without_names(now.orphans)]  # what could not be read
 
     def of_names(self, chosen: Iterable[int]) -> Array:
         """Indices of the records that have one of some names."""

@@ -61,8 +61,6 @@ class Files:
     Attributes:
         stem: What the names of its files begin with, with the folder.
         names: The path of its ``.names``.
-        complete: Whether all that was interned before is in it.
-        resolved: The arguments from before there was a file that have got their line since.
     """
 
     def __init__(self, folder: str, host: str, rank: int, world_size: int = 1) -> None:
@@ -77,8 +75,8 @@ class Files:
             except FileExistsError:  # of a process that had the same id, or of this one before it was replaced by exec
                 pass
         self._numbers = count()
-        self.complete = False
-        self.resolved: set[int] = set()
+        self.complete = False  # whether all that was interned before is in it
+        self.resolved: set[int] = set()  # the arguments from before there was a file that have got their line since
         self._dropped: list[Any] = []
         perf, wall = time.perf_counter_ns(), time.time_ns()
         argv = [text_of(word)[:1000] for word in getattr(sys, "argv", [])[:100]]
@@ -159,21 +157,15 @@ def _process_name(argv: list[str]) -> str:
 
 
 class Segment:
-    """A segment of this process.
-
-    Attributes:
-        path: Its absolute path.
-        size: How many of its bytes are reserved.
-        window: How large the next window should be.
-    """
+    """A segment of this process. ``path``: its absolute path."""
 
     __slots__ = ("_file", "number", "path", "size", "window")
 
     def __init__(self, path: str, number: int) -> None:
         self.path, self.number = path, number
-        self.size = 0
+        self.size = 0  # how many of its bytes are reserved
         self._file: tuple[int, int] | None = None
-        self.window = layout.GRANULE
+        self.window = layout.GRANULE  # how large the next window should be
 
     def grow(self, size: int, make_window: Callable[[int, int, int], Any]) -> tuple[Any, int]:
         """Reserve and map the next window.

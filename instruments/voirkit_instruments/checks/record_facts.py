@@ -46,7 +46,6 @@ class Facts:
     Attributes:
         here: What each thread is inside of (one of the levels above).
         span: The recorder's, for facts that last; its first argument is ``name(...)``.
-        cost: What inspecting for facts takes.
         after_look: Called when an optimizer is looked at: its number, how many steps it has done, where, and what it holds.
     """
 
@@ -55,7 +54,7 @@ class Facts:
         self.recorder, self.span = recorder, recorder.span
         self.here = type("ThreadState", (ThreadState,), {})()  # a class of its own: what it says of all threads is for this one alone
         self.after_look: list[Callable[[int, int, str | None, list[Any]], None]] = []
-        self.cost = ProbeCost(recorder)
+        self.cost = ProbeCost(recorder)  # what inspecting for facts takes
         self._warn = warn
         self._pid = os.getpid()
         self._failed: set[str] = set()

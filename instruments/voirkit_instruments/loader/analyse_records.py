@@ -67,7 +67,6 @@ class LoaderRecords:
         parents: The process that started one, by its id, as far as it is known.
         iterated: What is known of loaders whose iterators the steps instrument has seen: (pid, loader) to ``dataset, batch_size`` ...
         readers: What reads samples, such as ``Pictures.__getitem__``, by index; empty where that is not recorded.
-        reader: By set of arguments, an index into ``readers``.
         reads_batches: By set of arguments, whether what reads gives all samples of a batch at once.
         fetched: What the steps instrument has counted: (pid, loader) to (items, batches that they are of, batches).
     """
@@ -80,7 +79,7 @@ class LoaderRecords:
         self.iterated = self._iterated(rank)
         sources = [str(arguments.get("source", "")) for arguments in self.arguments]
         self.readers = sorted(set(sources))
-        self.reader = np.array([self.readers.index(name) for name in sources], np.int64)
+        self.reader = np.array([self.readers.index(name) for name in sources], np.int64)  # by set of arguments, an index into ``readers``
         self.reads_batches = np.array([arguments.get("whole") is True for arguments in self.arguments], bool)
         self.fetched = self._fetched(rank)
 

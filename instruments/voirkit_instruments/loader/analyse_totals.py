@@ -303,12 +303,6 @@ class LoaderTotals:
     """One loader of one rank, or of several ranks, added up.
 
     Attributes:
-        loader: Its number; with ``owner`` the same in every rank.
-        owner: Which of a rank's processes asks it: 0 for the one that asks most.
-        facts: What the steps instrument knows of it.
-        workers: How many it has.
-        ranks: Which ranks are in it.
-        operations: By (level, name, the operation in which it lies).
         times: Histograms of ``preprocess``, ``usual`` (the same without the first batch of each worker) and its ``cpu`` time, ``wait,
             delay, put, idle, pin``; ``pause``, from a batch to the next request; ``receive``, taking a batch that was there;
             ``turn``, from one request to the next where workers are at work.
@@ -316,30 +310,27 @@ class LoaderTotals:
             (``uncounted``); requests that raised (``failed``); batches that were there when they were requested (``ready``), and that
             arrived before one of a lower number (``out_of_order``).
         busy: By (rank, worker): its batches, nanoseconds of making, and of the epochs in which it was there.
-        epochs: In their order.
-        queue: Batches that were made and not consumed, over time; of one rank.
         costs: What a batch costs beside its making, its sum and number (shape (2,)) by name: ``send_ns, receive_ns, training_ns,
             making_ns`` of a processor's time, ``bytes``, ``tensors``.
         handover: What handing a batch over costs on the machine, as for ``analyse_prediction.handover_costs``; empty if not measured.
-        starts: Of each iterator with workers, the nanoseconds by which the wait for its first batch was longer than its making.
         slowest: Samples: (index, n, median, longest, the operation that takes most of it), times in nanoseconds.
     """
 
-    loader: int
-    owner: int
-    facts: Mapping[str, Any]
-    workers: int
-    ranks: list[int]
-    operations: dict[tuple[int, str, str], Operation]
+    loader: int  # its number; with ``owner`` the same in every rank
+    owner: int  # which of a rank's processes asks it: 0 for the one that asks most
+    facts: Mapping[str, Any]  # what the steps instrument knows of it
+    workers: int  # how many it has
+    ranks: list[int]  # which ranks are in it
+    operations: dict[tuple[int, str, str], Operation]  # by (level, name, the operation in which it lies)
     times: dict[str, Histogram]
     counts: Counter[str]
     busy: dict[tuple[int, int], tuple[int, float, float]]
-    epochs: list[Epoch]
-    queue: dict[str, Any] | None
+    epochs: list[Epoch]  # in their order
+    queue: dict[str, Any] | None  # batches that were made and not consumed, over time; of one rank
     slowest: list[tuple[int, int, float, float, str]]
     costs: dict[str, Array]
     handover: dict[str, float]
-    starts: list[float]
+    starts: list[float]  # of each iterator with workers, the nanoseconds by which the wait for its first batch was longer than its making
 
     def __add__(self, other: LoaderTotals) -> LoaderTotals:
         return replace(

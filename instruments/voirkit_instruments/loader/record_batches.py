@@ -37,36 +37,25 @@ class ThreadState(threading.local):
         batch: The loader's number of the batch that is being prepared.
         item: The index of the sample that is being read.
         args: Number of the arguments of records: loader, episode and worker.
-        episode: What they are of, while batches are prepared.
-        worker: Which worker this is.
-        making: The episode whose iterator this thread has made last; in a forked worker that is its own.
-        asked: The queue that this thread takes numbers of batches from.
-        given: The queue that a worker puts batches on.
-        sent: What was put on a worker's queue last.
-        owner: A weak reference to the iterator that this pinning thread belongs to.
         idle: Since when a worker waits for a number.
         worked: The processor's time that a worker had used when it had made its last batch; 0: it has made none.
-        collates: Whether samples are being put together.
-        dataset: The dataset whose sample is being read, innermost; None: none is.
-        batches_of: The dataset whose ``__getitems__`` runs.
         of: Number of the arguments of the sample's record: as ``args``, with what reads it.
-        sources: Numbers of such arguments by the dataset's class.
     """
 
     inside = OUTSIDE
     batch = item = UNKNOWN
     args = idle = of = worked = 0
-    collates = False
-    worker = MAIN
-    episode: Episode | None = None
-    making: Episode | None = None
-    asked: Any = None
-    given: Any = None
-    sent: Any = None
-    owner: Any = None
-    dataset: Any = None
-    batches_of: Any = None
-    sources: Any = None
+    collates = False  # whether samples are being put together
+    worker = MAIN  # which worker this is
+    episode: Episode | None = None  # what they are of, while batches are prepared
+    making: Episode | None = None  # the episode whose iterator this thread has made last; in a forked worker that is its own
+    asked: Any = None  # the queue that this thread takes numbers of batches from
+    given: Any = None  # the queue that a worker puts batches on
+    sent: Any = None  # what was put on a worker's queue last
+    owner: Any = None  # a weak reference to the iterator that this pinning thread belongs to
+    dataset: Any = None  # the dataset whose sample is being read, innermost; None: none is
+    batches_of: Any = None  # the dataset whose ``__getitems__`` runs
+    sources: Any = None  # numbers of such arguments by the dataset's class
 
     def __deepcopy__(self, memo: object) -> ThreadState:
         return self  # torch.compile copies the constants of code, of which it is one
@@ -82,7 +71,6 @@ class Recording:
 
     Attributes:
         here: Says where each thread is.
-        has_made: Whether an iterator over a loader has been made.
     """
 
     def __init__(self, recorder: Any, warn: Callable[[str], None], numbers: LoaderNumbers) -> None:
@@ -91,7 +79,7 @@ class Recording:
         self.numbers, self.warn = numbers, warn
         self._recorder = recorder
         self._failed: set[str] = set()
-        self.has_made = False
+        self.has_made = False  # whether an iterator over a loader has been made
 
     def name(self, category: str, name: str, value: str) -> int:
         """The number of a name, and what a record's own number is: ``batch`` or ``index``."""
@@ -151,27 +139,21 @@ class Episode:
     """One pass of an iterator over its loader, as the process that asks for batches keeps it.
 
     Attributes:
-        place: Its ``loader`` and ``episode``.
         source: What reads its samples, ``source``: class and method, and ``whole`` if a sample of theirs is a batch; empty if that is
             not known.
-        arguments: The numbers of its arguments with others, by those.
-        tasks: The indices of each batch that was queued and has not arrived.
         batches: How many were asked for, where no worker prepares them.
         worked: The processor's time that this process had used when the last batch had come; 0: none has.
-        arrived: The last batch that has arrived since one was asked for; None: none has.
-        lost: Whether the last request ended without a batch.
-        sources: By worker, the numbers of arguments that name the class of a dataset.
     """
 
     def __init__(self, loader: int, episode: int) -> None:
-        self.place: dict[str, Any] = {"loader": loader, "episode": episode}
+        self.place: dict[str, Any] = {"loader": loader, "episode": episode}  # its ``loader`` and ``episode``
         self.source: dict[str, Any] = {}
-        self.arguments: dict[Any, int] = {}
-        self.tasks: dict[int, Any] = {}
+        self.arguments: dict[Any, int] = {}  # the numbers of its arguments with others, by those
+        self.tasks: dict[int, Any] = {}  # the indices of each batch that was queued and has not arrived
         self.batches = self.worked = 0
-        self.arrived: int | None = None
-        self.lost = False
-        self.sources: dict[int, Sources] = {}
+        self.arrived: int | None = None  # the last batch that has arrived since one was asked for; None: none has
+        self.lost = False  # whether the last request ended without a batch
+        self.sources: dict[int, Sources] = {}  # by worker, the numbers of arguments that name the class of a dataset
 
 
 class SourceArguments(dict[type, int]):

@@ -121,10 +121,8 @@ class StackCounts:
         within_ns: Samples of the training process outside of this are voirkit's own.
 
     Attributes:
-        processes: By process what it is called, with the number of its samples.
         own: Samples that saw voirkit's own work.
         late: Samples that did not come in time.
-        clocks: Of py-spy, for each file.
     """
 
     def __init__(
@@ -134,9 +132,9 @@ class StackCounts:
         self._workers, self._within_ns = workers, within_ns
         self._phase_of_stack: dict[int, str] = {}
         self.counts: Counter[Row] = Counter()
-        self.processes: dict[int, Counter[str]] = {}
+        self.processes: dict[int, Counter[str]] = {}  # by process what it is called, with the number of its samples
         self.own = self.late = 0
-        self.clocks: list[Clock] = []
+        self.clocks: list[Clock] = []  # of py-spy, for each file
 
     def add_chunk(
         self, pid: int, threads: Sequence[Thread], began_ns: int, ready_ns: int, until_ns: int | None, last_seen: Mapping[int, int]

@@ -32,13 +32,12 @@ class Chunk:
 
     Attributes:
         ready_ns: When it said that it looks; 0 before.
-        image: What the process executes.
         until_ns: When that was the same last, if it is another by now: py-spy does not see what an exec puts in its place.
     """
 
     def __init__(self, command: list[str], file: str, pid: int) -> None:
         self.file, self.pid, self.ready_ns = file, pid, 0
-        self.image = _image(pid)
+        self.image = _image(pid)  # what the process executes
         self.began_ns = self._same_ns = time.perf_counter_ns()
         self.until_ns: int | None = None
         self.spy = subprocess.Popen(

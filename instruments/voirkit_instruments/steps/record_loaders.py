@@ -27,7 +27,6 @@ class Episode:
         place: What they are.
         began_ns: When it was made.
         before: How much had been trained and called by then.
-        over: Whether its end has been recorded.
         since_ns: When the next loop began, if this one evaluates and was not asked since: it may be held until long after its end.
     """
 
@@ -36,7 +35,7 @@ class Episode:
     def __init__(self, ref: Any, args: int, place: dict[str, Any], began_ns: int, before: tuple[int, int]) -> None:
         self.ref, self.args, self.place, self.began_ns, self.before = ref, args, place, began_ns, before
         self.pid = os.getpid()
-        self.over = False
+        self.over = False  # whether its end has been recorded
         self.since_ns: int | None = None
 
 

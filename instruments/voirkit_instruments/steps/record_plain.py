@@ -39,7 +39,6 @@ class HotPath:
 
     Attributes:
         here: Says what each thread is inside of.
-        device: Times on a GPU, once there is one.
         own_ns: What these functions took, each time that they were called.
         spans: How many records were made in that time.
         trained: How many walks through graphs and steps of optimizers there were.
@@ -49,7 +48,7 @@ class HotPath:
     def __init__(self, span: Callable[..., None], failed: Callable[[str, Exception], None]) -> None:
         self.here = type("ThreadState", (ThreadState,), {})()  # a class of its own: what it says of all threads is for this one alone
         self._span, self._failed = span, failed
-        self.device: Any = None
+        self.device: Any = None  # times on a GPU, once there is one
         self.own_ns = self.spans = self.trained = self.called = 0
 
     def everywhere(self, inside: int) -> None:

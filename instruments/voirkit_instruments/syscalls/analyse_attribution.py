@@ -42,16 +42,14 @@ class Process:
 
     Attributes:
         kind: ``main``, ``worker 3`` or ``child``.
-        rows: By kind of thread and phase, its calls.
-        seconds: How long its first thread has been in each phase, except the one that it is in.
         has_markers: Whether it has named a phase, or what it is.
         is_headless: Whether its first thread has ended, and others go on.
     """
 
     def __init__(self, pid: int, kind: str, files: dict[int, str]) -> None:
         self.pid, self.kind, self.files = pid, kind, files
-        self.rows: dict[tuple[str, str], Rows] = {}
-        self.seconds: dict[str, float] = {}
+        self.rows: dict[tuple[str, str], Rows] = {}  # by kind of thread and phase, its calls
+        self.seconds: dict[str, float] = {}  # how long its first thread has been in each phase, except the one that it is in
         self.has_markers = self.is_headless = False
         self.main = Thread(pid, self)
 
@@ -63,23 +61,15 @@ class Process:
 
 
 class Thread:
-    """A thread.
-
-    Attributes:
-        name: That the program has given it, if it has.
-        stack: The phases that it is in, outermost first, and when each began.
-        has_markers: Whether it has ever named a phase itself.
-        own_depth: How often voirkit has begun to work for itself in it and not ended.
-        since: Since when it is in its phase.
-        snapshot: At the beginning of a call that has not returned: its phase, and how long its process has been in each phase.
-    """
+    """A thread. ``name``: that the program has given it, if it has; ``snapshot``: at the beginning of a call that has not returned: its
+    phase, and how long its process has been in each phase."""
 
     def __init__(self, tid: int, process: Process, name: str = "") -> None:
         self.tid, self.process, self.name = tid, process, name
-        self.stack: list[tuple[str, float]] = []
-        self.has_markers = False
-        self.own_depth = 0
-        self.since = float("nan")
+        self.stack: list[tuple[str, float]] = []  # the phases that it is in, outermost first, and when each began
+        self.has_markers = False  # whether it has ever named a phase itself
+        self.own_depth = 0  # how often voirkit has begun to work for itself in it and not ended
+        self.since = float("nan")  # since when it is in its phase
         self.snapshot: tuple[str, dict[str, float]] | None = None
 
     def phase(self) -> str:
@@ -214,24 +204,18 @@ def add_rows(sums: Rows, rows: Mapping[str, Row]) -> None:
 
 
 class Attribution:
-    """The sums of a log.
-
-    Attributes:
-        times: By kind of thread and phase: how often it was entered, and how long it lasted in all.
-        operations: Rows by operation of the loaders.
-        own: Calls of voirkit itself and their seconds.
-        uring: Calls that hide others.
-    """
+    """The sums of a log. ``times``: by kind of thread and phase: how often it was entered, and how long it lasted in all; ``uring``: calls
+    that hide others."""
 
     def __init__(self, context: TraceContext | None = None) -> None:
         self._context = context = context or TraceContext()
         self.tree = ProcessTree(context.pid, context.threads, context.files)
         self._own_folder = None if context.own_folder is None else context.own_folder.rstrip("/") + "/"
         self.times: dict[tuple[str, str], list[float]] = {}
-        self.operations: dict[str, Rows] = {}
+        self.operations: dict[str, Rows] = {}  # rows by operation of the loaders
         self.files = FileTotals()
         self.over_time = OverTime(context.origin)
-        self.own = [0, 0.0]
+        self.own = [0, 0.0]  # calls of voirkit itself and their seconds
         self.markers = self.uring = self.calls = 0
         self._waiting: dict[int, list[Event]] = {}
         self._ended: dict[str, Process] = {}  # by kind, the process that has the rows of all that have ended

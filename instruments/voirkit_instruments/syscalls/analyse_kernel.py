@@ -32,17 +32,8 @@ class RingError(Exception):
 
 
 class KernelLog:
-    """What was traced of a run.
-
-    Args:
-        stem: The path of its files, without ``.ring.json``.
-
-    Attributes:
-        lost: Events for which the kernel had no room.
-
-    Raises:
-        RingError: They are not there, or not as they are known.
-    """
+    """What was traced of a run. ``stem``: the path of its files, without ``.ring.json``. Raises RingError: they are not there, or not as
+    they are known."""
 
     def __init__(self, stem: str) -> None:
         try:
@@ -51,7 +42,7 @@ class KernelLog:
         except (OSError, ValueError) as exc:
             raise RingError(f"{stem}.ring.json cannot be read: {exc}") from None
         self._stem = stem
-        self.lost = int(self._layout["lost"])
+        self.lost = int(self._layout["lost"])  # events for which the kernel had no room
         self._names = call_names(self._layout["machine"])
         if not self._names or self._layout["byteorder"] != "little":
             raise RingError(f"the system calls of {self._layout['machine']} are not known")

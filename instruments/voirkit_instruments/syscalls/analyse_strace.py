@@ -68,17 +68,15 @@ class StraceLog:
 
     Attributes:
         unread: How many were not understood. The tracer's own words (``strace: Process 7 attached``) are none of them.
-        examples: The first of those, with their numbers, as far as they can be shown.
         dated: Whether lines have times.
         timed: Whether calls have durations (``-T``).
-        last: The last time that was read; ``nan`` without any.
     """
 
     def __init__(self) -> None:
         self.lines = self.unread = self.signals = 0
-        self.examples: list[tuple[int, str]] = []
+        self.examples: list[tuple[int, str]] = []  # the first of those, with their numbers, as far as they can be shown
         self.torn = self.dated = self.timed = False
-        self.last = NAN
+        self.last = NAN  # the last time that was read; ``nan`` without any
         self._prefix: re.Pattern[str] | None = None
         self._time: Callable[[str], float] = float
         self._pending: dict[int, CallEntry] = {}

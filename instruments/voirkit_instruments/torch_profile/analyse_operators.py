@@ -48,13 +48,10 @@ class Events:
         category: One of ``OPERATOR``, ``ANNOTATION`` (what the program or torch calls a part of it), ``RUNTIME`` (calls that start
             work on a device), ``KERNEL`` (that work) and ``MEMORY``.
         name: Index into ``names``.
-        start_ns: Nanoseconds of the wall clock.
         tid: The thread; of a kernel its stream.
         device: Of kernels and memory, else -1.
         linked: What a kernel and the call that started it have in common; else -1.
         bytes: Of memory: allocated, negative if freed.
-        names: By index.
-        left_out: Events beyond ``MOST_EVENTS``.
     """
 
     def __init__(self, path: str) -> None:
@@ -62,7 +59,7 @@ class Events:
         columns = {key: array("q") for key in ("category", "name", "tid", "device", "linked", "bytes")}
         times = {key: array("d") for key in ("ts", "dur")}
         names: dict[str, int] = {}
-        self.left_out = 0
+        self.left_out = 0  # events beyond ``MOST_EVENTS``
         self._base_ns = 0
         for event in self._read(path):
             category = _CATEGORY.get(event.get("cat", ""))
@@ -83,9 +80,9 @@ class Events:
         plain: dict[str, Array] = {key: np.frombuffer(values, np.int64) for key, values in columns.items()}
         self.category, self.name, self.tid = plain["category"], plain["name"], plain["tid"]
         self.device, self.linked, self.bytes = plain["device"], plain["linked"], plain["bytes"]
-        self.start_ns: Array = _nanoseconds(times["ts"]) + self._base_ns
+        self.start_ns: Array = _nanoseconds(times["ts"]) + self._base_ns  # nanoseconds of the wall clock
         self.duration_ns: Array = _nanoseconds(times["dur"])
-        self.names = list(names)
+        self.names = list(names)  # by index
 
     def _read(self, path: str) -> Iterator[dict[str, Any]]:
         open_file: Any = gzip.open if path.endswith(".gz") else open
@@ -184,7 +181,6 @@ class AttributedEvents:
         evaluation: (start, end) of what is no training.
 
     Attributes:
-        phase: Index into ``NAMES``.
         parent: The operator, annotation or call that each lies in directly; of memory the one that took it, of a kernel the call that
             started it; -1 if there is none.
         self_ns: Time without what lies in it, and without other phases: LBFGS's step calls forward and backward. 0 of memory.
@@ -198,7 +194,7 @@ class AttributedEvents:
         self.self_ns = events.duration_ns.copy()
         on_host = np.flatnonzero(np.isin(events.category, (OPERATOR, ANNOTATION, RUNTIME)))
         memory = np.flatnonzero(events.category == MEMORY)
-        self.phase = phases.phase_at(start_ns, evaluation)
+        self.phase = phases.phase_at(start_ns, evaluation)  # index into ``NAMES``
         edges_ns = phases.edges_ns(evaluation)
         for tid in np.unique(events.tid[on_host]).tolist():
             own = on_host[events.tid[on_host] == tid]

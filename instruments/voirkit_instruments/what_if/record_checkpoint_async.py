@@ -208,7 +208,6 @@ class RecordBuffer:
     Attributes:
         bytes: Of the copies.
         copying_ns: What they took.
-        why_direct: Why records now go straight to the writer; empty while they are kept.
     """
 
     def __init__(self, save: Save, make_writer: Callable[[], Any], room: float, spare: dict[int, list[Any]]) -> None:
@@ -217,7 +216,7 @@ class RecordBuffer:
         self._room, self._spare = room, spare
         self._records: list[tuple[str, tuple[Any, ...], Any]] = []  # method, arguments, what must live as long
         self.bytes, self.copying_ns = 0, 0
-        self.why_direct = ""
+        self.why_direct = ""  # why records now go straight to the writer; empty while they are kept
 
     def writer(self) -> Any:
         if self._writer is None:

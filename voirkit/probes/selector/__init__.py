@@ -408,15 +408,13 @@ class Node:
     Attributes:
         function: As parsed.
         parent: The node of the enclosing call, or None.
-        elements: What is captured in the function itself.
-        children: The calls inside.
         has_focus: Whether it or a call inside has the focus.
     """
 
     def __init__(self, rule: Rule, function: ParsedFunction, parent: Node | None) -> None:
         self.rule, self.function, self.parent = rule, function, parent
-        self.elements: list[Element] = []
-        self.children: list[Node] = []
+        self.elements: list[Element] = []  # what is captured in the function itself
+        self.children: list[Node] = []  # the calls inside
 
     @property
     def has_focus(self) -> bool:
@@ -433,7 +431,6 @@ class Rule:
     """A selector with its names looked up.
 
     Attributes:
-        root: The outermost call.
         total: Whether there is one event at the end of the outer call, with all values, instead of one whenever the focus is set.
         raw: Whether events hold ``Capture`` objects.
         overridable: Whether the focus may be replaced.
@@ -443,7 +440,7 @@ class Rule:
     def __init__(self, parsed: Parsed, scope: Mapping[str, Any], *, raw: bool, total: bool | None, overridable: bool) -> None:
         self.parsed, self.raw, self.overridable = parsed, raw, overridable
         lookup = _Lookup(parsed, scope)
-        self.root = self._node(parsed.tree, None, iter(parsed.functions), count(), lookup)
+        self.root = self._node(parsed.tree, None, iter(parsed.functions), count(), lookup)  # the outermost call
         self.nodes = list(self.root.walk())
         foci = [e for node in self.nodes for e in node.elements if e.focus]
         self.total = total if total is not None else not foci

@@ -61,7 +61,6 @@ class Function:
         is_generator: Whether calling it makes a generator.
         is_conditional: It stands in an ``if``, ``try`` ... and may not be the one that is defined.
         decorators: The dotted names of its decorators, arguments left out; ``""`` for other expressions.
-        parameters: In order of the signature.
         variables: Every other name that the body binds, in order of the first binding; also if declared global.
         comprehension_variables: Targets of its comprehensions, which mean only something in those.
         attributes: Attribute targets such as ``self.x``, by that text.
@@ -85,7 +84,7 @@ class Function:
         self.kind: Kind = "function" if around == "module" else "method" if around == "class" else "nested function"
         self.is_generator, self.is_conditional = bool(scope.yields), scope.is_conditional()
         self.decorators = _names(getattr(node, "decorator_list", ()))
-        self.parameters = {name: scope.bound[name] for name in parameters}
+        self.parameters = {name: scope.bound[name] for name in parameters}  # in order of the signature
         self.variables = {name: variable for name, variable in scope.bound.items() if name not in parameters}
         self.comprehension_variables, self.attributes, self.declared = scope.comprehension, scope.attributes, scope.declared
         self.loops, self.returns, self.yields = tuple(scope.loops), tuple(scope.returns), tuple(scope.yields)

@@ -230,14 +230,13 @@ class Node:
     Attributes:
         name: The number of its frame; -1 for a phase.
         n: How many stacks it was on.
-        children: What it called.
     """
 
     __slots__ = ("children", "n", "name")
 
     def __init__(self, name: int) -> None:
         self.name, self.n = name, 0
-        self.children: dict[int, Node] = {}
+        self.children: dict[int, Node] = {}  # what it called
 
     def nested(self) -> list[Any]:
         """As ``flame.js`` reads it."""
