@@ -67,7 +67,6 @@ class LoaderNumbers:
         self._begun = IdentityMap()  # of an iterator the episode that nobody has settled yet
 
     def loader(self, loader: object) -> int:
-        """The number of a loader."""
         return self._loaders.of(loader)
 
     def begin_episode(self, iterator: object) -> int:

@@ -23,7 +23,6 @@ from voirkit.runs.selection import Selection, as_ranges, selection
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the files."""
     options = _parser().parse_args(argv)
     with _ends_by_signal(), open_run(LATEST if options.RUN is None else options.RUN) as run:
         for fault in check_manifest(run.path, run.where):
@@ -128,7 +127,6 @@ def _parser() -> ExtendedArgumentParser:
 
 
 def _target(format: Format, output: str | None, run: Run) -> str:
-    """Where to write."""
     if output is None:
         return f"{run.name}{format.SUFFIX}" if format.SUFFIX else f"{run.name}-{format.NAME}"
     if "://" in output:

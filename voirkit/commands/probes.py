@@ -92,7 +92,6 @@ def _no_python(error: SyntaxError, name: str) -> CommandLineError:
 
 
 def list_probes(argv: Sequence[str]) -> int:
-    """List what can be probed."""
     options = _probes_parser().parse_args(argv)
     words = [word for word in (options.SCRIPT, options.FUNCTION) if word is not None]
     if options.module is None and not words:
@@ -283,7 +282,6 @@ class Entry:
 
 
 def write_voirfile(argv: Sequence[str]) -> int:
-    """Write the voirfile."""
     options = _init_parser().parse_args(argv)
     if options.SCRIPT is None:
         raise CommandLineError("no SCRIPT given.", next="voirkit init SCRIPT")

@@ -157,7 +157,6 @@ def _ranks_of_node(run: Run, before: Sequence[Run], known: Mapping[str, Sequence
 
 
 def _ranks_sizes_jobs(known: Sequence[Origin]) -> tuple[set[int], set[int], set[str]]:
-    """Ranks, world sizes and jobs."""
     return {one.rank for one in known}, {one.world_size for one in known}, {one.job for one in known} - {""}
 
 

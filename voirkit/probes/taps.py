@@ -216,7 +216,6 @@ class LocalTap:
 
 @cache
 def _tap_code(shape: tuple[Any, ...]) -> CodeType:
-    """The code of a tap."""
     reads, has_value, returns, replaces, step, always_ends, name, raw, items, checked, depth, is_deep = shape
     arguments = ([VALUE] if has_value else []) + [f"a{n}" for n in range(reads)]
     made = [f"Capture(*elements[{n}][:2], [elements[{n}][2]], [{place}])" if raw else place for n, (_, place) in enumerate(items)]

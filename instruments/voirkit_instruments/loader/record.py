@@ -142,7 +142,6 @@ def _finish(ov: Overseer, torch: LoaderTorch) -> None:
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
-    """Record what the options ask for."""
     operations = options["loader_ops"]
     return loader(*([operations] if isinstance(operations, str) else operations))(ov)
 

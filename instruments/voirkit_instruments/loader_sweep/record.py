@@ -273,7 +273,6 @@ def replace_arguments(setting: Mapping[str, int], counts: dict[str, int]) -> Cal
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
-    """Record what the options ask for."""
     if options["loader_setting"] is not None:
         return loader_setting(options["loader_setting"])(ov)
     return loader_sweep(options["loader_sweep"])(ov)

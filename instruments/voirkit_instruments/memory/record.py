@@ -43,7 +43,6 @@ class MemorySnapshot:
         self._pid = os.getpid()
 
     def torch_imported(self, torch: ModuleType) -> None:
-        """torch is there."""
         if self._over:
             return
         cuda = torch.cuda
@@ -136,7 +135,6 @@ def memory_snapshot(ov: Overseer, python: bool = False) -> Iterator[Phase | Phas
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
-    """Record what the options ask for."""
     return memory_snapshot(options["memory_snapshot"] == "tracemalloc")(ov)
 
 

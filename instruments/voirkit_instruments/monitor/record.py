@@ -347,7 +347,6 @@ def gpu_monitor(ov: Overseer, poll_interval: float = 10, arch: str | None = None
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
-    """Record what the options ask for."""
     if options["prometheus"] is not None:
         ov.require(prometheus(*options["prometheus"]))
     if options["monitor"] is not None:

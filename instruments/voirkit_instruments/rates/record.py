@@ -488,7 +488,6 @@ def loading_rate(ov: Overseer) -> Iterator[Phase]:
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
-    """Record what the options ask for."""
     for name, measure in (("train_rate", train_rate), ("loading_rate", loading_rate), ("compute_rate", compute_rate)):
         if options[name]:
             ov.require(measure)

@@ -177,7 +177,6 @@ def flame(ov: Overseer, rate_hz: int = FLAME_HZ, gil: bool = False) -> Iterator[
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
-    """Record what the options ask for."""
     if options["flame"] is None:
         raise CommandLineError("--gil is about stacks, which are not taken.", next="voirkit --flame --gil SCRIPT")
     return flame(options["flame"], options["gil"])(ov)

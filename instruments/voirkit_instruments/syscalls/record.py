@@ -455,6 +455,5 @@ def syscalls(
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
-    """Record what the options ask for."""
     with_loader = ov.argparser.value(ov.options, "--loader") or ov.argparser.value(ov.options, "--loader-ops")
     return (syscalls(options["syscalls"], is_with_loader=True) if with_loader else syscalls(options["syscalls"]))(ov)

@@ -205,5 +205,4 @@ def torch_profile(ov: Overseer, window: Window = DEFAULT, memory: bool = False) 
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
-    """Record what the options ask for."""
     return torch_profile(options["torch_profile"], ov.argparser.value(ov.options, "--memory-snapshot") is not None)(ov)
