@@ -440,11 +440,8 @@ def _finalize() -> None:
 
 
 def _reserve(path: str) -> tuple[str, str]:
-    """A folder to record into, which is made, and the log file that it will become; neither of them was there.
-
-    Raises:
-        OSError: The folder cannot be made.
-    """
+    """A folder to record into, which is made, and the log file that it will become; neither of them was there. Raises OSError: the folder
+    cannot be made."""
     stem = path.removesuffix(".gz").removesuffix(".pfw")
     suffix = ".pfw" if os.environ.get("DFTRACER_TRACE_COMPRESSION") == "0" or path.endswith(".pfw") else ".pfw.gz"
     os.makedirs(os.path.dirname(stem), exist_ok=True)

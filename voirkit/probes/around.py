@@ -203,11 +203,7 @@ _layers: weakref.WeakValueDictionary[int, Layers] = weakref.WeakValueDictionary(
 
 
 def _stacked(own: CodeType, names: dict[str, Any], qualname: str, arounds: tuple[Around, ...]) -> CodeType:
-    """A function's code with all of these around its body, the first innermost; each time the same.
-
-    Raises:
-        NoSource: It cannot be made.
-    """
+    """A function's code with all of these around its body, the first innermost; each time the same. Raises NoSource: it cannot be made."""
     outermost = arounds[-1]
     key = (id(own), *map(id, arounds[:-1]))
     known = outermost._made.get(key)
@@ -267,11 +263,7 @@ def _set(name: str, value: ast.expr) -> ast.stmt:
 
 
 def _first_that_works(expressions: Sequence[str], names: dict[str, Any], alternatives: Sequence[str]) -> str | None:
-    """The first expression that the function's module can evaluate.
-
-    Raises:
-        NoSource: Some expression is wanted, and none can be had.
-    """
+    """The first expression that the function's module can evaluate. Raises NoSource: some expression is wanted, and none can be had."""
     for expression in expressions:
         try:
             eval(expression, {**names})

@@ -190,12 +190,7 @@ def records_in(path: str) -> int:
 
 
 def _extent(path: str) -> int:
-    """How many records a segment has room for.
-
-    Raises:
-        ValueError: It is no segment.
-        OSError: It cannot be read.
-    """
+    """How many records a segment has room for. Raises ValueError: it is no segment; OSError: it cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:
             header = file.read(layout.HEADER_BYTES)
