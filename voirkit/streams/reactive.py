@@ -16,7 +16,8 @@ import sys
 from bdb import BdbQuit
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from operator import itemgetter
+from functools import partial
+from operator import eq, itemgetter
 from types import FunctionType
 from typing import Any
 
@@ -97,13 +98,9 @@ def plain_filter(function: Callable[[Any], Any]) -> Operator:
     return operator
 
 
-def _equals(expected: Any) -> Callable[[Any], Any]:
-    return lambda value: expected == value
-
-
 def plain_where(keys: Iterable[str], conditions: Mapping[str, Any]) -> Operator:
     """The dictionaries that have keys, have not ``"!key"``, and hold values that equal others or pass a plain function."""
-    tests = {key: condition if isinstance(condition, FunctionType) else _equals(condition) for key, condition in conditions.items()}
+    tests = {key: condition if isinstance(condition, FunctionType) else partial(eq, condition) for key, condition in conditions.items()}
     excluded = [key.lstrip("!") for key in keys if key.startswith("!")]
     wanted = [*(key for key in keys if not key.startswith("!")), *tests]
     if len(wanted) == 1 and not tests and not excluded:

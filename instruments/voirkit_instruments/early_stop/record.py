@@ -60,12 +60,10 @@ class Stopper:
         self._due_ns = 1 << 62
 
     def _on_event(self, event: dict[str, Any]) -> None:
-        if time.perf_counter_ns() >= self._due_ns and self._may_raise() and not self._raised and not self._over.is_set():
+        is_due = time.perf_counter_ns() >= self._due_ns and not self._raised and not self._over.is_set()
+        if is_due and threading.current_thread() is threading.main_thread() and os.getpid() == self._process:
             self._raised = True
             self._ov.stop(self._value)
-
-    def _may_raise(self) -> bool:
-        return threading.current_thread() is threading.main_thread() and os.getpid() == self._process
 
     def _insist(self, due_ns: int) -> None:
         """In a thread of its own: raise in the main thread if no given value came."""

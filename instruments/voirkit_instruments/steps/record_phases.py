@@ -243,7 +243,9 @@ class TransferRecording:
             if before == after:
                 if self._recording.hot.here.inside != IDLE or _share(source, result):
                     return None
-            elif before.type == "meta" or after.type == "meta" or _is_fake(source):
+            elif (
+                before.type == "meta" or after.type == "meta" or type(source).__module__.startswith("torch._subclasses")
+            ):  # a compiler's, without data
                 return None
             return self._way(before, after), result.nbytes
 
@@ -286,11 +288,6 @@ def _share(one: Any, other: Any) -> bool:
         return bool(one.data_ptr() == other.data_ptr())
     except Exception:  # vmap's and other tensors without storage
         return True
-
-
-def _is_fake(tensor: Any) -> bool:
-    """Whether this is a tensor without data, as compilers use them."""
-    return type(tensor).__module__.startswith("torch._subclasses")
 
 
 def _tensors(module: Any) -> Any:

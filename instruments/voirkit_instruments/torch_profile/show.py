@@ -26,7 +26,10 @@ def sections(part: Part, summary: Mapping[str, Any]) -> Iterator[Section]:
         blocks += [InText([_table(part, each, key)]), OnPage([_bars(part, each, key)])]
         blocks += [_operators_of(phase, one["operators"], each) for phase, one in part["phases"].items()]
         if part["kernels"]:
-            rows = [(name, *_per_step(row, each), ", ".join(row["phases"])) for name, row in part["kernels"].items()]
+            rows = [
+                (name, figure(row["calls"] * each), duration(row["device_s"] * each), ", ".join(row["phases"]))
+                for name, row in part["kernels"].items()
+            ]
             blocks.append(
                 Details(f"{len(rows)} kernels", [Table(("kernel", "calls", "in all", "of phase"), rows, (0, 3), caption="A step")])
             )
@@ -36,10 +39,6 @@ def sections(part: Part, summary: Mapping[str, Any]) -> Iterator[Section]:
         blocks.append(OnPage([Text(". ".join(remarks), mood="note")]))
     blocks.append(InText([Text(line, mood="note") for line in remarks]))
     yield Section("torch-profile", "Operators", blocks, least=8)
-
-
-def _per_step(row: Row, each: float) -> tuple[str, str]:
-    return figure(row["calls"] * each), duration(row["device_s"] * each)
 
 
 def _table(part: Part, each: float, key: str) -> Table:

@@ -479,7 +479,9 @@ class Spelling:
         self._names = {which: _function(*which, functions) for which in functions}
         # The reader ends with an AssertionError where a function that gives tensors has raised as well.
         self._gives_tensors = {
-            which for which, sets in functions.items() if _is_looked_at(self._names[which]) and any(map(_returns_tensor, sets))
+            which
+            for which, sets in functions.items()
+            if not any(part in self._names[which] for part in _NOT_LOOKED_AT) and any(map(_returns_tensor, sets))
         }
 
     def of(self, category: str, name: str, arguments: str | None) -> Spelled:
@@ -525,10 +527,6 @@ def _function(category: str, name: str, functions: Mapping[tuple[str, str], obje
         if "." not in name and name not in _PYTHON:
             return f"torch._VariableFunctionsClass.{name}"
     return f"{category}.{name}" if category else name
-
-
-def _is_looked_at(function: str) -> bool:
-    return not any(part in function for part in _NOT_LOOKED_AT)
 
 
 def _returns_tensor(arguments: Mapping[str, Any]) -> bool:
