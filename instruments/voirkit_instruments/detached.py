@@ -103,16 +103,8 @@ def refusal(who: str, why: Exception, instead: str) -> str:
 
 
 def start_detached(command: Sequence[str], output: str, environment: Mapping[str, str]) -> DetachedProcess:
-    """Start a program.
-
-    Args:
-        command: Its words.
-        output: A file for what it prints.
-        environment: Its variables.
-
-    Raises:
-        OSError: It cannot be started, or would be a child of this process all the same: one that orphans come to.
-    """
+    """Start a program. ``output``: a file for what it prints. Raises OSError: it cannot be started, or would be a child of this process all
+    the same: one that orphans come to."""
     shell = ["/bin/sh", "-c", _LEAVE, "sh", output, *command]
     ended = run_to_end(shell, environment, stderr=subprocess.DEVNULL, start_new_session=True)
     if ended.returncode or not ended.stdout.strip().isdigit():

@@ -119,7 +119,6 @@ def rate(
     """Give ``rate`` (items/s), ``units`` and ``task``.
 
     Args:
-        ov: The overseer.
         interval: How many steps make a rate, or a duration such as ``"1s"``.
         skip: How many rates of each task are left out at first (warm-up).
         method: ``"delta"``: items of the second over the time between two events of a task; ``"wrap"``: items over the

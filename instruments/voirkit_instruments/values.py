@@ -243,7 +243,6 @@ class ProbeCost:
 
     Attributes:
         own_ns: How long they took.
-        n: How many there were.
     """
 
     def __init__(self, recorder: Any) -> None:

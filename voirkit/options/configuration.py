@@ -71,7 +71,6 @@ def collect(script: str | None, cwd: str, configs: Sequence[str] = (), search: b
 
     Args:
         script: The script, as far as it is known: a file or a folder.
-        cwd: The current folder.
         configs: The files of ``--config``, in their order.
         search: Whether to look for files besides those.
 

@@ -73,7 +73,6 @@ class Target:
         host: A function that the place is inside of, whose calls make the functions; or None.
         path: Where in it.
         owner: Of a bound method, what it is bound to.
-        is_bound: Whether it is a bound method.
         is_shown: Whether what it is bound to belongs in the events: not so for an object that is called itself.
     """
 

@@ -21,7 +21,6 @@ def finish(path: str, rank: int, pid: int, compact: bool = False) -> dict[str, A
     """Complete a run as far as one of its ranks can; rank 0 writes the summary.
 
     Args:
-        path: The run directory.
         pid: The process that has recorded it, which is about to end.
         compact: Whether its trace is compacted and its steps are rolled up now, and not when somebody first reads them.
 

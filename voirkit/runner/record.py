@@ -56,7 +56,6 @@ class RunRecord:
     """The record of the run that an overseer leads.
 
     Args:
-        ov: The overseer.
         logfile: A file descriptor to send the log to, line by line, or None.
         has_directory: Whether to make a run directory.
         begun_ns: When the run began (``time.perf_counter_ns``).

@@ -45,8 +45,6 @@ def prepare(
     """From now on what records in this process, and in those it starts, does so in a run directory.
 
     Args:
-        folder: The run directory.
-        host: Its host's name.
         limit: How many bytes of segments may be written; what comes then is counted.
         report: Called with what goes wrong.
         world_size: Of the group that the rank is of; 1 without one.

@@ -39,7 +39,6 @@ def compact(
     """Compact the records of processes that have ended. May be called again, at any time, by several at once.
 
     Args:
-        run: The run directory.
         rank: Only those of this rank.
         ended: Ids of living processes of this host that record no more.
         connection: Of ``parquet.connect``; does the work if that is little, since making another takes 15 ms.

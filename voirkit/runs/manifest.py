@@ -23,10 +23,6 @@ def begin(version: str, command: list[str], options: list[str], folder: str, beg
     later also when it ended, and its time in imports.
 
     Args:
-        version: Of voirkit.
-        command: The script and its arguments.
-        options: Of voirkit.
-        folder: The current one.
         begun_ns: When the run began; now, if left out.
     """
     rank, size = rank_and_world_size()

@@ -31,7 +31,6 @@ def is_alive(pid: int, perf_counter_ns: int, time_ns: int) -> bool:
     """Whether the process of this host that wrote something at a time still runs.
 
     Args:
-        pid: Its id.
         perf_counter_ns: When it wrote; on Linux this clock begins with the system.
         time_ns: The same on the wall clock.
     """

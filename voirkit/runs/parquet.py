@@ -214,7 +214,6 @@ def open_trace(
     """Make the views ``spans`` and ``events`` of a run's trace; ``events`` has the column ``wall_ns`` too.
 
     Args:
-        run: The run directory.
         connection: Where they are made.
         spare: A folder, made if need be, for what is still in segments.
         offset_ns: From the clock to the wall clock for a process of which nothing is known but its records.

@@ -161,13 +161,7 @@ def listening() -> int | None:
 
 
 class Record:
-    """The files of a run, as this process writes them.
-
-    Args:
-        path: The run directory.
-        warn: Told what cannot be written.
-        manifest: As it was begun.
-    """
+    """The files of a run, as this process writes them. ``warn``: told what cannot be written; ``manifest``: as it was begun."""
 
     def __init__(self, path: str, warn: Callable[[str], None], manifest: dict[str, Any]) -> None:
         self.path, self._warn, self.manifest = path, warn, manifest

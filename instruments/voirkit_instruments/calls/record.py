@@ -50,7 +50,6 @@ def calls(ov: Overseer, modules: Sequence[str] = (), every: int = 1, warmup: int
     """Record calls, from the script's own code on.
 
     Args:
-        ov: The overseer.
         modules: Full names of modules, classes and functions; the default list if there are none.
         every: Record each so many steps.
         warmup: After that many steps, all of which are recorded.

@@ -68,7 +68,6 @@ def frame(
     Args:
         left_s: For each bar, the seconds that it will still take, or None.
         size: Columns and lines of the terminal; the view leaves eleven lines to the script's output, in a low terminal half of them.
-        terminal: What the terminal can show.
         picture: Steps, rates and progress that were recorded, if there are any.
 
     Returns:

@@ -108,7 +108,6 @@ def early_stop(
     """Stop the program when the key is given for the time after the n-th, so that the n-th is worked on to its end.
 
     Args:
-        ov: The overseer.
         key: The key to count.
         n: How many are let through.
         task: Count only events with this ``task``.

@@ -94,15 +94,8 @@ def _parse_operation_names(values: Sequence[str]) -> list[str]:
 @instrument_definition
 @once("--loader")
 def loader(ov: Overseer, *operations: str) -> Iterator[Phase]:
-    """Record what the program's loaders do.
-
-    Args:
-        ov: The overseer.
-        operations: Those that the user names, as ``module:function`` or ``module:Class.method``, several with commas between.
-
-    Raises:
-        CommandLineError: A name is none.
-    """
+    """Record what the program's loaders do. ``operations``: those that the user names, as ``module:function`` or ``module:Class.method``,
+    several with commas between. Raises CommandLineError: a name is none."""
     names = _parse_operation_names(operations)
     torch: LoaderTorch | None = None
     is_over = False

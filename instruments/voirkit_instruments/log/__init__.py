@@ -69,7 +69,6 @@ def log(ov: Overseer, *patterns: str, context: str | Sequence[str] = ()) -> Iter
     """Log the given values whose keys match.
 
     Args:
-        ov: The overseer.
         patterns: Keys, or patterns as of file names (``"*_rate"``). ``"+task"`` is the same as ``context="task"``.
         context: Keys or patterns that are logged along, only with events of which something else is logged.
 

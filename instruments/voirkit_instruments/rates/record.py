@@ -175,7 +175,6 @@ class Rate:
     """One of the three rates in one run.
 
     Args:
-        ov: The overseer.
         name: ``"train_rate"``, ``"compute_rate"`` or ``"loading_rate"``.
         clock: Monotonic nanoseconds.
         wait: Waits for the device; called once an interval after a true ``use_cuda`` was given.

@@ -273,10 +273,8 @@ class Sweep:
     Args:
         pid: What the process is called: a number unlike that of all others, the same in another run of the script, since TrainCheck makes
             conditions of processes and threads. Threads are numbered in it, in the order in which they are met.
-        rank: Its rank.
         shift_ns: Added to the times of the host's clock.
         coming: Steps of optimizers and the like, by start.
-        variables: The parameters.
         optimizers: Names of the parameters that an optimizer holds, by the id of the object.
         place: Step and stage of a moment.
         begins_ns: What optimizers did before that is known, and not written.

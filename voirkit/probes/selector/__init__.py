@@ -403,13 +403,8 @@ class Element:
 
 
 class Node:
-    """One function in a selector: a call of it inside calls of its parent's.
-
-    Attributes:
-        function: As parsed.
-        parent: The node of the enclosing call, or None.
-        has_focus: Whether it or a call inside has the focus.
-    """
+    """One function in a selector: a call of it inside calls of its parent's. ``parent``: the node of the enclosing call, or None;
+    ``has_focus``: whether it or a call inside has the focus."""
 
     def __init__(self, rule: Rule, function: ParsedFunction, parent: Node | None) -> None:
         self.rule, self.function, self.parent = rule, function, parent

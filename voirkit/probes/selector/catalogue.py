@@ -54,9 +54,7 @@ class Function:
 
     Attributes:
         path: ``("Trainer", "run")``, ``("outer", "inner")``.
-        filename: The file it stands in.
         line: Line of the ``def`` (of the lambda).
-        last_line: Its last line.
         kind: Where it stands: at the top, in a class body, in a function.
         is_generator: Whether calling it makes a generator.
         is_conditional: It stands in an ``if``, ``try`` ... and may not be the one that is defined.
@@ -70,7 +68,6 @@ class Function:
         globals_read: Names it reads that neither it nor an enclosing function binds, builtins included.
         free_read: Names it reads that an enclosing function binds.
         globals_declared, nonlocals_declared: Names of its ``global`` and ``nonlocal`` statements.
-        node: Its syntax tree.
     """
 
     def __init__(self, scope: ScopeReading, filename: str) -> None:
@@ -168,7 +165,6 @@ def catalogue(source: str | bytes, filename: str, *, first_line: int = 1, module
 
     Args:
         source: The text, or the bytes with their coding line.
-        filename: The name for messages.
         first_line: Number of the source's first line in that file.
         module: The module's name, for ``Catalogue.module``.
 

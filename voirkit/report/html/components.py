@@ -105,7 +105,6 @@ def table(heads: Sequence[object], rows: Sequence[Sequence[object]], left_column
         heads: Of the columns; a column in which no row has anything is left out.
         rows: Cells: text, which is escaped, or HTML.
         left_columns: Columns that are words; the others are numbers and stand to the right.
-        caption: What it shows.
     """
     shown = [at for at in range(len(heads)) if not at or any(str(row[at]) for row in rows)]
 
@@ -143,7 +142,6 @@ def stacked(
     Args:
         rows: (label, {part: value}, what is said at the end).
         whole: What fills a row; if left out, the largest sum. With 0 each row fills its own, so that shares are compared.
-        caption: What it shows.
         order: The parts in the order of their colours; if left out, as they first appear.
         figures: What the legend says of a part.
         colours: Classes by part, where several pictures are to have the same ones; only these parts are drawn.
@@ -240,7 +238,6 @@ def heat_map(
         rows: (label, values), all equally many.
         start: Where the first cell begins.
         width: How wide a cell is on the axis.
-        caption: What it shows.
         whole: The colour goes by the share of it instead.
         sums: Whether the sum stands at the end, not the mean.
     """
@@ -287,7 +284,6 @@ def lines(
     Args:
         series: Points by name, ascending along the axis.
         axis: How a place on the axis is written.
-        caption: What it shows.
         group: Of pictures that zoom together; none if empty.
         low: Where the scale begins; None: at the least value.
         kind: ``low`` (64 pixels high), ``small`` (54), or nothing (150).
@@ -362,7 +358,6 @@ def columns(
         peaks: For each column, the largest of what it is the mean of; drawn as a line.
         bands: Shaded: (start, end, what is said of it); they are evaluation.
         edges: Lines from top to bottom: (place, what is said of it, what it is).
-        caption: What it shows.
         group: Of pictures that zoom together.
         order: The parts from bottom to top.
     """
