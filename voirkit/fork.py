@@ -25,10 +25,8 @@ _hooks: dict[str, list[tuple[Hook, Hook, Hook]]] = {part: [] for part in ORDER}
 
 
 def at_fork(part: str, *, before: Hook = None, in_parent: Hook = None, in_child: Hook = None) -> None:
-    """Call functions of a part (one of ``ORDER``) at each fork from now on: in the parent before and after it, and in the child.
-
-    A method is called as long as its object lives, and keeps it not alive.
-    """
+    """Call functions of a part (one of ``ORDER``) at each fork from now on: in the parent before and after it, and in the child. A method
+    is called as long as its object lives, and keeps it not alive."""
     _hooks[part].append((_weakly(before), _weakly(in_parent), _weakly(in_child)))
 
 

@@ -30,10 +30,8 @@ _installed: list[Instrument] | None = None
 
 
 def installed_instruments() -> list[Instrument]:
-    """The instruments of installed packages that say what they add to a run's record, in the order of reports.
-
-    A package that cannot be loaded has none: the run that used it has said so.
-    """
+    """The instruments of installed packages that say what they add to a run's record, in the order of reports. A package that cannot be
+    loaded has none: the run that used it has said so."""
     global _installed
     if _installed is None:
         _installed = []

@@ -39,10 +39,8 @@ def _other_keys(torch: ModuleType) -> int:
 
 
 def is_readable(torch: ModuleType, tensor: Any) -> bool:
-    """Whether each element of a tensor lies in its storage, and this in memory. True of a plain tensor without elements.
-
-    Of subclasses that only have a ``__torch_function__`` too; other modes and wrappers of the program see nothing of it.
-    """
+    """Whether each element of a tensor lies in its storage, and this in memory. True of a plain tensor without elements. Of subclasses that
+    only have a ``__torch_function__`` too; other modes and wrappers of the program see nothing of it."""
     core = torch._C
     try:
         with core.DisableTorchFunction():
@@ -78,10 +76,8 @@ def _readers(torch: ModuleType) -> dict[Any, Callable[[int], float]]:
 
 
 class ScalarReader:
-    """Reads tensors of one element so that the program cannot tell: no operator runs for what lies in the CPU's memory.
-
-    ``item()`` is an operator, which a profiler or a dispatch mode of the program sees. Reading takes some 1 us.
-    """
+    """Reads tensors of one element so that the program cannot tell: no operator runs for what lies in the CPU's memory. ``item()`` is an
+    operator, which a profiler or a dispatch mode of the program sees. Reading takes some 1 us."""
 
     def __init__(self, torch: ModuleType) -> None:
         self._tensor, self._dispatch = torch.Tensor, torch.Tensor.__torch_dispatch__
@@ -93,10 +89,8 @@ class ScalarReader:
         self._from_memory = _readers(torch)
 
     def read(self, value: Any) -> Any:
-        """The number as a float, or for what lies on a device a tensor without a graph, to be read when the run is over.
-
-        None for what is not one plain element with storage, or cannot be had without the program's noticing.
-        """
+        """The number as a float, or for what lies on a device a tensor without a graph, to be read when the run is over. None for what is
+        not one plain element with storage, or cannot be had without the program's noticing."""
         kind = type(value)
         try:
             if kind is self._tensor and not self._function_modes():
@@ -166,10 +160,8 @@ def _on_cpu(value: Any) -> bool:
 
 
 def brief(value: Any, depth: int = 0) -> str:
-    """The value in few words: a number, a short text, or type, shape, dtype and device of a tensor.
-
-    A one-element tensor shows its number only if it lies in the CPU's memory: reading another waits for the device.
-    """
+    """The value in few words: a number, a short text, or type, shape, dtype and device of a tensor. A one-element tensor shows its number
+    only if it lies in the CPU's memory: reading another waits for the device."""
     try:
         return _brief(value, depth)
     except Exception:  # an object may raise from any attribute

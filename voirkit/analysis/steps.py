@@ -327,10 +327,8 @@ def on_device(host: Timeline, device: Timeline, table: Table) -> DeviceTable | N
 
 
 def _match(host: Timeline, device: Timeline) -> tuple[Array, Array]:
-    """Indices of host spans and of the device spans of the work that they started.
-
-    The n-th device span of a kind is of the n-th host span of that kind, but for the first, which have none before CUDA is in use.
-    """
+    """Indices of host spans and of the device spans of the work that they started. The n-th device span of a kind is of the n-th host span
+    of that kind, but for the first, which have none before CUDA is in use."""
     hosts, devices = [], []
     for meaning in np.unique(device.meaning).tolist():
         of_host, of_device = np.flatnonzero(host.meaning == meaning), np.flatnonzero(device.meaning == meaning)

@@ -79,10 +79,8 @@ def list_commands() -> str:
 
 
 def process_begun_ns() -> int:
-    """When this process was started: python's own start, and the import of voirkit, are part of what a run takes.
-
-    On the clock of ``time.perf_counter_ns``: as the kernel says it (Linux, to 10 ms), else what this process's processor time tells.
-    """
+    """When this process was started: python's own start, and the import of voirkit, are part of what a run takes. On the clock of
+    ``time.perf_counter_ns``: as the kernel says it (Linux, to 10 ms), else what this process's processor time tells."""
     now, used_ns = time.perf_counter_ns(), time.process_time_ns()
     try:
         with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:

@@ -75,11 +75,8 @@ class Thread:
 
 
 class Spans:
-    """The trace of a run.
-
-    Beside the recorded spans it has one for the run, which is the root, and one for each process, within that of its parent process.
-    ``left_out`` is the number of counters' values: those are no spans.
-    """
+    """The trace of a run. Beside the recorded spans it has one for the run, which is the root, and one for each process, within that of its
+    parent process. ``left_out`` is the number of counters' values: those are no spans."""
 
     def __init__(self, run: Run) -> None:
         manifest = run.manifest

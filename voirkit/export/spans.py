@@ -27,10 +27,8 @@ _INT64 = range(-(2**63), 2**63)
 
 
 class Nesting(Generic[T]):
-    """The open spans of one thread, at a moment that only goes forward.
-
-    Spans are added by their start; of those with the same start the longer first.
-    """
+    """The open spans of one thread, at a moment that only goes forward. Spans are added by their start; of those with the same start the
+    longer first."""
 
     def __init__(self) -> None:
         self._lanes: list[list[tuple[int, int, T]]] = [[]]

@@ -157,10 +157,8 @@ def bottom(above: int) -> str:
 
 
 class Guard:
-    """The process that undivides the terminal when this one is gone.
-
-    It is nobody's child (a script that waits for any child must not meet it) and in a session of its own (Ctrl-C is not for it).
-    """
+    """The process that undivides the terminal when this one is gone. It is nobody's child (a script that waits for any child must not meet
+    it) and in a session of its own (Ctrl-C is not for it)."""
 
     def __init__(self, terminal: int) -> None:
         read_end, self._pipe = os.pipe()

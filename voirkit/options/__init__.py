@@ -267,10 +267,8 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
         return Words(argv, self._option_string_actions, final=False).guess()[1:]
 
     def early_values(self, argv: Sequence[str], option: str) -> list[str]:
-        """The values of one of voirkit's own options, before instruments have added theirs.
-
-        ``parse_command`` raises if it turns out that they were not all.
-        """
+        """The values of one of voirkit's own options, before instruments have added theirs. ``parse_command`` raises if it turns out that
+        they were not all."""
         values = Words(argv, self._option_string_actions, final=False).early_values(option)
         self._early[option] = values
         return values

@@ -263,11 +263,8 @@ class Engine:
         self.missing.add(function.reference)
 
     def _prepared(self, node: Node, listener: AnyListener, named: live_functions.Target) -> weave.Prepared:
-        """Weave, without putting it in place.
-
-        Of functions that wrap each other it is the innermost that has all the variables; the outermost, if any
-        variable will do.
-        """
+        """Weave, without putting it in place. Of functions that wrap each other it is the innermost that has all the variables; the
+        outermost, if any variable will do."""
         problem: Exception | None = None
         target: FunctionType | None = None
         candidates = named.functions if all(e.name for e in node.elements) else named.functions[::-1]

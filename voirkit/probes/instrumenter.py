@@ -104,9 +104,7 @@ class Instrumenter(TapEmitter):
 
     def in_order(self, first: ast.stmt) -> list[ast.stmt]:
         """A statement that is never reached, for which the compiler makes no code: it only meets the names of the variables in their order.
-
-        It numbers them as it meets them, and ``locals()`` and their destructors come in that order.
-        """
+        It numbers them as it meets them, and ``locals()`` and their destructors come in that order."""
         own, met = self.own, list[ast.stmt]()
         bound = bound_in(self.node)
         for name in own.co_varnames[len(self.parameters) :] if own is not None else ():

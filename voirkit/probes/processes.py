@@ -132,10 +132,8 @@ def dropped(probe: Probe) -> int:
 
 
 def end_after_children(function: Callable[[], None]) -> bool:
-    """Whether a function that was called at the end of python will be called again, when multiprocessing has waited for its children.
-
-    That is so if multiprocessing was imported before what registered the function, so that its turn comes later.
-    """
+    """Whether a function that was called at the end of python will be called again, when multiprocessing has waited for its children. That
+    is so if multiprocessing was imported before what registered the function, so that its turn comes later."""
     return bool(_probes) and _exchange is not None and children.after_children(function)
 
 

@@ -204,10 +204,8 @@ def copy_tree(node: Any) -> Any:
 
 
 def part_of(tree: ast.Module, statements: list[ast.stmt]) -> ast.Module:
-    """A module with some of its statements, in which the functions compile as in the whole.
-
-    The rest of a module may be too deep for python to compile it from a tree: it takes three calls a level.
-    """
+    """A module with some of its statements, in which the functions compile as in the whole. The rest of a module may be too deep for python
+    to compile it from a tree: it takes three calls a level."""
     return ast.Module([*_imported(tree), *statements], [])
 
 
@@ -364,9 +362,7 @@ def bound_in(node: FunctionNode) -> set[str]:
 
 def used_in(node: ast.AST, hidden: frozenset[str] = frozenset()) -> Iterator[str]:
     """The names that a function's statements use, but for what scopes inside it (functions, classes, comprehensions) bind for themselves.
-
-    ``hidden``: names that have another meaning there.
-    """
+    ``hidden``: names that have another meaning there."""
     rest: Iterable[ast.AST] = ast.iter_child_nodes(node)
     if isinstance(node, ast.Name):
         if node.id not in hidden:

@@ -162,10 +162,8 @@ class TapEmitter:
         return found
 
     def ladder(self, tap: Tap, site: Site, values: list[ast.expr], unsure: list[str], target: str | None) -> ast.stmt:
-        """The call of a tap, with those of the unsure names that are bound.
-
-        No call stands in a handler: what comes out of it would be shown as raised while a NameError was handled.
-        """
+        """The call of a tap, with those of the unsure names that are bound. No call stands in a handler: what comes out of it would be
+        shown as raised while a NameError was handled."""
         if not unsure:
             return self.call(tap, values, list(tap.reads), target)
         if len(unsure) <= MOST_LADDER_NAMES:

@@ -278,10 +278,8 @@ def owner_of(frame: Any) -> Any:
 
 
 def _frame_around(frame: Any) -> Any:
-    """The frame around a comprehension's; None if it cannot be told.
-
-    Who consumes a generator expression may be another function, or another call of the same one.
-    """
+    """The frame around a comprehension's; None if it cannot be told. Who consumes a generator expression may be another function, or
+    another call of the same one."""
     code, at = frame.f_code, frame.f_back
     if at is None or not _makes(at.f_code, code):
         callers = []
@@ -297,10 +295,8 @@ def _makes(code: CodeType, inner: CodeType) -> bool:
 
 
 def values_of(frame: Any, names: Sequence[str], deep: bool, inner: frozenset[str]) -> dict[str, Any]:
-    """Those of a function's variables, and of its comprehensions' (``inner``), that are bound.
-
-    ``deep``: the frame may be that of a comprehension, and the function's is around it (python before 3.12, generator expressions).
-    """
+    """Those of a function's variables, and of its comprehensions' (``inner``), that are bound. ``deep``: the frame may be that of a
+    comprehension, and the function's is around it (python before 3.12, generator expressions)."""
     found: dict[str, Any] = {}
     while deep and frame is not None and frame.f_code.co_name in _COMPREHENSIONS:
         found = _own_values(frame, [name for name in names if name in inner and name not in found], False) | found

@@ -329,10 +329,8 @@ class Patch:
         return self._made[1]
 
     def apply(self) -> None:
-        """Make the function run with the taps that are wanted now.
-
-        This may stand in the middle of the program: what goes wrong is told, and the function keeps the taps that it has.
-        """
+        """Make the function run with the taps that are wanted now. This may stand in the middle of the program: what goes wrong is told,
+        and the function keeps the taps that it has."""
         try:
             self.install()
         except Exception as exc:

@@ -217,10 +217,8 @@ def read(words: Sequence[str]) -> Python:
 
 
 def how(python: Python, standard: frozenset[str] = frozenset()) -> str:
-    """What becomes of it: ``run`` (under voirkit), ``launcher`` (what it starts is looked at), or ``plain``.
-
-    Modules of the standard library train nothing.
-    """
+    """What becomes of it: ``run`` (under voirkit), ``launcher`` (what it starts is looked at), or ``plain``. Modules of the standard
+    library train nothing."""
     if python.kind not in ("script", "module"):
         return "plain"
     program = python.program

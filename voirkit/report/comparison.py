@@ -103,10 +103,8 @@ class Side:
 
 
 def _between_runs(summary: Summary, place: Place) -> float:
-    """Of a run, where there is one a side.
-
-    Of a phase that is a tenth of a step it is three times as much as of the step: the fewer calls, the less of what differs evens out.
-    """
+    """Of a run, where there is one a side. Of a phase that is a tenth of a step it is three times as much as of the step: the fewer calls,
+    the less of what differs evens out."""
     typical, fastest, mean = (number_at(summary, "steps", *at) for at in (("time_s", "median"), ("time_s", "p10"), ("mean_s",)))
     taken = BETWEEN_RUNS
     if busy_machine(summary.get("processors")) and typical and fastest and mean and mean >= _HELD_UP * typical:
@@ -194,10 +192,8 @@ def grouped_runs(first: Side, second: Side) -> tuple[list[list[int]], list[list[
 
 
 def with_differences(figures: Sequence[Figure], first: Side, second: Side) -> list[Figure]:
-    """Figures with how sure their ratio is.
-
-    Step time is judged by itself: equal runs are called different in 5 of 100 cases at most. The other figures share another 5.
-    """
+    """Figures with how sure their ratio is. Step time is judged by itself: equal runs are called different in 5 of 100 cases at most. The
+    other figures share another 5."""
     several = len(first.summaries) + len(second.summaries) > 2
     known = [[side.estimates_of(one.place, several and one.units not in _COUNTS) for side in (first, second)] for one in figures]
     others = max(sum(all(sides) for sides in known) - 1, 1)
@@ -346,11 +342,8 @@ def change(ratio: float) -> str:
 
 
 def missed_by(condition: Condition, figures: Sequence[Figure], first: Side, second: Side) -> Iterator[str]:
-    """Why a condition does not hold; nothing if it does.
-
-    One with a sign and % is of the second side beside the first; where noise explains the difference, it counts as none. Others are of
-    each run of the second side.
-    """
+    """Why a condition does not hold; nothing if it does. One with a sign and % is of the second side beside the first; where noise explains
+    the difference, it counts as none. Others are of each run of the second side."""
     if not condition.relative:
         for name, summary in zip(second.names, second.summaries, strict=True):
             failure = condition.failure(dict(summary))

@@ -86,10 +86,8 @@ def end() -> Any:
 
 
 def go_on(compacts: bool) -> None:
-    """Record what comes after the run as well: callbacks of ``atexit``, threads that outlive the main one.
-
-    It goes into files of its own, compacted when python ends if asked for; what the run came to does not count it.
-    """
+    """Record what comes after the run as well: callbacks of ``atexit``, threads that outlive the main one. It goes into files of its own,
+    compacted when python ends if asked for; what the run came to does not count it."""
     global _late, _compacts_late
     _compacts_late = compacts
     recorder = sys.modules.get(RECORDER)

@@ -82,10 +82,8 @@ class Program:
             self.tree, self._split = None, 0
 
     def defer(self, names: Sequence[str] = ()) -> bool:
-        """Leave the first statement that sets one of these variables (all, if none are named), and all after it, to ``run``.
-
-        A probe is to see it. Returns whether at least one such statement is left.
-        """
+        """Leave the first statement that sets one of these variables (all, if none are named), and all after it, to ``run``. A probe is to
+        see it. Returns whether at least one such statement is left."""
         body = self.tree.body if self.tree is not None else []
         setting = [i for i, statement in enumerate(body) if not names or not _set_in(statement).isdisjoint(names)]
         if self._module is None:

@@ -30,10 +30,8 @@ ROOTS = (".git", "pyproject.toml")  # what the folder of a project has
 
 
 def find(folder: str, cwd: str) -> list[str]:
-    """The voirfiles of a script: beside it, then from the current folder up to its project's; nearest first, each once.
-
-    The project's folder is the nearest that has one of ``ROOTS``; where none has, only the current folder is looked at.
-    """
+    """The voirfiles of a script: beside it, then from the current folder up to its project's; nearest first, each once. The project's
+    folder is the nearest that has one of ``ROOTS``; where none has, only the current folder is looked at."""
     folders = [folder, *_up_to_root(os.path.abspath(cwd))]
     paths = dict.fromkeys(os.path.realpath(os.path.join(f, "voirfile.py")) for f in folders)
     return [path for path in paths if os.path.exists(path)]
@@ -167,10 +165,8 @@ def _wrong_signature(value: Any) -> str:
 
 
 def plugins(warn: Callable[[str], None], packages: Packages | None = None) -> dict[str, list[Instrument]]:
-    """The instruments of installed packages, by distribution: the entry points of group ``voirkit.instruments``.
-
-    One that cannot be imported is told through ``warn`` and left out.
-    """
+    """The instruments of installed packages, by distribution: the entry points of group ``voirkit.instruments``. One that cannot be
+    imported is told through ``warn`` and left out."""
     instruments: dict[str, list[Instrument]] = {}
     for distribution, name, reference in entry_points(GROUP, packages):
         try:

@@ -128,10 +128,8 @@ def _is_at(fd: int, path: str) -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    """The children of a process; empty if it has ended.
-
-    Linux lists them by thread, at the cost of one small file each; psutil would read the files of all processes of the machine.
-    """
+    """The children of a process; empty if it has ended. Linux lists them by thread, at the cost of one small file each; psutil would read
+    the files of all processes of the machine."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:

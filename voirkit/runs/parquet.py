@@ -56,10 +56,8 @@ _WHOLE = (
 
 
 def connect(temporary: str, memory: str = "600MB") -> duckdb.DuckDBPyConnection:
-    """A connection that holds itself to a bounded memory, and puts what is more into a folder.
-
-    Two threads: one that reads and one that writes keep each other busy, more take memory and the program's cores.
-    """
+    """A connection that holds itself to a bounded memory, and puts what is more into a folder. Two threads: one that reads and one that
+    writes keep each other busy, more take memory and the program's cores."""
     connection = duckdb.connect(config={"threads": 2, "temp_directory": reachable(temporary)})
     connection.execute(f"SET memory_limit = '{memory}'")
     connection.execute("SET preserve_insertion_order = true")

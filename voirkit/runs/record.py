@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 
 
 def to_json(data: Any) -> str:
-    """One line of JSON, without the line break, in voir's format.
-
-    What JSON cannot hold becomes ``{"$unserializable": repr}``, and what cannot even be represented ``{"$unrepresentable": null}``.
-    """
+    """One line of JSON, without the line break, in voir's format. What JSON cannot hold becomes ``{"$unserializable": repr}``, and what
+    cannot even be represented ``{"$unrepresentable": null}``."""
     try:
         return json.dumps(data)
     except (TypeError, ValueError, RecursionError):
@@ -138,10 +136,8 @@ class DataDescriptor:
 
 
 def listening() -> int | None:
-    """The data descriptor of this process: ``$DATA_FD``, or 3, if it was handed down by the parent and can be written to.
-
-    A descriptor that python opened for itself is not handed down to children, and so is told apart.
-    """
+    """The data descriptor of this process: ``$DATA_FD``, or 3, if it was handed down by the parent and can be written to. A descriptor that
+    python opened for itself is not handed down to children, and so is told apart."""
     given = os.environ.get("DATA_FD", "3")
     try:
         fd = int(given)

@@ -11,11 +11,8 @@ if TYPE_CHECKING:
 
 
 class Selection(NamedTuple):
-    """A part of a run.
-
-    An event belongs to the step in its argument ``step``. An event without one belongs to the steps during which it happened: it is
-    part of the selection if it lies, from start to end, within the time of the chosen steps of its rank.
-    """
+    """A part of a run. An event belongs to the step in its argument ``step``. An event without one belongs to the steps during which it
+    happened: it is part of the selection if it lies, from start to end, within the time of the chosen steps of its rank."""
 
     steps: tuple[int | None, int | None] | None = None  # ``(first, end)``, half open; either may be None for no bound. None for all steps.
     ranks: frozenset[int] | None = None  # the ranks, or None for all

@@ -477,11 +477,8 @@ def _purposely(exc_type: Any) -> Callable[[Any], OnPurpose]:
 
 
 class _Everywhere:
-    """giving's context, seen from every thread.
-
-    giving keeps who listens in a ContextVar, which is empty in a new thread, so that ``give`` there is lost. This stands in its
-    place while an overseer runs, and adds the overseer's own stream to whatever the ContextVar holds.
-    """
+    """giving's context, seen from every thread. giving keeps who listens in a ContextVar, which is empty in a new thread, so that ``give``
+    there is lost. This stands in its place while an overseer runs, and adds the overseer's own stream to whatever the ContextVar holds."""
 
     def __init__(self) -> None:
         self.handlers: tuple[Callable[[Any], None], ...] = ()

@@ -73,10 +73,8 @@ class Recorded:
         return np.array([isinstance(one.get("error"), str) for one in self.arguments], dtype=bool)
 
     def chunks(self, chunk: int = CHUNK) -> Iterator[Calls]:
-        """The calls, each once, in chunks by the time at which they began; memory does not grow with the run.
-
-        A call that goes on when its chunk ends is in the one in which it ends.
-        """
+        """The calls, each once, in chunks by the time at which they began; memory does not grow with the run. A call that goes on when its
+        chunk ends is in the one in which it ends."""
         going: list[Calls] = []
         for low, high in self._spans.ranges(chunk):
             calls = joined([*going, self._between(low, high)])
@@ -152,11 +150,8 @@ def joined(parts: list[Calls], chosen: Array | None = None) -> Calls:
 
 
 def nested(calls: Calls) -> Calls:
-    """The same with ``self_ns``, ``depth`` and ``inside_itself``.
-
-    A call that is new comes with ``self_ns`` = ``duration_ns`` and depth -1. One that went on when the chunk before ended comes again as
-    this has left it.
-    """
+    """The same with ``self_ns``, ``depth`` and ``inside_itself``. A call that is new comes with ``self_ns`` = ``duration_ns`` and depth -1.
+    One that went on when the chunk before ended comes again as this has left it."""
     edges = np.flatnonzero(np.diff(calls.thread)) + 1
     found = np.full(len(calls), -1)
     for low, high in zip([0, *edges.tolist()], [*edges.tolist(), len(calls)], strict=True):
@@ -246,10 +241,8 @@ class When:
         self._phase = np.append(of_meaning[meaning], _OTHER)  # that of owner -1 last
 
     def place(self, start_ns: Array, duration_ns: Array) -> tuple[Array, Array, Array]:
-        """Task, step and phase of some calls: those in which at least half of each lies, or, if it is longer, in which it began.
-
-        A call that asks for a batch or steps an optimizer begins before the phase that it is, by the time it takes to record either.
-        """
+        """Task, step and phase of some calls: those in which at least half of each lies, or, if it is longer, in which it began. A call
+        that asks for a batch or steps an optimizer begins before the phase that it is, by the time it takes to record either."""
         owner: Array = self._steps.during(start_ns, duration_ns)
         owner = np.where(owner == -2, self._steps.owners_at(start_ns), owner)
         phase: Array = self._inner.during(start_ns, duration_ns)

@@ -98,10 +98,8 @@ def _trains(run: Run, rank: int, when: When) -> tuple[str, int, int] | None:
 
 
 def _first_use(calls: Calls, of_methods: Array) -> Array:
-    """By call, where its object was first used in the same step of training.
-
-    Ids are given again when an object is gone, so that only those count that are used in most of the steps.
-    """
+    """By call, where its object was first used in the same step of training. Ids are given again when an object is gone, so that only those
+    count that are used in most of the steps."""
     found = np.full(len(calls), -1)
     chosen = np.flatnonzero(of_methods & (calls.object != 0) & (calls.task == _TRAIN))
     if not len(chosen):

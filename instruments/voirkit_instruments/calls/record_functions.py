@@ -201,10 +201,8 @@ SHORT = {"nn": "torch.nn", "F": "torch.nn.functional", "optim": "torch.optim", "
 
 
 def is_script(word: str, following: Sequence[str]) -> bool:
-    """Whether the word after ``--calls`` is SCRIPT, and not what ``--calls`` is to record.
-
-    A file is, and what ends in ``.py``; so is a folder that can be run, unless another script comes after it.
-    """
+    """Whether the word after ``--calls`` is SCRIPT, and not what ``--calls`` is to record. A file is, and what ends in ``.py``; so is a
+    folder that can be run, unless another script comes after it."""
     if os.path.isfile(word) or word.endswith(".py"):
         return True
     if not os.path.isfile(os.path.join(word, "__main__.py")):

@@ -295,10 +295,8 @@ class Epoch:
 
 
 def training(facts: Facts) -> Iterator[tuple[Facts, list[Epoch]]]:
-    """The epochs of training of each loader of each process, ascending, with the facts of the process.
-
-    A pass in which no optimizer stepped, such as a validation between, is none.
-    """
+    """The epochs of training of each loader of each process, ascending, with the facts of the process. A pass in which no optimizer
+    stepped, such as a validation between, is none."""
     for process in facts.processes():
         steps = process.of("step")
         ends = [step.at_ns for step in steps]

@@ -224,10 +224,8 @@ class Graphs(Watcher):
         )  # fmt: skip
 
     def _count_after(self, parameters: list[Any], held_ids: set[int]) -> int:
-        """How many are used after the first that an optimizer holds: gradients come through them to it.
-
-        Where a model's own parameters, outside of its layers, are used is not known: they count if its very first layer is held.
-        """
+        """How many are used after the first that an optimizer holds: gradients come through them to it. Where a model's own parameters,
+        outside of its layers, are used is not known: they count if its very first layer is held."""
         order = self._models.in_order()
         first = next((at for at, key in enumerate(order) if key in held_ids), len(order))
         if order and first == 0:
@@ -292,10 +290,8 @@ class Layer:
 
 
 class UnitFacts:
-    """Units of ReLU layers whose output is never above zero, by the line of the backward pass; layers' results are saved in its graph.
-
-    Only layers that come right after something with parameters count: a hinge loss is a ReLU too, and is zero when all is well.
-    """
+    """Units of ReLU layers whose output is never above zero, by the line of the backward pass; layers' results are saved in its graph. Only
+    layers that come right after something with parameters count: a hinge loss is a ReLU too, and is zero when all is well."""
 
     def __init__(self, facts: Facts, torch: ModuleType, models: ModelFacts) -> None:
         self._facts, self._torch, self._models = facts, torch, models

@@ -201,10 +201,8 @@ class DeviceNumber:
 
 
 class Board:
-    """Keeps what is to be shown; ``update`` is the subscriber, ``rows`` and ``bars`` are for the thread that draws.
-
-    One thread at a time may be in ``update`` (the given stream sees to that); reading at the same time from another thread is safe.
-    """
+    """Keeps what is to be shown; ``update`` is the subscriber, ``rows`` and ``bars`` are for the thread that draws. One thread at a time
+    may be in ``update`` (the given stream sees to that); reading at the same time from another thread is safe."""
 
     def __init__(self) -> None:
         self.events = 0

@@ -29,10 +29,8 @@ instrument_display = INSTRUMENT
 
 
 def line(event: dict[str, Any]) -> str:
-    """An event as one line: ``loss: 0.693; task: train``.
-
-    A wrapper's begin and end are named; other keys that begin with ``$`` are left out.
-    """
+    """An event as one line: ``loss: 0.693; task: train``. A wrapper's begin and end are named; other keys that begin with ``$`` are left
+    out."""
     parts = [f"{key}: {brief(value)}" for key, value in event.items() if not key.startswith("$")]
     wrap = event.get("$wrap")
     if wrap is not None:

@@ -46,11 +46,8 @@ _DOES = {
 
 
 def documents(path: str) -> list[dict[str, Any]]:
-    """What the processes of a run have written, by rank.
-
-    ``seen_time_ns`` is when each last showed life, ``exit_code`` what its parent learnt of its end (None where that was no process of
-    the run).
-    """
+    """What the processes of a run have written, by rank. ``seen_time_ns`` is when each last showed life, ``exit_code`` what its parent
+    learnt of its end (None where that was no process of the run)."""
     folder, found = os.path.join(path, FOLDER), []
     codes: dict[tuple[str, str], int] = {}
     try:
@@ -328,10 +325,8 @@ def _evidence(state: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def ends_of(processes: Sequence[Document]) -> list[dict[str, Any]]:
-    """How the processes of several ranks ended, if one did not do so normally or died; empty while all go on.
-
-    Those that ended by themselves come first, then those that a signal may have ended, then those that ended for want of them.
-    """
+    """How the processes of several ranks ended, if one did not do so normally or died; empty while all go on. Those that ended by
+    themselves come first, then those that a signal may have ended, then those that ended for want of them."""
     last = [one for one in processes if one["world_size"] > 1 and not _is_followed(one, processes)]
     gone = [one for one in last if not _is_alive(one)]
     if not any(one.get("ended") is None or one["ended"]["exit_code"] for one in gone):
@@ -348,10 +343,8 @@ def ends_of(processes: Sequence[Document]) -> list[dict[str, Any]]:
 
 
 def _is_first(end: Mapping[str, Any]) -> bool:
-    """Whether a rank ended by itself: not by SIGTERM, which launchers send to all that are left, nor for want of another rank.
-
-    Where a signal may have ended it that nobody has seen, this is not known.
-    """
+    """Whether a rank ended by itself: not by SIGTERM, which launchers send to all that are left, nor for want of another rank. Where a
+    signal may have ended it that nobody has seen, this is not known."""
     if end["how"] in ("exception", "exit"):
         return not _WANTS.search(end["error"] or "")
     return end["how"] == "died" and end["exit_code"] not in (None, -signal.SIGTERM)

@@ -146,10 +146,8 @@ def signature(stacks: Iterable[tuple[int, str, int, Any]]) -> int:
 
 
 def collectives() -> list[dict[str, Any]] | None:
-    """Each group's last enqueued and completed collective, and those that are not complete, out of torch's flight recorder.
-
-    None where it has none. Checked with torch 2.15 and gloo; NCCL's recorders are asked the same way.
-    """
+    """Each group's last enqueued and completed collective, and those that are not complete, out of torch's flight recorder. None where it
+    has none. Checked with torch 2.15 and gloo; NCCL's recorders are asked the same way."""
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     core = getattr(sys.modules.get("torch._C"), "_distributed_c10d", None) or sys.modules.get("torch._C._distributed_c10d")
     if c10d is None or core is None or not c10d.is_initialized():

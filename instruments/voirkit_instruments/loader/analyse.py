@@ -156,10 +156,8 @@ def _summarise(loader: LoaderTotals, training: Collection[int], cpus: int | None
 
 
 def _items(loader: LoaderTotals) -> tuple[int | None, float | None]:
-    """Samples in the batches that were consumed, as steps count them, and in one batch; None where that is not known.
-
-    Where steps are not recorded, samples that were read one by one are counted.
-    """
+    """Samples in the batches that were consumed, as steps count them, and in one batch; None where that is not known. Where steps are not
+    recorded, samples that were read one by one are counted."""
     counts = loader.counts
     if counts["counted"]:
         return (None if counts["uncounted"] else counts["items"]), counts["items"] / counts["counted"]
@@ -249,10 +247,8 @@ def _operations(loader: LoaderTotals, making_ns: float, waited_ns: float) -> dic
 
 
 def _named_work(loader: LoaderTotals) -> dict[tuple[int, str, str], Operation]:
-    """Work by (level, the name that it is shown under, the operation in which it lies).
-
-    What a dataset does is one row, whether it was asked by the loader or by another dataset.
-    """
+    """Work by (level, the name that it is shown under, the operation in which it lies). What a dataset does is one row, whether it was
+    asked by the loader or by another dataset."""
     made: dict[tuple[int, str, str], Operation] = {}
     for (level, name, inside), operation in loader.operations.items():
         if level == PREPROCESS:

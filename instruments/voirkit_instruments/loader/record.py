@@ -159,10 +159,8 @@ def _record_handover(recording: Any) -> None:
 
 
 def measure_handover() -> dict[str, int] | None:
-    """``{"call_ns", "tensor_ns", "mb_ns"}``, measured in another process; None where that is not known.
-
-    A call of a function of python, a file of shared memory handed over, and a million bytes of it written first.
-    """
+    """``{"call_ns", "tensor_ns", "mb_ns"}``, measured in another process; None where that is not known. A call of a function of python, a
+    file of shared memory handed over, and a million bytes of it written first."""
     import json
     import subprocess
 

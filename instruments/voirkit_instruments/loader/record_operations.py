@@ -51,10 +51,8 @@ def datasets(dataset: Any) -> Iterator[Any]:
 
 
 def _inner_datasets(name: str, value: Any) -> Iterator[Any]:
-    """The datasets that an attribute holds: itself, those in a list of it, or that of a loader behind it.
-
-    fastai (2.8) hands torch a stand-in whose attribute ``d`` is the loader, and the dataset is that one's.
-    """
+    """The datasets that an attribute holds: itself, those in a list of it, or that of a loader behind it. fastai (2.8) hands torch a
+    stand-in whose attribute ``d`` is the loader, and the dataset is that one's."""
     if is_dataset(value) or (name == "dataset" and _is_indexed(type(value))):
         yield value
         return
@@ -98,10 +96,8 @@ def is_torch(name: str, dataset: Any) -> bool:
 
 
 def chained_source(iterator: Any) -> type | None:
-    """The class of the dataset that an iterator of a ``ChainDataset`` gives samples of at the moment.
-
-    Its generator delegates to that of one dataset (``yield from``), the variable ``d`` of torch 2.1 to 2.15; None if it is another.
-    """
+    """The class of the dataset that an iterator of a ``ChainDataset`` gives samples of at the moment. Its generator delegates to that of
+    one dataset (``yield from``), the variable ``d`` of torch 2.1 to 2.15; None if it is another."""
     frame = getattr(iterator, "gi_frame", None)
     dataset = None if frame is None else frame.f_locals.get("d")
     if is_torch("ChainDataset", dataset):

@@ -191,10 +191,8 @@ class Workers:
 
 
 def size(batch: Any) -> tuple[int, int]:
-    """The bytes of a batch and the number of its tensors, each of which is handed over in shared memory of its own.
-
-    Looks into plain lists, tuples and dicts only, and at torch's own tensors and numpy's own arrays; runs no code of the program.
-    """
+    """The bytes of a batch and the number of its tensors, each of which is handed over in shared memory of its own. Looks into plain lists,
+    tuples and dicts only, and at torch's own tensors and numpy's own arrays; runs no code of the program."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     tensor, array = getattr(torch, "Tensor", None), getattr(numpy, "ndarray", None)
     n_bytes = tensors = looked_at = 0
@@ -308,11 +306,8 @@ class Samples:
     # iterable datasets
 
     def iterating(self, began: int, was: int, fetcher: Any) -> None:
-        """An iterable dataset's fetcher has been made: a sample is there when its iterator returns.
-
-        Its iterator, which nobody else has, is put into a ``map``: that is no frame in a traceback. One that keeps a state (torchdata) is
-        left as it is.
-        """
+        """An iterable dataset's fetcher has been made: a sample is there when its iterator returns. Its iterator, which nobody else has, is
+        put into a ``map``: that is no frame in a traceback. One that keeps a state (torchdata) is left as it is."""
         try:
             iterator = fetcher.dataset_iter
             if hasattr(type(iterator), "state_dict") or type(iterator) is map:

@@ -59,10 +59,8 @@ class Gpus:
                 warn(f"monitor: GPU {word} cannot be read and is left out ({exc}).")
 
     def sample(self) -> dict[str, dict[str, Any]]:
-        """By GPU: ``memory`` ([used, total], MiB), ``load`` (0 to 1), ``temperature`` (°C), ``power`` (W), ``throttle`` (reasons).
-
-        What a GPU does not tell is left out; one that fails is left out from then on, which is told once.
-        """
+        """By GPU: ``memory`` ([used, total], MiB), ``load`` (0 to 1), ``temperature`` (°C), ``power`` (W), ``throttle`` (reasons). What a
+        GPU does not tell is left out; one that fails is left out from then on, which is told once."""
         found = {}
         for index, handle in list(self._handles.items()):
             try:

@@ -228,10 +228,8 @@ def repeat(
     process: bool = False,
     worker_init: Callable[[], object] | None = None,
 ) -> Repeat:
-    """What calls ``pushfun(getfun())`` every ``delay`` seconds between its ``start()`` and ``stop()``, as voir's ``monitor``.
-
-    Always in a thread: ``process`` is taken for voir's sake. ``worker_init`` is called first, here.
-    """
+    """What calls ``pushfun(getfun())`` every ``delay`` seconds between its ``start()`` and ``stop()``, as voir's ``monitor``. Always in a
+    thread: ``process`` is taken for voir's sake. ``worker_init`` is called first, here."""
     if worker_init is not None:
         worker_init()
     return Repeat(delay, lambda: pushfun(getfun()))

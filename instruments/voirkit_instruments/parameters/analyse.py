@@ -37,10 +37,8 @@ class Optimizer:
 
 @dataclass
 class Parameter:
-    """A parameter in the steps of one optimizer. Steps are counted from 0; a figure that is NaN is ``nan``.
-
-    The optimizer is the one in whose steps it was looked at; it is one of its own if ``seen[-1]["optimizer"]`` is not None.
-    """
+    """A parameter in the steps of one optimizer. Steps are counted from 0; a figure that is NaN is ``nan``. The optimizer is the one in
+    whose steps it was looked at; it is one of its own if ``seen[-1]["optimizer"]`` is not None."""
 
     rank: int
     name: str

@@ -44,10 +44,8 @@ class Figures:
     # norms
 
     def norms(self, tensors: Sequence[Any]) -> list[Any]:
-        """2-norms of tensors on one device, each as a tensor of no dimension: float64 of float64, else float32.
-
-        Tensors of another type than floating and complex have none: None stands for them.
-        """
+        """2-norms of tensors on one device, each as a tensor of no dimension: float64 of float64, else float32. Tensors of another type
+        than floating and complex have none: None stands for them."""
         torch = self._torch
         found: list[Any] = [None] * len(tensors)
         by_kind: dict[Any, list[int]] = {}
@@ -196,10 +194,8 @@ class Figures:
         return tensor.reshape(-1).contiguous()
 
     def digest(self, tensor: Any) -> Any:
-        """The digest of a tensor: an integer for one on the CPU, else an int64 tensor of no dimension.
-
-        On the CPU it is ``zlib.crc32`` of the bytes in the order of memory. Elsewhere ``sum64`` does it.
-        """
+        """The digest of a tensor: an integer for one on the CPU, else an int64 tensor of no dimension. On the CPU it is ``zlib.crc32`` of
+        the bytes in the order of memory. Elsewhere ``sum64`` does it."""
         flat = self.flat(tensor)
         if flat.device.type == "cpu":
             return zlib.crc32(memoryview(self.bits(flat).numpy()).cast("B")) if flat.numel() else 0

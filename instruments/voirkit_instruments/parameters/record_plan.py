@@ -138,10 +138,8 @@ class Name:
 
 
 class Models:
-    """The outermost modules that were called, which name parameters: as ``named_parameters`` of the module that holds them has it.
-
-    Modules are kept weakly; their tables are read, no method of theirs is called.
-    """
+    """The outermost modules that were called, which name parameters: as ``named_parameters`` of the module that holds them has it. Modules
+    are kept weakly; their tables are read, no method of theirs is called."""
 
     def __init__(self) -> None:
         self._known = IdentityMap()

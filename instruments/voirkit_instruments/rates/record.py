@@ -83,10 +83,8 @@ class Throughput:
         self._intervals: dict[str | None, list[tuple[int, int]]] = {}  # task -> (items, nanoseconds) of each interval
 
     def add(self, task: str | None, begin_ns: int, end_ns: int, items: int) -> None:
-        """Count items that took from begin to end.
-
-        Time that several threads spend at once on a task counts once, so that the rate is that of all of them together.
-        """
+        """Count items that took from begin to end. Time that several threads spend at once on a task counts once, so that the rate is that
+        of all of them together."""
         tally = self._tallies.get(task)
         if tally is None:
             tally = self._tallies[task] = _Tally()
@@ -130,10 +128,8 @@ class Throughput:
         return records
 
     def figures(self) -> dict[str, dict[str, object]]:
-        """What the run's summary holds: ``{"train_rate": {"value", "median", "p10", "p90", "n", "units"}, "eval_rate": {…}}``.
-
-        A task other than ``train`` has a key of its own. ``value`` is items over time, the rest that of the intervals: each counts once.
-        """
+        """What the run's summary holds: ``{"train_rate": {"value", "median", "p10", "p90", "n", "units"}, "eval_rate": {…}}``. A task other
+        than ``train`` has a key of its own. ``value`` is items over time, the rest that of the intervals: each counts once."""
         measured: dict[str, list[tuple[int, int]]] = {}
         for task, intervals in self._intervals.items():
             if intervals:
@@ -227,10 +223,8 @@ class Rate:
             self._publish(self._close(now))
 
     def on_wrap(self, event: dict[str, Any]) -> None:
-        """For ``compute_rate``: the begin and end of a wrapper ``compute_start``.
-
-        Only the end's batch is looked at: at the begin ptera still shows the batch of the iteration before.
-        """
+        """For ``compute_rate``: the begin and end of a wrapper ``compute_start``. Only the end's batch is looked at: at the begin ptera
+        still shows the batch of the iteration before."""
         wrap = event.get("$wrap")
         if wrap is None or wrap["name"] != "compute_start":
             if "use_cuda" in event:

@@ -90,10 +90,8 @@ class Processors:
         return time.perf_counter(), sum(own[:4]), _busy_s(self._usable), _waited_s()
 
     def figures(self) -> dict[str, float] | None:
-        """``usable``, ``own_s``, ``others_share`` (of them), ``waited_s`` and ``waited_share`` (of the time).
-
-        None where the system does not tell.
-        """
+        """``usable``, ``own_s``, ``others_share`` (of them), ``waited_s`` and ``waited_share`` (of the time). None where the system does
+        not tell."""
         began, now = self._began, self._now()
         elapsed, own, busy = now[0] - began[0], now[1] - began[1], now[2] - began[2]
         if not self._usable or now[3] is None or began[3] is None or elapsed <= 0 or not now[2]:

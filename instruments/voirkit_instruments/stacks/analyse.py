@@ -171,10 +171,8 @@ def tool_cost(record: Mapping[str, Any], notes: Sequence[Mapping[str, Any]]) -> 
 
 
 def figures(counts: Sequence[Counts]) -> dict[str, Any]:
-    """The key ``flame`` of a summary.
-
-    Shares of phases are those of the threads that train among each other, and those of the loader workers' own.
-    """
+    """The key ``flame`` of a summary. Shares of phases are those of the threads that train among each other, and those of the loader
+    workers' own."""
     phases: dict[str, Counter[str]] = {}
     lines: dict[str, Counter[str]] = {}
     kinds: Counter[str] = Counter()
@@ -253,10 +251,8 @@ def collapsed(counts: Sequence[Counts]) -> Iterator[str]:
 
 
 def speedscope(counts: Sequence[Counts]) -> dict[str, Any]:
-    """A document of https://www.speedscope.app/file-format-schema.json: a profile for each thread, its phases as outermost frames.
-
-    Stacks are in the order of phases, not of time: each stands once, with all the time that it was seen.
-    """
+    """A document of https://www.speedscope.app/file-format-schema.json: a profile for each thread, its phases as outermost frames. Stacks
+    are in the order of phases, not of time: each stands once, with all the time that it was seen."""
     several = len(counts) > 1
     frames: dict[Frame, int] = {}
     profiles: dict[str, tuple[list[list[int]], list[float]]] = {}

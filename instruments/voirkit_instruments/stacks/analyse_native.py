@@ -83,10 +83,8 @@ def count(run: Run, record: Mapping[str, Any], data: str) -> dict[str, Any]:
 
 
 class SampleCounts:
-    """Counts by row (an operation, a phase, elsewhere, other processes), code, thread (its own or another of its process) and event.
-
-    What comes out can be added to that of other ranks and read without perf.
-    """
+    """Counts by row (an operation, a phase, elsewhere, other processes), code, thread (its own or another of its process) and event. What
+    comes out can be added to that of other ranks and read without perf."""
 
     def __init__(self, recorded: RecordedSpans, reader: PerfReader, began_ns: int) -> None:
         self._recorded, self._reader, self._until_ns = recorded, reader, began_ns

@@ -141,10 +141,8 @@ def _count_sequence(batch: Sequence[object], depth: int) -> int | None:
 
 
 def _are_samples(elements: Sequence[object]) -> bool:
-    """Whether tuples or lists are samples that nothing has collated: alike, and each a tensor beside what is none.
-
-    Collated, fields of one kind lie together.
-    """
+    """Whether tuples or lists are samples that nothing has collated: alike, and each a tensor beside what is none. Collated, fields of one
+    kind lie together."""
     if not all(isinstance(e, (tuple, list)) for e in elements):
         return False
     rows = [tuple(type(part) for part in e[:_SAMPLED]) for e in elements]  # type: ignore[index]  # just looked at

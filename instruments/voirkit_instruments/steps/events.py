@@ -41,10 +41,8 @@ def innermost(function: Any) -> Any:
 
 
 def as_function(method: Any) -> Any:
-    """A function that calls a method: torch.compile, which copies the constants of code, copies a method with its object, no function.
-
-    A method of an object whose copy is itself (``__deepcopy__``) can stay what it is, which saves a call.
-    """
+    """A function that calls a method: torch.compile, which copies the constants of code, copies a method with its object, no function. A
+    method of an object whose copy is itself (``__deepcopy__``) can stay what it is, which saves a call."""
     if type(method) is FunctionType or hasattr(type(method.__self__), "__deepcopy__"):
         return method
 
@@ -87,10 +85,8 @@ class FunctionPatches(Patches):
             self.off(name, self.table[name])
 
     def around_step(self, kind: type, step: Around, decorated: Around) -> None:
-        """Around the step of a class of optimizers; ``decorated``, which is passed ``args``, where that is decorated.
-
-        It is decorated anew when the first optimizer of a class is made.
-        """
+        """Around the step of a class of optimizers; ``decorated``, which is passed ``args``, where that is decorated. It is decorated anew
+        when the first optimizer of a class is made."""
         function: Any = getattr(kind, "step", None)
         owner = next((above for above in kind.__mro__ if "step" in vars(above)), kind)
         name = f"{owner.__module__}.{owner.__qualname__}.step"
@@ -137,10 +133,8 @@ class StepEvents:
         return self._is_expected
 
     def subscribe(self, event: str, before: Told | None = None, after: Told | None = None) -> None:
-        """Tell somebody, before and after the function's body, with what the event passes; after it even if it has raised.
-
-        With neither, somebody will say what before torch is there.
-        """
+        """Tell somebody, before and after the function's body, with what the event passes; after it even if it has raised. With neither,
+        somebody will say what before torch is there."""
         self._is_expected = True
         for table, told in ((self._before, before), (self._after, after)):
             if told is not None:

@@ -73,10 +73,8 @@ class Steps:
             self._ov.warn(f"steps: nothing is recorded of torch ({type(exc).__name__}: {exc}).")
 
     def on_given(self, event: dict[str, Any]) -> None:
-        """Record each step that is given with one of ``TASKS`` as evaluation (``voirkit.iterate("eval", ...)``).
-
-        Must never raise: the script gives in the middle of its work.
-        """
+        """Record each step that is given with one of ``TASKS`` as evaluation (``voirkit.iterate("eval", ...)``). Must never raise: the
+        script gives in the middle of its work."""
         wrap = event.get("$wrap")
         if wrap is None or self._torch is None or self._over or wrap.get("name") != "step" or event.get("task") not in TASKS:
             return
@@ -159,10 +157,8 @@ _INFINITE = float("inf")
 
 
 class Losses:
-    """The first and the last loss, how many there were, and some between.
-
-    Every loss is kept at first; when there are 256, every second, then every fourth ...: a long run costs no more than a short one.
-    """
+    """The first and the last loss, how many there were, and some between. Every loss is kept at first; when there are 256, every second,
+    then every fourth ...: a long run costs no more than a short one."""
 
     def __init__(self) -> None:
         self.n = 0  # how many losses there were
@@ -241,10 +237,8 @@ class Losses:
         return {"first": float(first), "last": float(last), "n": self.n, "not_finite": bad, "curve": curve}
 
     def means(self) -> tuple[float, float] | None:
-        """Mean of the first and of the last quarter of those kept; None with less than two losses that are numbers.
-
-        Of a loss for each sample its mean counts.
-        """
+        """Mean of the first and of the last quarter of those kept; None with less than two losses that are numbers. Of a loss for each
+        sample its mean counts."""
         values = [value for _, kept in self._kept if (value := _as_float(kept)) is not None]
         quarter = max(1, len(values) // 4)
         if len(values) < 2:
@@ -263,10 +257,8 @@ def _as_float(loss: Any) -> float | None:
 
 
 def record_loss(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
-    """Put the losses into the summary, and give what the recorder sees of the training to those who listen.
-
-    Losses that are given win over those that the recorder sees.
-    """
+    """Put the losses into the summary, and give what the recorder sees of the training to those who listen. Losses that are given win over
+    those that the recorder sees."""
     given_losses, seen = Losses(), Losses()
 
     def on_event(event: dict[str, Any]) -> None:

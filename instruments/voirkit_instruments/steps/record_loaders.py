@@ -235,10 +235,8 @@ def _described(loader: Any) -> dict[str, Any]:
 
 
 def _described_by_attributes(loader: Any) -> dict[str, Any]:
-    """What torch's iterator was made from is no loader of torch: only its plain attributes are looked at.
-
-    fastai (2.8) hands torch a stand-in that is its own dataset; the loader itself is the stand-in's ``d``, and its batch size is ``bs``.
-    """
+    """What torch's iterator was made from is no loader of torch: only its plain attributes are looked at. fastai (2.8) hands torch a
+    stand-in that is its own dataset; the loader itself is the stand-in's ``d``, and its batch size is ``bs``."""
     own = getattr(loader, "__dict__", {})
     behind = getattr(own.get("d"), "__dict__", {}) if own.get("dataset") is loader else {}
     dataset = behind.get("dataset", own.get("dataset"))

@@ -21,9 +21,7 @@ _KEYS = {"recompilation": "recompilations", "graph break": "graph_breaks", "eage
 
 def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
     """``compilations`` of a summary: three lists of ``{function, place, reason, n, total_s}``, with ``ranks`` where there are several.
-
-    ``n`` and ``total_s`` are of the rank where the most of it was.
-    """
+    ``n`` and ``total_s`` are of the rank where the most of it was."""
     seen: dict[tuple[str, str, str, str], dict[int, list[int]]] = {}  # by what, function, place, reason: times of each rank
     for run in runs:
         found = records(run, "mark")

@@ -170,10 +170,8 @@ def _cost(record: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, A
 
 
 def counters_document(folder: str, stem: str) -> dict[str, Any]:
-    """What a rank's processes counted of themselves (``--syscalls=counters``), as a document like those of tracers.
-
-    Calls of all kinds that read are ``read``, those that write ``write``; ``usage`` is {phase: {column: number}}.
-    """
+    """What a rank's processes counted of themselves (``--syscalls=counters``), as a document like those of tracers. Calls of all kinds that
+    read are ``read``, those that write ``write``; ``usage`` is {phase: {column: number}}."""
     from voirkit_instruments.syscalls.record_counters import COLUMNS, ENDING, count_files, read_counts
 
     threads: dict[str, dict[str, dict[str, Any]]] = {}
@@ -333,10 +331,8 @@ def merge(values: Sequence[Any]) -> Any:
 
 
 class Difference(NamedTuple):
-    """A call in two logs: how many, how many failed, how long and how many bytes in the first and the second.
-
-    ``more_...`` is the second's less the first's. None is what a log does not have, and a difference from it.
-    """
+    """A call in two logs: how many, how many failed, how long and how many bytes in the first and the second. ``more_...`` is the second's
+    less the first's. None is what a log does not have, and a difference from it."""
 
     phase: str
     name: str
@@ -354,10 +350,8 @@ _ALL = "all"
 
 
 def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
-    """What two documents differ in, by phase and call, the largest difference of calls first; calls that are the same too.
-
-    If one of them has no phases, all are compared as one; of two tracers the seconds are not compared, since they measure different things.
-    """
+    """What two documents differ in, by phase and call, the largest difference of calls first; calls that are the same too. If one of them
+    has no phases, all are compared as one; of two tracers the seconds are not compared, since they measure different things."""
     phases = [first["phases"], second["phases"]]
     if (_ALL in phases[0]) is not (_ALL in phases[1]):
         phases = [{_ALL: _sum_phases(one)} for one in phases]

@@ -48,10 +48,8 @@ class SyscallLogError(VoirkitError):
 
 
 def bounded_lines(text: TextIO) -> Iterator[str]:
-    """Lines, each with its end, except the last, which may lack it: a file may hold gigabytes without the end of a line.
-
-    A line longer than ``_LONGEST_LINE`` is read past, and its beginning stands for it, with ``_CUT`` before its end.
-    """
+    """Lines, each with its end, except the last, which may lack it: a file may hold gigabytes without the end of a line. A line longer than
+    ``_LONGEST_LINE`` is read past, and its beginning stands for it, with ``_CUT`` before its end."""
     read = partial(text.readline, _LONGEST_LINE)
     for line in iter(read, ""):
         if len(line) < _LONGEST_LINE or line[-1] == "\n":

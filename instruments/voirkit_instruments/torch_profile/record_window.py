@@ -247,11 +247,8 @@ def _memory_bytes() -> int:
 
 
 class Kineto:
-    """torch's profiler of one thread, below ``torch.profiler``: one recording after the other.
-
-    Nothing of ``torch.profiler`` is used that the program could see: no hook, no flag of its modules. Checked with torch 2.15 on a CPU;
-    on a device it has not run.
-    """
+    """torch's profiler of one thread, below ``torch.profiler``: one recording after the other. Nothing of ``torch.profiler`` is used that
+    the program could see: no hook, no flag of its modules. Checked with torch 2.15 on a CPU; on a device it has not run."""
 
     def __init__(self, torch: Any, memory: bool) -> None:
         self._torch = torch

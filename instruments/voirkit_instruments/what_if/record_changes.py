@@ -49,10 +49,8 @@ class Change(Protocol):
         """
 
     def install(self, patches: Patches) -> None:
-        """Make the change, in a run that is to be changed. Called before the script imports anything; ``when_imported`` helps.
-
-        All that is changed in libraries is to be put back by ``end``, or by ``patches``, which are removed after it.
-        """
+        """Make the change, in a run that is to be changed. Called before the script imports anything; ``when_imported`` helps. All that is
+        changed in libraries is to be put back by ``end``, or by ``patches``, which are removed after it."""
 
     def end(self) -> None:
         """The script's work is over: wait for what is still going on. The run's time ends after this.
@@ -63,9 +61,7 @@ class Change(Protocol):
 
     def facts(self) -> dict[str, Any]:
         """After ``end``: ``touched``, how many times it changed something (0: there was nothing to change), and anything else of note.
-
-        ``because``, if it is there, is a sentence that says why nothing was changed, or what else is to be known.
-        """
+        ``because``, if it is there, is a sentence that says why nothing was changed, or what else is to be known."""
 
 
 class _Entry(NamedTuple):
@@ -205,10 +201,8 @@ class _Switch:
 
 
 class CheckpointNoCrc(_Switch):
-    """``torch.serialization.set_crc32_options(False)``: torch.save writes no checksums, which torch.load does not look at.
-
-    Strict readers do: ``zipfile`` reports such a file as bad, and other libraries have refused them.
-    """
+    """``torch.serialization.set_crc32_options(False)``: torch.save writes no checksums, which torch.load does not look at. Strict readers
+    do: ``zipfile`` reports such a file as bad, and other libraries have refused them."""
 
     def __init__(self, argument: str | None) -> None:
         super().__init__(argument)

@@ -115,11 +115,8 @@ class ReadAhead:
         return all_known
 
     def prefetch(self, paths: Iterable[str]) -> int:
-        """Have the kernel read files into memory; how many it could be told of.
-
-        Files that are gone, or are no regular ones any more, are passed over unopened: to open a pipe or a device is an act, which lets
-        go of who waits at its other end.
-        """
+        """Have the kernel read files into memory; how many it could be told of. Files that are gone, or are no regular ones any more, are
+        passed over unopened: to open a pipe or a device is an act, which lets go of who waits at its other end."""
         n = 0
         for path in paths:
             with suppress(OSError, ValueError):

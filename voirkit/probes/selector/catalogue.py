@@ -139,10 +139,7 @@ class Catalogue:
         return [f for f in self.functions if f.path == path]
 
     def candidates(self, path: tuple[str, ...]) -> list[Function]:
-        """The definitions that can be the live one: the last that always happens, and those after it that may.
-
-        A property is its getter.
-        """
+        """The definitions that can be the live one: the last that always happens, and those after it that may. A property is its getter."""
         if path == self.top.path:
             return [self.top]
         other = (f"{path[-1]}.setter", f"{path[-1]}.deleter") if path else ()
@@ -319,11 +316,8 @@ class ScopeReading:
 
 
 class Reader:
-    """Walks statements in the order in which they bind names.
-
-    An explicit stack, and a recursion for each scope only: chains of a thousand ``elif`` or ``+`` are deep trees.
-    Entries of the stack are nodes, or ``(form, target)`` for what is to be bound.
-    """
+    """Walks statements in the order in which they bind names. An explicit stack, and a recursion for each scope only: chains of a thousand
+    ``elif`` or ``+`` are deep trees. Entries of the stack are nodes, or ``(form, target)`` for what is to be bound."""
 
     def __init__(self) -> None:
         self.functions: list[ScopeReading] = []

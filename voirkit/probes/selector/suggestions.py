@@ -630,10 +630,8 @@ def _possible_offers(function: Function, name: str) -> Iterator[Offer]:
 
 
 def loop_selectors(function: Function, loop: Loop, name: str) -> tuple[str, ...]:
-    """One event a turn, and the pair of events around each turn, under the names that the rates expect.
-
-    A loop that only counts (``for epoch in range(3)``) has no batches, so it keeps the names of the script.
-    """
+    """One event a turn, and the pair of events around each turn, under the names that the rates expect. A loop that only counts (``for
+    epoch in range(3)``) has no batches, so it keeps the names of the script."""
     node = next((n for n in ast.walk(function.node) if isinstance(n, ast.For | ast.AsyncFor) and n.lineno == loop.line), None)
     batch = batch_name(node) if node is not None else None
     if batch is None:

@@ -233,10 +233,8 @@ _ENDS = (".html", ".htm")
 
 
 def with_file(words: Sequence[str]) -> list[str]:
-    """The words of a command line in which the word after ``--html`` is its file only if it is called like one.
-
-    ``voirkit report --html RUN`` names a run; any file can be given as ``--html=FILE``.
-    """
+    """The words of a command line in which the word after ``--html`` is its file only if it is called like one. ``voirkit report --html
+    RUN`` names a run; any file can be given as ``--html=FILE``."""
     made: list[str] = []
     at = 0
     while at < len(words):
