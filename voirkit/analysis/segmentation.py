@@ -201,24 +201,19 @@ def _own(segmentation: Segmentation, at_ns: int, owner: int) -> None:
 _EPOCH = 1 << 32  # more than there are iterators: an epoch of a kept iterator has the number of that and so many times its own
 
 
+@dataclass(frozen=True, eq=False)
 class Work:
-    """The spans of a thread that are a step's work; arrays of shape (n,), ascending by start.
+    """The spans of a thread that are a step's work; arrays of shape (n,), ascending by start."""
 
-    Attributes:
-        start_ns: On the process's clock.
-        end_ns: Same.
-        kind: Which kind of work: a bit (``TRAINS``: any but the lowest).
-        optimizer: Which optimizer stepped.
-        grad: Whether a model was called with gradients.
-        training: Whether it was in training mode.
-    """
+    start_ns: Array  # on the process's clock
+    end_ns: Array  # same
+    kind: Array  # which kind of work: a bit (``TRAINS``: any but the lowest)
+    optimizer: Array  # which optimizer stepped
+    grad: Array  # whether a model was called with gradients
+    training: Array  # whether it was in training mode
 
     FORWARD, BACKWARD, OPTIMIZER = 1, 2, 4
     TRAINS = BACKWARD | OPTIMIZER
-
-    def __init__(self, start_ns: Array, end_ns: Array, kind: Array, optimizer: Array, grad: Array, training: Array) -> None:
-        self.start_ns, self.end_ns, self.kind = start_ns, end_ns, kind
-        self.optimizer, self.grad, self.training = optimizer, grad, training
 
     def of(self, kinds: int) -> Work:
         """Only those of some kinds."""

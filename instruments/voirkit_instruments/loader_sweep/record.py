@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any, NamedTuple
 
 from voirkit.errors import CommandLineError
 from voirkit.imports import when_imported
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import ModuleType
-    from typing import Any, TypeAlias
+    from typing import TypeAlias
 
     from voirkit.phases import Phase, PhaseWithPriority
     from voirkit.runner.overseer import Overseer
@@ -39,18 +40,13 @@ _NOT_FOR_IT = ("VOIRKIT_RUN_DIR", "DATA_FD")  # they are of the run that starts 
 _KEYS = ("num_workers", "prefetch_factor", "steps")
 
 
-class Measurement:
-    """What one run showed.
+class Measurement(NamedTuple):
+    """What one run showed."""
 
-    Attributes:
-        rate: Items per second of its steps but the first quarter; None if it did not train.
-        wait: Share of these steps spent waiting for batches.
-        loader: Of its summary, with ``--loader``.
-        why_not: What went wrong.
-    """
-
-    def __init__(self, rate: float | None = None, wait: float = 0.0, loader: Any = None, why_not: str = "") -> None:
-        self.rate, self.wait, self.loader, self.why_not = rate, wait, loader, why_not
+    rate: float | None = None  # items per second of its steps but the first quarter; None if it did not train
+    wait: float = 0.0  # share of these steps spent waiting for batches
+    loader: Any = None  # of its summary, with ``--loader``
+    why_not: str = ""  # what went wrong
 
 
 @instrument_definition
