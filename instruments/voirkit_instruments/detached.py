@@ -26,7 +26,7 @@ _LEAVE = 'output=$1; shift; "$@" >"$output" 2>&1 </dev/null & echo $!'
 class DetachedProcess(NamedTuple):
     """A program that runs beside this one."""
 
-    pid: int  # its id
+    pid: int
     began: int  # when it began, in the kernel's ticks: another process that gets its number is not mistaken for it
     output: str  # the file with what it prints
 
@@ -88,9 +88,9 @@ class Attached(NamedTuple):
     """A profiler or tracer that watches this process."""
 
     tool: str  # its name
-    process: DetachedProcess  # it
+    process: DetachedProcess
     version: str = ""  # of the tool, where it has one of its own
-    program: str = ""  # its path
+    program: str = ""
     rate_hz: int = 0  # of a profiler: samples a second
     log: str = ""  # of a tracer: what it writes
     trusted: Mapping[str, str] = MappingProxyType({})  # of a tracer: by column, how far its figures can be trusted

@@ -42,7 +42,7 @@ class Rank:
 
     rank: int  # its number
     host: str  # where it ran
-    steps: Steps  # its steps
+    steps: Steps
     # what else is known of it and of use to a verdict: ``workers``, ``dataset``, ``batch_size``, ``cpus`` of its training loader and host
     facts: Mapping[str, Any] = field(default_factory=dict)
     processes: tuple[tuple[str, int], ...] = ()  # (host, pid) of those that did it: of a rank that was started again there are several

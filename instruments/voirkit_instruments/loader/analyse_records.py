@@ -157,7 +157,7 @@ class Loader:
 class Loaders:
     """The loaders of a rank, and which of them each record belongs to: they come from the process that trains and from its workers."""
 
-    all: Sequence[Loader]  # each
+    all: Sequence[Loader]
     owner: Array  # by thread, the process whose loaders its records are of, as an index
     number: Array  # by set of arguments, the loader's number there; -1 for none
     episode: Array  # by set of arguments, the iterator's number
