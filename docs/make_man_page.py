@@ -49,7 +49,9 @@ def _option(option: DescribedOption) -> list[str]:
     for name in option.names:
         joint = "=" if name.startswith("--") and option.is_optional else " "
         value = f"\\fI{roff(option.value)}\\fR"
-        names.append(f"\\fB{roff(name)}\\fR" + (f"[{joint.strip()}{value}]" if option.is_optional else f"{joint}{value}" if option.value else ""))
+        names.append(
+            f"\\fB{roff(name)}\\fR" + (f"[{joint.strip()}{value}]" if option.is_optional else f"{joint}{value}" if option.value else "")
+        )
     return [".TP", ", ".join(names), roff(option.help)]
 
 
@@ -68,11 +70,12 @@ def _command(line: CommandLine) -> list[str]:
 def man_page(lines: list[CommandLine]) -> str:
     """voirkit(1)."""
     run = next(line for line in lines if line.word == RUN)
-    rows = [
-        f'.TH VOIRKIT 1 "" "voirkit {__version__}" "User Commands"', ".SH NAME", "voirkit \\- " + roff("report what a PyTorch training script does and why it is slow"),
-        ".SH SYNOPSIS", ".nf", roff("voirkit [options] SCRIPT [script arguments]"), roff("voirkit [options] -m MODULE[:FUNCTION] [arguments]"),
-        *(roff(f"voirkit {line.word} {line.arguments}".rstrip()) for line in lines if line.word), ".fi", ".SH DESCRIPTION", roff(DESCRIPTION), ".SH OPTIONS",
-    ]  # fmt: skip
+    usage = ["[options] SCRIPT [script arguments]", "[options] -m MODULE[:FUNCTION] [arguments]"]
+    usage += [f"{line.word} {line.arguments}".rstrip() for line in lines if line.word != RUN]
+    rows = [f'.TH VOIRKIT 1 "" "voirkit {__version__}" "User Commands"', ".SH NAME"]
+    rows += ["voirkit \\- report what a PyTorch training script does and why it is slow"]
+    rows += [".SH SYNOPSIS", ".nf", *(roff(f"voirkit {words}") for words in usage), ".fi"]
+    rows += [".SH DESCRIPTION", roff(DESCRIPTION), ".SH OPTIONS"]
     group = ""
     for option in run.options():
         if option.group != group:

@@ -66,5 +66,7 @@ def test_a_news_fragment_is_named_for_what_it_is_about() -> None:
 
 def test_the_man_page_and_the_completion_files_are_those_of_the_command_line() -> None:
     # Fails after a change of options: `make format` writes them.
-    done = subprocess.run([sys.executable, ROOT / "docs" / "make_man_page.py", "--check"], env=CLEAN, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, ROOT / "docs" / "make_man_page.py", "--check"], env=CLEAN, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr

@@ -6,6 +6,7 @@ They are in the folder that ``$VOIRKIT_DIST`` names; nothing is built here.
 from __future__ import annotations
 
 import email
+import json
 import os
 import re
 import shutil
@@ -67,7 +68,9 @@ def test_a_wheel_has_the_two_packages_whole_without_sources_in_c(wheel: Path) ->
         for path in files_below(folder)
         if not path.endswith((".c", ".h", "follow.pth"))
     }
-    found = {name for name in names(wheel) if name.startswith(tuple(f"{package}/" for package in PACKAGES.values())) and not LIBRARY.search(name)}
+    found = {
+        name for name in names(wheel) if name.startswith(tuple(f"{package}/" for package in PACKAGES.values())) and not LIBRARY.search(name)
+    }
     assert found == expected
     assert {"voirkit/py.typed", "voirkit_instruments/py.typed"} <= found
 
@@ -127,7 +130,10 @@ def uv() -> str:
 
 def installed(uv: str, wheel: Path, folder: Path) -> Path:
     """The python of a new environment that has the wheel, and what it requires, alone."""
-    for words in (["venv", "--python", sys.executable, str(folder)], ["pip", "install", "--python", str(folder / "bin" / "python"), str(wheel)]):
+    for words in (
+        ["venv", "--python", sys.executable, str(folder)],
+        ["pip", "install", "--python", str(folder / "bin" / "python"), str(wheel)],
+    ):
         done = subprocess.run([uv, *words], env=CLEAN, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     return folder / "bin" / "python"
@@ -163,23 +169,22 @@ for epoch in range(2):
 
 @pytest.mark.torch
 def test_the_pure_wheel_works_where_there_is_no_compiler_with_numpy_and_with_torch(uv: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
     python = installed(uv, only("*-none-any.whl"), tmp_path / "environment")
     path = str(python.parent)
     assert shutil.which("cc", path=path) is shutil.which("gcc", path=path) is None
     check(python, "--pure", tmp_path, path)
-    # torch out of the environment of the tests: what stands in a folder that a .pth names is found, its own .pth files are not read.
+    # torch out of the environment of the tests: a folder that a .pth file names is searched last, and its own .pth files are not read.
     place = next((tmp_path / "environment" / "lib").glob("python3*")) / "site-packages"
-    (place / "torch_of_tests.pth").write_text(os.pathsep.join([str(Path(shutil.__file__).parent)]) if False else f"{site_packages()}\n")
+    (place / "torch_of_tests.pth").write_text(f"{Path(torch.__file__).parent.parent}\n")
     (tmp_path / "train.py").write_text(TRAINING)
-    command = [str(python.parent / "voirkit"), "--run-dir", "run", "--require", "loss<100", "--loader", "train.py"]
-    done = subprocess.run(command, cwd=tmp_path, env={**CLEAN, "PATH": path}, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    asked = "import voirkit, json; s = voirkit.open_run('run').summary; print(json.dumps([voirkit.__file__, s['steps'], s['verdict'], s['warnings']]))"
-    shown = subprocess.run([str(python), "-c", asked], cwd=tmp_path, env={**CLEAN, "PATH": path}, capture_output=True, text=True, check=False)
-    print(shown.stdout, shown.stderr, done.stderr)
-
-
-def site_packages() -> Path:
-    import torch
-
-    return Path(torch.__file__).parent.parent
+    for words in (["train.py"], ["--loader", "--checks", "--parameters", "train.py"]):
+        folder = f"run{len(words)}"
+        command = [str(python.parent / "voirkit"), "--run-dir", folder, *words]
+        done = subprocess.run(command, cwd=tmp_path, env={**CLEAN, "PATH": path}, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        summary = json.loads((tmp_path / folder / "summary.json").read_text())
+        assert (summary["steps"]["n"], summary["steps"]["items"], summary["warnings"]) == (40, 320, []), done.stderr
+        assert sum(phase["share"] for phase in summary["steps"]["phases"].values()) == pytest.approx(1)
+    assert summary["parameters"]
+    assert summary["loader"]

@@ -44,9 +44,11 @@ class DescribedOption(NamedTuple):
     group: str
 
     @property
-    def names_path(self) -> str:
-        """What of the file system its value names: ``"file"``, ``"folder"`` or nothing."""
-        return path_kind(self.value)
+    def path_kind(self) -> str:
+        """``"file"`` or ``"folder"`` where what ``--help`` calls its value names one, else nothing."""
+        if any(word in self.value for word in ("FILE", "LOG", "SCRIPT")):
+            return "file"
+        return "folder" if self.value in ("DIR", "RUN") else ""
 
 
 class CommandLine(NamedTuple):
@@ -89,14 +91,7 @@ def command_lines(with_plugins: bool = True) -> list[CommandLine]:
 def parser_of(reference: str) -> ExtendedArgumentParser | None:
     """The parser of a subcommand, ``module:function``: what ``module:function_parser`` returns, if there is one."""
     make = getattr(resolve(reference.partition(":")[0]), f"{reference.partition(':')[2]}_parser", None)
-    return None if make is None else make()  # type: ignore[no-any-return]  # whatever a module holds
-
-
-def path_kind(value: str) -> str:
-    """``"file"`` or ``"folder"`` where what ``--help`` calls a value names one, else nothing."""
-    if any(word in value for word in ("FILE", "LOG", "SCRIPT")):
-        return "file"
-    return "folder" if value in ("DIR", "RUN") else ""
+    return None if make is None else make()
 
 
 def _parser_of_run(with_plugins: bool) -> ExtendedArgumentParser:

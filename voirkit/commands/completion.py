@@ -30,8 +30,10 @@ def main_parser() -> ExtendedArgumentParser:
     parser = ExtendedArgumentParser(
         "voirkit completion",
         "voirkit completion bash|zsh|fish",
-        description='Prints a script that makes a shell complete the command line of voirkit: eval "$(voirkit completion bash)" in ~/.bashrc, '
-        "voirkit completion zsh > _voirkit in a folder of $fpath, voirkit completion fish > ~/.config/fish/completions/voirkit.fish.",
+        description="Prints a script that makes a shell complete the command line of voirkit.",
+        epilog='bash: eval "$(voirkit completion bash)" in ~/.bashrc\n'
+        "zsh:  voirkit completion zsh > _voirkit, in a folder of $fpath\n"
+        "fish: voirkit completion fish > ~/.config/fish/completions/voirkit.fish\n",
     )
     parser.add_argument("SHELL", nargs="?", help="bash, zsh or fish")
     return parser
@@ -43,8 +45,8 @@ def bash(lines: Sequence[CommandLine]) -> str:
     needing = [f'"{line.word} {name}"' for line in lines for option in line.options() if _needs_value(option) for name in option.names]
     values = {f'"{line.word} {name}"': option for line in lines for option in line.options() if option.value for name in option.names}
     words = [f"                {key}) words={_quoted(chr(10).join(option.words))} ;;" for key, option in values.items() if option.words]
-    folders = [key for key, option in values.items() if option.names_path == "folder" and not option.words]
-    files = [key for key, option in values.items() if option.names_path == "file" and not option.words]
+    folders = [key for key, option in values.items() if option.path_kind == "folder" and not option.words]
+    files = [key for key, option in values.items() if option.path_kind == "file" and not option.words]
     options = [f'            "{line.word}") words={_quoted(chr(10).join(_names(line)))} ;;' for line in lines]
     lists = {
         "COMMANDS": "|".join(commands), "WORDS": _quoted("\n".join(commands)), "NEEDING": "|".join(needing), "VALUES": "\n".join(words),
@@ -114,7 +116,7 @@ def _zsh_option(option: DescribedOption) -> str:
         brief = brief.replace(mark, f"\\{mark}")
     value, attached = "", ""
     if option.value:
-        action = f"({' '.join(option.words)})" if option.words else {"file": "_files", "folder": "_files -/", "": " "}[option.names_path]
+        action = f"({' '.join(option.words)})" if option.words else {"file": "_files", "folder": "_files -/", "": " "}[option.path_kind]
         value = f":{option.value.replace(':', chr(92) + ':')}:{action}"
         attached = "=-" if option.is_optional else "="
     specs = [f"*{name}{attached if name.startswith('--') else ''}[{brief}]{value}" for name in option.names]
@@ -128,10 +130,10 @@ def _fish_quoted(text: str) -> str:
 def _fish_option(option: DescribedOption) -> str:
     parts = [f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names]
     if _needs_value(option):
-        parts.append("-r" if option.names_path == "file" and not option.words else "-x")
+        parts.append("-r" if option.path_kind == "file" and not option.words else "-x")
     if option.words:
         parts.append(f"-a {_fish_quoted(' '.join(option.words))}")
-    elif option.names_path == "folder":
+    elif option.path_kind == "folder":
         parts.append("-a '(__fish_complete_directories)'")
     return " ".join([*parts, "-d", _fish_quoted(_brief(option.help))])
 
