@@ -144,6 +144,10 @@ def test_what_voirkit_prints_is_the_file_of_the_wheel_where_no_plug_in_is_instal
     assert (ended.code, ended.out) == (0, (SHARE / "bash-completion" / "completions" / "voirkit").read_text())
 
 
+def test_each_command_shows_its_parser() -> None:
+    assert [line.word for line in command_lines() if line.parser is None] == []
+
+
 def test_printing_it_reads_no_voirfile(place: Place) -> None:
     place.write(voirfile="raise SystemExit('read')")
     assert place.python("-m", "voirkit", "completion", "fish").code == 0
