@@ -109,7 +109,7 @@ bench: $(STAMP)
 acceptance: $(STAMP)
 	bash tests/acceptance.sh
 
-check: lint types test-all docs acceptance
+check: lint types test-all docs packages acceptance
 
 clean:
 	rm -rf .cache voirkit-runs build dist
