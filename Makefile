@@ -8,13 +8,14 @@ STAMP := $(VENV)/.installed-dev
 DEMO_STAMP := $(VENV)/.installed-demo
 READERS := .cache/readers
 FRAMEWORKS := .cache/frameworks
+DIST := .cache/dist
 RECORDER := hatch_build.py $(wildcard voirkit/trace/*.c voirkit/probes/*.[ch] instruments/voirkit_instruments/*/*.[ch])
 IMAGES := examples/resnet/images
 export OMP_NUM_THREADS ?= 1
 # Hundreds of tests import torch in a process of its own: it is compiled once, also where PYTHONDONTWRITEBYTECODE is set.
 export UV_COMPILE_BYTECODE ?= 1
 
-.PHONY: demo test test-long test-all test-slow test-readers test-frameworks test-gpu matrix lint format types docs benchmarks bench acceptance check clean
+.PHONY: demo test test-long test-all test-slow test-readers test-frameworks test-gpu packages matrix lint format types docs benchmarks bench acceptance check clean
 
 demo: $(DEMO_STAMP)
 	$(PY) examples/resnet/make_images.py
@@ -32,9 +33,10 @@ test-all: test test-long test-slow test-readers test-frameworks
 
 # What measures has the machine for itself, what only takes long shares it.
 ALONE := tests/instruments/test_loader_sweep.py
+PACKAGES := tests/test_packages.py
 test-slow: $(STAMP)
 	$(PY) -m pytest -m slow $(ALONE)
-	$(PY) -m pytest -m slow -n 2 --dist worksteal $(addprefix --ignore=,$(ALONE))
+	$(PY) -m pytest -m slow -n 2 --dist worksteal $(addprefix --ignore=,$(ALONE) $(PACKAGES))
 
 # The tools that read exports, each in an environment of its own: DFAnalyzer, Perfetto, TrainCheck.
 test-readers: $(STAMP)
@@ -50,6 +52,14 @@ test-frameworks: $(STAMP)
 test-gpu: $(STAMP)
 	$(PY) -m pytest -m gpu tests/gpu
 
+# What is published, built as it will be: looked into, and installed into environments of their own, with nothing of the checkout.
+packages: $(STAMP)
+	rm -rf $(DIST)
+	$(UV) build --quiet --python $(PY) --out-dir $(DIST)
+	VOIRKIT_NO_EXTENSION=1 $(UV) build --quiet --python $(PY) --wheel --out-dir $(DIST) $(DIST)/voirkit-*.tar.gz
+	$(VENV)/bin/twine check --strict $(DIST)/*.whl $(DIST)/*.tar.gz
+	UV="$(UV)" VOIRKIT_DIST=$(abspath $(DIST)) $(PY) -m pytest -m slow $(PACKAGES)
+
 matrix: $(STAMP)
 	bash tests/matrix.sh
 
@@ -62,6 +72,7 @@ format: $(STAMP)
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 	$(PY) docs/make_architecture.py
+	$(PY) docs/make_man_page.py
 
 types: $(STAMP)
 	$(VENV)/bin/mypy
@@ -98,7 +109,7 @@ bench: $(STAMP)
 acceptance: $(STAMP)
 	bash tests/acceptance.sh
 
-check: lint types test-all docs acceptance
+check: lint types test-all docs packages acceptance
 
 clean:
 	rm -rf .cache voirkit-runs build dist

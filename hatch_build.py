@@ -76,11 +76,13 @@ def _build(source: Path, place: Path) -> Path:
     from setuptools import Distribution, Extension
 
     name = source.stem
-    # From inside its folder: a compiler is told no path of this machine, which it would write into the library.
+    # From inside its folder and without debug information (-g is among Python's own flags): no path of this machine is in the library.
     before = os.getcwd()
     os.chdir(source.parent)
     try:
-        distribution = Distribution({"name": name, "ext_modules": [Extension(name, [source.name], extra_compile_args=["-O2"])]})
+        threads = "-pthread"  # pthread_key_create is in a library of its own before glibc 2.34
+        extension = Extension(name, [source.name], extra_compile_args=["-O2", "-g0", threads], extra_link_args=[threads])
+        distribution = Distribution({"name": name, "ext_modules": [extension]})
         command: Any = distribution.get_command_obj("build_ext")
         command.build_lib = command.build_temp = str(place)
         command.ensure_finalized()

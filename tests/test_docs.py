@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from conftest import Place
+from conftest import CLEAN, Place
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = """
@@ -55,3 +57,16 @@ def test_the_selectors_of_the_table_can_be_used(place: Place) -> None:
     ended = place.voirkit("main.py")
     assert ended.code == 0, ended.err
     assert all(probe["events"] for probe in ended.summary["probes"])
+
+
+def test_a_news_fragment_is_named_for_what_it_is_about() -> None:
+    named = re.compile(r"[a-z][a-z-]*\.(feature|bugfix|doc|removal|misc)\.md|template\.md\.jinja")
+    assert [path.name for path in (ROOT / "docs" / "news").glob("*") if not named.fullmatch(path.name)] == []
+
+
+def test_the_man_page_and_the_completion_files_are_those_of_the_command_line() -> None:
+    # Fails after a change of options: `make format` writes them.
+    done = subprocess.run(
+        [sys.executable, ROOT / "docs" / "make_man_page.py", "--check"], env=CLEAN, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

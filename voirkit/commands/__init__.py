@@ -17,6 +17,7 @@ SUBCOMMANDS = {
     "report": ("voirkit.commands.report:report", "[RUN]", "show the summary of a run"),
     "compare": ("voirkit.commands.report:compare", "RUN RUN", "compare two runs"),
     "export": ("voirkit.commands.export:main", "[RUN]", "write the trace of a run for other tools"),
+    "completion": ("voirkit.commands.completion:main", "SHELL", "print the completion script of bash, zsh or fish"),
 }
 
 

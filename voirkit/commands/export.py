@@ -23,7 +23,7 @@ from voirkit.runs.selection import Selection, as_ranges, selection
 
 
 def main(argv: Sequence[str]) -> int:
-    options = _parser().parse_args(argv)
+    options = main_parser().parse_args(argv)
     with _ends_by_signal(), open_run(LATEST if options.RUN is None else options.RUN) as run:
         for fault in check_manifest(run.path, run.where):
             tell(fault)
@@ -104,7 +104,7 @@ def _write(format: Format, run: Run, chosen: Selection, target: str, new_folder:
         raise _not_written(target, exc) from None
 
 
-def _parser() -> ExtendedArgumentParser:
+def main_parser() -> ExtendedArgumentParser:
     known = formats()
     width = max(map(len, known))
     listed = "\n".join(f"  {name:<{width}}  {what}" for name, (_, what) in known.items())
@@ -116,7 +116,8 @@ def _parser() -> ExtendedArgumentParser:
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("RUN", nargs="?", help=f"a run directory; by default {LATEST}")
-    parser.add_argument("--format", metavar="FORMAT", help="one of those below")
+    chosen = parser.add_argument("--format", metavar="FORMAT", help="one of those below")
+    vars(chosen)["completes"] = tuple(known)  # see command_lines
     parser.add_argument(
         "-o", "--output", metavar="FILE_OR_DIR", help="where to (default: the run's name, in the current folder); - is stdout"
     )

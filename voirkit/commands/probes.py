@@ -92,7 +92,7 @@ def _no_python(error: SyntaxError, name: str) -> CommandLineError:
 
 
 def list_probes(argv: Sequence[str]) -> int:
-    options = _probes_parser().parse_args(argv)
+    options = list_probes_parser().parse_args(argv)
     words = [word for word in (options.SCRIPT, options.FUNCTION) if word is not None]
     if options.module is None and not words:
         raise CommandLineError("no SCRIPT given.", next="voirkit probes SCRIPT [FUNCTION]")
@@ -113,7 +113,7 @@ def list_probes(argv: Sequence[str]) -> int:
     return 0
 
 
-def _probes_parser() -> ExtendedArgumentParser:
+def list_probes_parser() -> ExtendedArgumentParser:
     parser = ExtendedArgumentParser(
         "voirkit probes",
         "voirkit probes [--json] SCRIPT [FUNCTION]\n       voirkit probes [--json] -m MODULE [FUNCTION]",
@@ -282,7 +282,7 @@ class Entry:
 
 
 def write_voirfile(argv: Sequence[str]) -> int:
-    options = _init_parser().parse_args(argv)
+    options = write_voirfile_parser().parse_args(argv)
     if options.SCRIPT is None:
         raise CommandLineError("no SCRIPT given.", next="voirkit init SCRIPT")
     source = read_script(options.SCRIPT)
@@ -296,7 +296,7 @@ def write_voirfile(argv: Sequence[str]) -> int:
     return 0
 
 
-def _init_parser() -> ExtendedArgumentParser:
+def write_voirfile_parser() -> ExtendedArgumentParser:
     text = f"Write a {NAME} beside a script, with probes on its training loop. The script is not run, and no file is overwritten."
     parser = ExtendedArgumentParser("voirkit init", "voirkit init SCRIPT", description=text)
     parser.add_argument("SCRIPT", nargs="?", help="the script, or a folder with a __main__.py")

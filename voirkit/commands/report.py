@@ -41,7 +41,7 @@ EXIT_DIFFERENT = 1  # as of diff
 
 def report(argv: Sequence[str]) -> int:
     """Show a run's summary."""
-    options = _report_parser().parse_args(with_file(argv))
+    options = report_parser().parse_args(with_file(argv))
     asked = [name for name in ("html", "json", "markdown", "check") if getattr(options, name) not in (None, False)]
     if len(asked) > 1:
         raise CommandLineError(f"--{asked[0]} and --{asked[1]} are two answers; ask for one of them.")
@@ -192,7 +192,7 @@ def _show(summaries: Sequence[tuple[Run, dict[str, Any]]], options: Any) -> None
         draw(summary, console, path)
 
 
-def _report_parser() -> ExtendedArgumentParser:
+def report_parser() -> ExtendedArgumentParser:
     parser = ExtendedArgumentParser(
         "voirkit report",
         "voirkit report [--html[=FILE]] [--json] [--markdown] [--check] [--engine dask:ADDRESS] [RUN ...]",
@@ -258,7 +258,7 @@ def _engine(chosen: str | None) -> Iterator[Executor | None]:
 
 def compare(argv: Sequence[str]) -> int:
     """Compare runs; returns 1 if they are to call the same and do not, 3 if a condition of ``--require`` does not hold."""
-    options = _compare_parser().parse_args(with_file(argv))
+    options = compare_parser().parse_args(with_file(argv))
     asked = next((one for one in _comparing() if getattr(options, one.name)), None)
     paths = _sides(options, asked)
     if options.html is not None and (options.json or options.markdown or asked or not options.html):
@@ -415,7 +415,7 @@ def _comparing() -> list[Instrument]:
     return [one for one in installed_instruments() if one.difference]
 
 
-def _compare_parser() -> ExtendedArgumentParser:
+def compare_parser() -> ExtendedArgumentParser:
     parser = ExtendedArgumentParser(
         "voirkit compare",
         "voirkit compare [--json] [--markdown] [--html FILE] [--require CONDITION] [--engine dask:ADDRESS] RUN RUN\n"

@@ -24,7 +24,7 @@ PER_S = 2.0
 
 def main(argv: Sequence[str]) -> int:
     """Show a run until it is over."""
-    options = _parser().parse_args(argv)
+    options = main_parser().parse_args(argv)
     from voirkit.live.frame import watch_frame
     from voirkit.live.run import LiveRun
     from voirkit.runs.directory import LATEST, find
@@ -84,7 +84,7 @@ def _terminal_style(color: bool) -> TerminalStyle:
     return TerminalStyle(color=color and not os.environ.get("NO_COLOR"), blocks=can_show("━─▁█·µ", sys.stdout.encoding or "ascii"))
 
 
-def _parser() -> ExtendedArgumentParser:
+def main_parser() -> ExtendedArgumentParser:
     parser = ExtendedArgumentParser(
         "voirkit watch",
         "voirkit watch [--once] [RUN]",

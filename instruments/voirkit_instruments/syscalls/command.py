@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
         SyscallLogError: A log cannot be read.
         RunDirectoryError: A folder is no run, or none whose calls were recorded.
     """
-    options = _parser().parse_args(argv)
+    options = main_parser().parse_args(argv)
     if not 1 <= len(options.LOG) <= 2:
         raise CommandLineError(
             "it takes one log, or two to compare.",
@@ -81,7 +81,7 @@ def _show(documents: Sequence[dict[str, Any]], options: Any) -> None:
         console.print(line, markup=False)
 
 
-def _parser() -> ExtendedArgumentParser:
+def main_parser() -> ExtendedArgumentParser:
     parser = ExtendedArgumentParser(
         "voirkit syscalls",
         "voirkit syscalls [--top N] [--over-time] [--json] LOG [LOG_B]",

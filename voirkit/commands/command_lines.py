@@ -1,0 +1,123 @@
+"""Every command line that voirkit reads, as its own parser has it: what completion scripts, the man page and the reference are made of.
+
+Reads no voirfile and runs nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
+from typing import NamedTuple
+
+from voirkit import plugins
+from voirkit.commands import SUBCOMMANDS
+from voirkit.instrument import resolve
+from voirkit.options import BUILT_IN, PLUGIN, ExtendedArgumentParser
+from voirkit.runner import voirfiles
+from voirkit.runner.overseer import Overseer
+
+RUN = ""  # the word of the command line that runs a script
+_OWN = "voirkit"  # the distribution whose instruments are voirkit's own
+_LITERAL = re.compile(r"[a-z]+([|,][a-z]+)*")  # a metavar that is what may be typed: full|files|counts, timing
+
+
+class DescribedOption(NamedTuple):
+    """An option as a user reads of it.
+
+    Attributes:
+        names: With their dashes.
+        help: What it does, with the values that argparse fills in.
+        value: What ``--help`` calls its value; empty if it takes none.
+        is_optional: Whether it may stand without the value, which is then attached with ``=``.
+        words: What may be typed as its value, where that is known.
+        group: The title of its group in ``--help``.
+    """
+
+    names: tuple[str, ...]
+    help: str
+    value: str
+    is_optional: bool
+    words: tuple[str, ...]
+    group: str
+
+    @property
+    def path_kind(self) -> str:
+        """``"file"`` or ``"folder"`` where what ``--help`` calls its value names one, else nothing."""
+        if any(word in self.value for word in ("FILE", "LOG", "SCRIPT")):
+            return "file"
+        return "folder" if self.value in ("DIR", "RUN") else ""
+
+
+class CommandLine(NamedTuple):
+    """One command line.
+
+    Attributes:
+        word: The subcommand; ``RUN`` for that of a run.
+        arguments: What stands behind the word, such as ``[RUN]``.
+        what: What the command does, in a few words.
+        parser: What reads it, with all its options; None of a plug-in's command that does not show it.
+    """
+
+    word: str
+    arguments: str
+    what: str
+    parser: ExtendedArgumentParser | None
+
+    def options(self) -> list[DescribedOption]:
+        """Those that ``--help`` lists, in its order."""
+        return list(_options(self.parser)) if self.parser is not None else []
+
+
+def command_lines(with_plugins: bool = True) -> list[CommandLine]:
+    """The command line of a run, then those of the subcommands.
+
+    Args:
+        with_plugins: Whether what other installed packages add is in them.
+    """
+    lines = [CommandLine(RUN, "SCRIPT [script arguments]", "run a script under its instruments", _parser_of_run(with_plugins))]
+    for word, (reference, arguments, what) in SUBCOMMANDS.items():
+        lines.append(CommandLine(word, arguments, what, parser_of(reference)))
+    for instrument in plugins.installed_instruments():
+        for word, module in instrument.commands.items():
+            if with_plugins or module.partition(".")[0] == f"{_OWN}_instruments":
+                what = f"read the records of --{instrument.name} alone"
+                lines.append(CommandLine(word, "", what, parser_of(f"{module}:main")))
+    return lines
+
+
+def parser_of(reference: str) -> ExtendedArgumentParser | None:
+    """The parser of a subcommand, ``module:function``: what ``module:function_parser`` returns, if there is one."""
+    make = getattr(resolve(reference.partition(":")[0]), f"{reference.partition(':')[2]}_parser", None)
+    return None if make is None else make()
+
+
+def _parser_of_run(with_plugins: bool) -> ExtendedArgumentParser:
+    overseer = Overseer()
+    for distribution, instruments in voirfiles.plugins(lambda _: None).items():
+        if with_plugins or distribution == _OWN:
+            overseer.adopt(instruments, BUILT_IN if distribution == _OWN else PLUGIN)
+    with redirect_stdout(StringIO()):
+        try:
+            overseer(["--version"])  # instruments add their options on the way
+        except SystemExit:
+            pass
+    return overseer.argparser
+
+
+def _options(parser: ExtendedArgumentParser) -> Iterator[DescribedOption]:
+    formatter = parser._get_formatter()
+    for group in parser._action_groups:
+        for action in group._group_actions:
+            if not action.option_strings or action.help == argparse.SUPPRESS:
+                continue
+            value = "" if action.nargs == 0 else str(action.metavar or action.dest.upper())
+            literal = tuple(re.split("[|,]", value)) if _LITERAL.fullmatch(value) else ()
+            words = tuple(map(str, action.choices or ())) or literal
+            words = words or (*getattr(action, "completes", ()), *getattr(action, "asks_for_help", ()))
+            yield DescribedOption(
+                tuple(action.option_strings), formatter._expand_help(action) if action.help else "", value,
+                action.nargs in (argparse.OPTIONAL, argparse.ZERO_OR_MORE), words, str(group.title),
+            )  # fmt: skip
