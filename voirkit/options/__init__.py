@@ -179,13 +179,19 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
             flatten: Whether the options are called ``--field`` or ``--dest.field``.
 
         Raises:
-            InstrumentError: It is no dataclass, or a field has a type that cannot be read from a command line.
+            InstrumentError: It is no dataclass, a field has a type that cannot be read from a command line, or ``dest`` is where the
+                values of an option stand already.
             ConfigurationError: The configuration of ``dest`` does not fit the dataclass.
         """
         from voirkit.options.dataclass_fields import add_model
 
         if dest in self._builders:
             raise InstrumentError(f"two dataclasses want the place options.{dest}.", where=self.definer or "")
+        for action in self._actions:
+            if action.dest == dest:
+                hint = f"Call the parameter that takes the dataclass otherwise, such as {dest}_options."
+                taken = f"options.{dest} is where the value of {action.option_strings[0] if action.option_strings else dest} stands."
+                raise InstrumentError(taken, where=self.definer or "", next=hint)
         table = self._tables.get(_plain(dest), {})
         self._builders[dest] = add_model(self, model, (dest,), "" if flatten else f"{dest}.", table, self._origin)
 
