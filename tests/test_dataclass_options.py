@@ -177,7 +177,7 @@ def test_a_base_configuration_sets_defaults_and_the_command_line_wins() -> None:
 def test_a_dataclass_can_not_have_the_place_of_an_option() -> None:
     parser = ExtendedArgumentParser()
     parser.add_argument("--config")
-    with pytest.raises(InstrumentError, match="options.config is where the value of --config stands") as error:
+    with pytest.raises(InstrumentError, match=r"options\.config is where the value of --config stands") as error:
         parser.add_from_model("config", Network)
     assert "config_options" in str(error.value)
 
