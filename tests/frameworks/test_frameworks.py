@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Place
 from frameworks_env import ENV
+from pages import DOCS, check
 
 pytestmark = pytest.mark.frameworks
 
@@ -124,3 +126,7 @@ def test_the_trainer_of_transformers(place: Place) -> None:
     summary = trained(place, TRAINER)
     assert (summary["steps"]["n"], summary["steps"]["items"]) == (8, 128)
     assert summary["evaluation"]["n"] == 4
+
+
+def test_the_page_of_frameworks_does_what_it_shows(tmp_path: Path) -> None:
+    check(DOCS / "howto" / "frameworks.md", tmp_path, ENV)
