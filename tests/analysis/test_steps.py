@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from voirkit.analysis.phases import in_training_mode, whole_imports
+from voirkit.analysis.phases import in_training_mode, leading_optimizers_ns, whole_imports
 from voirkit.analysis.steps import CHECKPOINT, COMPILE, FORWARD, GC, IMPORT, OPTIMIZER, PHASES, ZERO_GRAD, steps_of
 
 from .simulated import Script
@@ -376,3 +376,20 @@ def test_a_loop_over_a_loader_that_trains_nothing_is_no_inference_though_nobody_
     for _ in script.iterate(2):
         script.forward(grad=False)
     assert in_training_mode(script.timeline(), found(script).evaluation) == 0
+
+
+def test_a_second_training_updates_with_an_optimizer_of_its_own(script):
+    for optimizer in (1, 2):
+        for _ in range(5):
+            script.forward()
+            script.backward()
+            script.step(optimizer=optimizer)
+    assert len(leading_optimizers_ns(script.timeline())) == 10
+
+
+def test_of_two_optimizers_that_take_turns_the_first_updates(script):
+    for _ in range(5):
+        for optimizer in (1, 2):
+            script.backward()
+            script.step(optimizer=optimizer)
+    assert len(leading_optimizers_ns(script.timeline())) == 5

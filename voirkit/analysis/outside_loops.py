@@ -49,7 +49,7 @@ def steps_outside(work: Work, turn: Array, turns: Sequence[StepInterval], trains
     for n in np.unique(loop).tolist():
         inside = steps[loop == n]
         after = int(ends[n - 1]) if n else 0
-        for i, leading in enumerate(_led(inside, work.optimizer[inside])):
+        for i, leading in enumerate(leading_steps(inside, work.optimizer[inside])):
             before = inside[inside < leading[0]]
             after = int(work.end_ns[before[-1]]) if len(before) else after
             is_rest = bool(n) and not i
@@ -58,7 +58,7 @@ def steps_outside(work: Work, turn: Array, turns: Sequence[StepInterval], trains
     return found
 
 
-def _led(steps: Array, optimizer: Array) -> list[Array]:
+def leading_steps(steps: Array, optimizer: Array) -> list[Array]:
     """The steps of the first optimizer; then, if others go on more often than ever between two of its steps, those of the first of them."""
     found = []
     while len(steps):

@@ -13,6 +13,7 @@ import numpy as np
 
 from voirkit.analysis.document import Collectives, Rank
 from voirkit.analysis.nesting import NONE, Array, distinct, innermost, outer_first
+from voirkit.analysis.outside_loops import leading_steps
 from voirkit.analysis.segmentation import Kind, Request, requests_through_queue
 from voirkit.analysis.steps import (
     BACKWARD,
@@ -123,17 +124,18 @@ def _process(records: Records, number: int, chosen: Array, cpus: int | None, dev
     if device is not None:
         steps = replace(steps, device=_on_device(timeline, device, records.processes[number], int(records.tid[chosen[0]]), steps.train))
     trained = steps.episodes if waited is chosen else ()
-    script = script_facts(records, chosen, steps.train, _first_optimizer_ns(timeline))
+    script = script_facts(records, chosen, steps.train, leading_optimizers_ns(timeline))
     inference = in_training_mode(timeline, steps.evaluation) or None
     facts = {**_loader(records, waited, trained), **script, "inference": inference, "cpus": cpus}
     return replace(of, steps=steps, facts={k: v for k, v in facts.items() if v is not None})
 
 
-def _first_optimizer_ns(timeline: Timeline) -> Array:
-    """When the optimizer that stepped first stepped; shape (n,)."""
-    stepped = timeline.meaning == OPTIMIZER
-    which: Array = timeline.optimizer[stepped]
-    return timeline.start_ns[stepped][which == which[0]] if len(which) else which
+def leading_optimizers_ns(timeline: Timeline) -> Array:
+    """When the optimizer that leads stepped, of a second training the one that leads there; shape (n,)."""
+    stepped = np.flatnonzero(timeline.meaning == OPTIMIZER)
+    led = leading_steps(stepped, timeline.optimizer[stepped])
+    ns: Array = timeline.start_ns[np.concatenate(led) if led else stepped]
+    return ns
 
 
 def _on_device(host: Timeline, device: Records, process: tuple[int, str, int], tid: int, train: Table) -> DeviceTable | None:
@@ -452,12 +454,12 @@ def script_facts(records: Records, chosen: Array, train: Table, leads_ns: Array)
     Args:
         records: Of all ranks.
         chosen: Indices of those of the thread that trains.
-        leads_ns: When the optimizer that stepped first stepped.
+        leads_ns: When the optimizer that leads stepped.
 
     Returns:
         ``optimizers``: ``{"optimizer", "fused", "foreach", "device", "bf16"}`` of each, as far as known (``bf16``: the processors have
         instructions for it); ``autocast``: precisions that were switched on; ``compiled``: whether a module was compiled; ``updates``: in
-        how many of the steps the first optimizer stepped, if not in all. What is not known is left out.
+        how many of the steps the optimizer that leads stepped, if not in all. What is not known is left out.
     """
     numbers = {name: number for number, name in enumerate(records.names)}
     found: dict[str, Any] = {}
