@@ -2,7 +2,8 @@
 
 A code block whose first line is a comment with a file's name, such as ``# train.py``, is that file. A ``console`` block below the comment
 ``<!-- run -->`` is followed: its commands run one after the other in a folder with the page's files, and what it shows of their output
-must be in their output, in this order. Figures differ from run to run and are not compared; ``...`` stands for what is left out.
+must be in their output, in this order. Figures differ from run to run and are not compared, but for counts of steps, items and the like;
+``...`` stands for what is left out.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ DOCS = Path(__file__).parent.parent / "docs"
 _BLOCK = re.compile(r"^(?P<marked><!-- run -->\n)?(?P<fence>`{3,})(?P<language>\w+)\n(?P<text>.*?)^(?P=fence)$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# (?P<name>[\w./-]+\.\w+)\n")
 _FIGURE = re.compile(r"[-+±]?\d[\d,.]*(?:T\d+Z)?(?: ?(?:ns|µs|ms|s|min|h|%|x|bytes|kB|MB|GB|TB)\b|%)?|0x[0-9a-f]+")
+_COUNT = re.compile(r"\d[\d,]*(?= (?:steps|items|evaluation batches|ranks|values)\b)")  # the same in each run
+_LETTERS = str.maketrans("0123456789,", "ABCDEFGHIJ_")
 _LEFT_OUT = re.compile(r"\.\.\.|…")
 
 
@@ -54,8 +57,9 @@ def blocks(page: str) -> list[Block]:
 
 
 def comparable(output: str) -> str:
-    """Output without what differs from run to run or with the width of a terminal: figures, bars, white space."""
-    return " ".join(_FIGURE.sub("#", re.sub(r"[▁-█░-▓─━]+", " ", output)).split())
+    """Output without what differs from run to run or with the width of a terminal: figures but for counts, bars, white space."""
+    counted = _COUNT.sub(lambda count: count[0].translate(_LETTERS), re.sub(r"[▁-█░-▓─━]+", " ", output))
+    return " ".join(_FIGURE.sub("#", counted).split())
 
 
 def follow(page: Path, folder: Path, env: Mapping[str, str] | None = None) -> Iterator[tuple[Block, str]]:

@@ -217,20 +217,6 @@ def test_few_steps_and_none_are_unknown():
     assert "evaluated" in said(run(lambda script, k: script.forward()))["because"]
 
 
-def test_a_run_that_hung_for_most_of_its_time_is_no_slow_one():
-    hang = {
-        "sentence": "the program is in save(), train.py:12", "lasted_s": None, "until_restart": False, "until_end": True,
-        "since_time_ns": 0, "until_time_ns": 9_000_000_000,
-    }  # fmt: skip
-    outside = {"total_s": 10.0, "parts": {"between": {"total_s": 9.5, "share": 0.95}}}
-    found, advice = conclusions({**figures([run(train)]), "wall": outside, "hangs": {"hangs": [hang], "ends": []}}, FACTS)
-    assert found["because"].startswith("The run hung to its end: the program is in save(), train.py:12. The hang is 9")
-    assert "stacks" in found["next"]
-    assert advice == []
-    brief = {**hang, "until_time_ns": 1_000_000_000}
-    assert "hung" not in said(run(train), wall=outside, hangs={"hangs": [brief], "ends": []})["because"]
-
-
 def test_checkpoints_between_the_steps_are_a_part_of_the_training():
     script = Script()
     for _epoch in range(5):

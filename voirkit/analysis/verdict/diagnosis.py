@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from voirkit.analysis.verdict.evidence import COMPUTE, Account, account, evidence, first_evidence
+from voirkit.analysis.verdict.evidence import COMPUTE, Account, account, first_evidence
 from voirkit.analysis.verdict.remedies import Remedy, percent, remedies
 from voirkit.runs.summary import NO_STEPS, OUTSIDE, saving
 from voirkit.runs.thresholds import (
@@ -57,9 +57,6 @@ def conclusions(figures: Figures, facts: Facts, of_rank: Callable[[int], Figures
     if late is not None:
         return late, [{"do": late["next"], "because": late["because"], "win": late["evidence"]["share"]}]
     time = account(figures)
-    hung = _hung(time, figures)
-    if hung is not None:
-        return hung, []
     found = _outside(time, figures) or _starved(steps) or _inside(time, figures, facts)
     said = [found["because"], _second(time, found), _outlying(time, steps), _micro_batches(steps, facts)]
     found["because"] = " ".join(filter(None, said))
@@ -142,22 +139,6 @@ def _unknown(n: int, figures: Figures) -> Document:
 
 
 # outside of the steps
-
-
-def _hung(time: Account, figures: Figures) -> Document | None:
-    """A run that has hung for most of its time."""
-    hangs = [*evidence(figures, "hang")]
-    seconds = sum(hang.details["until_time_ns"] - hang.details["since_time_ns"] for hang in hangs) / 1e9
-    share = seconds / time.work_s if time.work_s else 0.0
-    if share < BOUND:
-        return None
-    said = hangs[0].what
-    return {
-        "kind": "host-bound",
-        "because": f"{said[0].upper()}{said[1:]} The hang is {percent(min(share, 1.0))} of the time after the start.",
-        "next": "Look at the stacks of that moment: voirkit report --html has those of all threads.",
-        "evidence": {"share": min(share, 1.0), "of": "run", "seconds": seconds},
-    }
 
 
 def _outside(time: Account, figures: Figures) -> Document | None:
