@@ -21,7 +21,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 _BLOCK = re.compile(r"^(?P<marked><!-- run -->\n)?(?P<fence>`{3,})(?P<language>\w+)\n(?P<text>.*?)^(?P=fence)$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# (?P<name>[\w./-]+\.\w+)\n")
 _FIGURE = re.compile(r"[-+±]?\d[\d,.]*(?:T\d+Z)?(?: ?(?:ns|µs|ms|s|min|h|%|x|bytes|kB|MB|GB|TB)\b|%)?|0x[0-9a-f]+")
-_COUNT = re.compile(r"\d[\d,]*(?= (?:steps|items|evaluation batches|ranks|values)\b)")  # the same in each run
+_COUNT = re.compile(r"\d[\d,]*(?= (?:steps|items|evaluation batches|ranks|values)\b(?!/))")  # the same in each run
 _LETTERS = str.maketrans("0123456789,", "ABCDEFGHIJ_")
 _LEFT_OUT = re.compile(r"\.\.\.|…")
 

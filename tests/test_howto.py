@@ -114,10 +114,8 @@ def test_the_shell_lines_of_the_workflow_post_the_report_and_the_comparison(tmp_
         assert ended.returncode in ((0, 3) if step["name"] == "Compare" else (0,)), ended.stderr
     assert sorted(path.name for path in (workspace / "runs").iterdir()) == [f"{side}-{n}" for side in ("base", "new") for n in (1, 2, 3)]
     written = summary.read_text()
-    assert "train.py" in written
-    assert "| forward |" in written or "| forward" in written
-    assert "step time" in written
-    assert "95%" in written
+    for text in ("# `train.py`", "| forward |", "# Comparison", "**step time**", "95%"):
+        assert text in written, text
 
 
 # what the pages name
