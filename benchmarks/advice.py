@@ -2,9 +2,10 @@
 
     python benchmarks/advice.py [-k WORD] [--rounds 5]
 
-Each script of ``examples/gallery/`` that takes less time when advice is followed runs once under voirkit, which must advise what its row of
-``CASES`` names; then it runs as it is and with the advice followed, in turn. What is saved is of two neighbouring runs, from the start of python
-to its end; the median is what was reached. On a machine that does other work the time of processors is the truer figure, but where a script waits.
+Each script of ``examples/gallery/`` that takes less time when advice is followed runs once under voirkit, which must advise what
+its row of ``CASES`` names; then it runs as it is and with the advice followed, in turn. What is saved is of two neighbouring runs, from
+the start of python to its end; the median is what was reached. On a machine that does other work the time of processors is the truer
+figure, but where a script waits.
 """
 
 from __future__ import annotations

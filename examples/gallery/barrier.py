@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+dist.init_process_group("gloo", timeout=timedelta(seconds=30))
 rank = dist.get_rank()
 torch.manual_seed(0)
 torch.set_num_threads(1)
