@@ -11,7 +11,7 @@ import pytest
 from following_pages import Page, follow
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # the first test runs the whole page
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "tutorial.md").read_text()
