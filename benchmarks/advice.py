@@ -40,7 +40,7 @@ CASES = {
     "late_rank": "rank 1",
 }
 FLAGS = {"log_less": ["--flame"]}
-LAUNCHERS = {"late_rank": ["-m", "torch.distributed.run", "--nproc-per-node", "2"]}
+LAUNCHERS = {"late_rank": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]}
 _ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 

@@ -25,7 +25,7 @@ SLOW = {
 
 
 def before(place: Place, name: str, *flags: str, ranks: int = 0) -> Ended:
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)] if ranks else []
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks else []
     words = ["-m", "voirkit", "--run-dir", str(place.folder / "run"), *flags, str(SCRIPTS / f"{name}.py"), "before"]
     return place.python(*launcher, *words)
 

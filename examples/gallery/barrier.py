@@ -1,6 +1,6 @@
 """The barrier behind a checkpoint is inside of `if rank == 0`: only the first rank calls it, and waits for ever. After: all ranks do.
 
-torchrun --nproc-per-node 2 -m voirkit --hang 10 barrier.py before
+torchrun --standalone --nproc-per-node 2 -m voirkit --hang 10 barrier.py before
 """
 
 import sys

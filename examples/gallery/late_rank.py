@@ -1,6 +1,6 @@
 """Two ranks share sentences that are sorted by length: the second has the long ones. After: each takes every other sentence.
 
-torchrun --nproc-per-node 2 -m voirkit late_rank.py before
+torchrun --standalone --nproc-per-node 2 -m voirkit late_rank.py before
 """
 
 import sys

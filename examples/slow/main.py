@@ -59,8 +59,8 @@ class Sounds(Dataset):
 def main():
     loader = DataLoader(Sounds(), batch_size=16, shuffle=True)
     model = nn.Sequential(
-        nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(),
-        nn.Linear(512, 4),
+        nn.Conv2d(1, 24, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(24, 48, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(),
+        nn.Linear(768, 4),
     )  # fmt: skip
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
     for epoch in range(4):
