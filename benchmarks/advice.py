@@ -2,9 +2,10 @@
 
     python benchmarks/advice.py [-k WORD] [--rounds 5]
 
-Each script of ``benchmarks/advice/`` runs once under voirkit, which must advise what its row of ``CASES`` names; then it runs as it is and
-with the advice followed, in turn. What is saved is of two neighbouring runs, from the start of python to its end; the median is what was
-reached. On a machine that does other work the time of processors is the truer figure, but where a script waits.
+Each script of ``examples/gallery/`` that takes less time when advice is followed runs once under voirkit, which must advise what
+its row of ``CASES`` names; then it runs as it is and with the advice followed, in turn. What is saved is of two neighbouring runs, from
+the start of python to its end; the median is what was reached. On a machine that does other work the time of processors is the truer
+figure, but where a script waits.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-SCRIPTS = Path(__file__).parent / "advice"
+SCRIPTS = Path(__file__).parents[1] / "examples" / "gallery"
 # script: a word of the advice
 CASES = {
     "whole_batches": "whole batches",
@@ -32,17 +33,22 @@ CASES = {
     "fused_optimizer": "fused=True",
     "larger_batch": "larger batch",
     "fewer_checkpoints": "less often",
-    "log_less": "--flame",
+    "log_less": "log_less.py",
     "evaluate_less": "half as often",
     "freeze_garbage": "gc.freeze",
+    "recompiles": "compiled again",
+    "late_rank": "rank 1",
 }
+FLAGS = {"log_less": ["--flame"]}
+LAUNCHERS = {"late_rank": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]}
 _ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def seconds(script: Path, *arguments: str) -> tuple[float, float]:
     """How long a run takes: by the clock, and of processors."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run([sys.executable, str(script), *arguments], check=True, env=_ENVIRONMENT, stderr=subprocess.DEVNULL)
+    words = [sys.executable, *LAUNCHERS.get(script.stem, ()), str(script), *arguments]
+    subprocess.run(words, check=True, env=_ENVIRONMENT, stderr=subprocess.DEVNULL)
     after, ended = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     return ended - began, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -51,7 +57,8 @@ def advised(script: Path, word: str) -> dict[str, Any] | None:
     """The advice of a run under voirkit that has a word in it."""
     with tempfile.TemporaryDirectory() as folder:
         run = os.path.join(folder, "run")
-        words = [sys.executable, "-m", "voirkit", "--run-dir", run, str(script), "before"]
+        launcher = LAUNCHERS.get(script.stem, ())
+        words = [sys.executable, *launcher, "-m", "voirkit", "--run-dir", run, *FLAGS.get(script.stem, ()), str(script), "before"]
         subprocess.run(words, check=True, env=_ENVIRONMENT, capture_output=True)
         summary = json.loads(Path(run, "summary.json").read_text())
     return next((one for one in summary["advice"] if word in one["do"]), None)
@@ -78,14 +85,20 @@ def main() -> int:
             print(f"{name:20} {word!r} is not advised", flush=True)
             continue
         number = re.search(r"num_workers=(\d+)", advice["do"])
-        clock, cpu = [], []
+        pairs = []
         for _ in range(options.rounds):
-            after, before = seconds(script, "after", *([number[1]] if number else [])), seconds(script, "before")
-            clock.append(1 - after[0] / before[0])
-            cpu.append(1 - after[1] / before[1])
+            after = seconds(script, "after", *([number[1]] if number else []))
+            pairs.append((seconds(script, "before"), after))
+        clock, cpu = ([1 - after[i] / before[i] for before, after in pairs] for i in (0, 1))
         failed += max(statistics.median(clock), statistics.median(cpu)) <= 0
         row = f"{name:20} predicted {advice['win']:5.0%}   reached {_saved(clock)} of the time, {_saved(cpu)} of processor time"
-        print(f"{row}   {advice['do']}", flush=True)
+        print(f"{row}   {advice['do']}")
+        (before, before_cpu), (after, after_cpu) = (
+            (statistics.median(one) for one in zip(*side, strict=True)) for side in zip(*pairs, strict=True)
+        )
+        print(
+            f"{'':20} before {before:.1f} s (processors {before_cpu:.1f} s), after {after:.1f} s ({after_cpu:.1f} s): medians", flush=True
+        )
     return int(bool(failed))
 
 

@@ -532,3 +532,31 @@ def test_what_a_late_rank_does_is_what_was_recorded_of_that_rank_alone():
     found, _ = conclusions(made, FACTS, lambda rank: {**made, **flame(f"of_{rank}.py:7")})
     assert found["kind"] == "straggler"
     assert "in waiting for input (70% of it in of_1.py:7); the others wait" in found["because"]
+
+
+def compiled_again(total_s):
+    return {"recompilations": [{"function": "forward", "place": "/x/net.py:12", "reason": "self.calls == 0", "n": 7, "total_s": total_s}]}
+
+
+def test_what_is_compiled_again_is_named_with_its_guard_and_what_it_took():
+    _, advice = concluded(planted(forward=100), wall=wall(10.0), compilations=compiled_again(4.0))
+    assert advice[0]["do"].startswith("Keep forward (net.py:12) from being compiled again: self.calls == 0 no longer held.")
+    assert advice[0]["because"] == "torch.compile compiled it again 7 times"
+    assert advice[0]["win"] == pytest.approx(0.4)
+
+
+def hang(seconds):
+    return {
+        "hangs": [{"since_time_ns": 0, "until_time_ns": int(seconds * 1e9), "lasted_s": seconds, "sentence": "rank 0 waits in barrier 4"}]
+    }
+
+
+def test_a_run_that_hung_for_most_of_its_time_is_hung_whatever_its_steps_do():
+    found, advice = concluded(planted(forward=100), wall=wall(70.0, between=60.0), hangs=hang(60.0))
+    assert found["kind"] == "hung"
+    assert "rank 0 waits in barrier 4" in found["evidence"]["what"]
+    assert [one["do"] for one in advice] == [found["next"]]
+
+
+def test_a_short_hang_turns_no_verdict():
+    assert concluded(planted(steps=400, forward=10_000), wall=wall(70.0), hangs=hang(0.1))[0]["kind"] != "hung"

@@ -256,7 +256,7 @@ def differences(processes: Sequence[Document], states: Mapping[int, Mapping[str,
         pending = {rank: group["pending"][0] for rank, group in sorted(by_rank.items()) if group["pending"]}
         calls = {rank: (one["seq"], one["name"], shape_of(one)) for rank, one in pending.items()}
         if len(set(calls.values())) > 1:
-            told = [f"rank {rank} calls {name} {seq} of {shape}" for rank, (seq, name, shape) in calls.items()]
+            told = [f"rank {rank} calls {name} {seq}{shape and f' of {shape}'}" for rank, (seq, name, shape) in calls.items()]
             lines.append(f"The ranks of a group do not call the same collective: {'; '.join(told[:6])}.")
         behind = [rank for rank, group in sorted(by_rank.items()) if not group["pending"]]
         if pending and behind:

@@ -14,5 +14,6 @@ STEPS = Instrument(
     summarise="voirkit_instruments.steps.show:summarise",
     summarised_from=("mark",),
     sections="voirkit_instruments.steps.show:sections",
+    evidence={"recompilation": "voirkit_instruments.steps.show:recompilations"},
 )
 LOSS = Instrument("loss", record="voirkit_instruments.steps.record:record_loss", parts={"loss": dict})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from voirkit.analysis.run_steps import records
+from voirkit.analysis.verdict.evidence import Evidence
 from voirkit.report import duration
 from voirkit.report.sections import AnyCell, Block, Column, Figure, Figures, Lines, Section, Table
 
@@ -39,6 +40,22 @@ def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, 
         row = {"function": function, "place": place, "reason": reason, "n": len(most), "total_s": sum(most) * 1e-9}
         part[_KEYS[what]].append({**row, **({"ranks": sorted(by_rank)} if summary["world_size"] > 1 else {})})
     return {"compilations": part}
+
+
+def recompilations(part: Mapping[str, Any], phases: Sequence[str]) -> Iterator[Evidence]:
+    """What was compiled again, that which took longest first; ``details`` have its ``total_s``."""
+    by_place: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in part["recompilations"]:
+        by_place.setdefault((row["function"], PurePath(row["place"]).name), []).append(row)
+    times = {key: sum(row["total_s"] for row in rows) for key, rows in by_place.items()}
+    for (function, place), took_s in sorted(times.items(), key=lambda item: -item[1]):
+        rows = by_place[function, place]
+        n, why = sum(row["n"] for row in rows), rows[0]["reason"]
+        do = (
+            f"Keep {function} ({place}) from being compiled again: {why} no longer held. A number that changes belongs in a tensor; for "
+            "shapes that change, torch.compile(..., dynamic=True), or pad them to a few sizes."
+        )
+        yield Evidence(f"torch.compile compiled it again {n} times", took_s / sum(times.values()), do, details={"total_s": took_s})
 
 
 def sections(part: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Section]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from voirkit.analysis.verdict.evidence import COMPUTE, Account, account, first_evidence
+from voirkit.analysis.verdict.evidence import COMPUTE, Account, account, evidence, first_evidence
 from voirkit.analysis.verdict.remedies import Remedy, percent, remedies
 from voirkit.runs.summary import NO_STEPS, OUTSIDE, saving
 from voirkit.runs.thresholds import (
@@ -53,10 +53,13 @@ def conclusions(figures: Figures, facts: Facts, of_rank: Callable[[int], Figures
     steps = figures["steps"]
     if steps["n"] < FEW:
         return _unknown(steps["n"], figures), []
+    time = account(figures)
+    hung = _hung(time, figures)
+    if hung is not None:
+        return hung, [{"do": hung["next"], "because": hung["because"], "win": time.of_run(hung["evidence"]["seconds"])}]
     late = straggler(figures, of_rank)
     if late is not None:
         return late, [{"do": late["next"], "because": late["because"], "win": late["evidence"]["share"]}]
-    time = account(figures)
     found = _outside(time, figures) or _starved(steps) or _inside(time, figures, facts)
     said = [found["because"], _second(time, found), _outlying(time, steps), _micro_batches(steps, facts)]
     found["because"] = " ".join(filter(None, said))
@@ -139,6 +142,21 @@ def _unknown(n: int, figures: Figures) -> Document:
 
 
 # outside of the steps
+
+
+def _hung(time: Account, figures: Figures) -> Document | None:
+    """A run that hung for most of its time: what its steps spend theirs on explains nothing."""
+    hangs = evidence(figures, "hang")
+    seconds = sum(one.details["until_time_ns"] - one.details["since_time_ns"] for one in hangs) / 1e9
+    if not hangs or seconds < BOUND * time.work_s:
+        return None
+    share = min(seconds / time.work_s, 1.0) if time.work_s else 1.0
+    return {
+        "kind": "hung",
+        "because": f"{percent(share)} of the time after the start no step ended.",
+        "next": "See what each rank waits for, with all stacks: voirkit report --html",
+        "evidence": {"share": share, "of": "run", "seconds": seconds, "ceiling": 1 - share, "what": hangs[0].what},
+    }
 
 
 def _outside(time: Account, figures: Figures) -> Document | None:

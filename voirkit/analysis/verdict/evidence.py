@@ -2,8 +2,8 @@
 
 ``Instrument.evidence`` names, for each kind, a function ``(part, phases) -> Iterable[Evidence]``: what most of the time of these phases was
 spent in, most first. The kinds that a verdict asks for: ``line``, ``operator``, ``system call``, ``loading``, ``exposed communication``
-(what backward waits for other ranks), ``late rank``. The account of a job that was restarted asks for ``hang``, of which ``details`` have
-``since_time_ns`` and ``until_time_ns``.
+(what backward waits for other ranks), ``late rank``, ``recompilation`` (``details`` have its ``total_s``). The account of a job that was
+restarted asks for ``hang``, of which ``details`` have ``since_time_ns`` and ``until_time_ns``.
 """
 
 from __future__ import annotations

@@ -49,6 +49,7 @@ def remedies(time: Account, summary: Summary, facts: Facts) -> list[Remedy]:
         *_input(time, summary, facts),
         *_transfer(time, facts),
         *_compute(time, summary, facts),
+        *_compiling(time, summary),
         *_communication(time, summary),
         *_checkpoint(time, summary),
         *_host(time, summary),
@@ -217,6 +218,11 @@ def _compute(time: Account, summary: Summary, facts: Facts) -> Iterator[Remedy]:
         yield Remedy(kind, f"Look at {found.what}: {percent(found.share)} of the time of operators.", because, None)
     elif _matters(time, run) and look:
         yield Remedy(kind, look.strip(), because, None)
+
+
+def _compiling(time: Account, summary: Summary) -> Iterator[Remedy]:
+    if again := first_evidence(summary, "recompilation", "compile"):
+        yield Remedy("compile-bound", again.do, again.what, time.of_run(again.details["total_s"]))
 
 
 def _communication(time: Account, summary: Summary) -> Iterator[Remedy]:

@@ -1,4 +1,4 @@
-"""A checkpoint every 4 steps; after: every 40."""
+"""A checkpoint after every step; after: every 20."""
 
 import os
 import sys
@@ -10,10 +10,10 @@ from torch import nn
 torch.set_num_threads(1)
 model = nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(6)])
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
-x = torch.randn(32, 1024)
-every = 40 if sys.argv[1] == "after" else 4
+x = torch.randn(8, 1024)
+every = 20 if sys.argv[1] == "after" else 1
 with tempfile.TemporaryDirectory() as folder:
-    for step in range(120):
+    for step in range(60):
         optimizer.zero_grad()
         model(x).square().mean().backward()
         optimizer.step()
