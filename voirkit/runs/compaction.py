@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import duckdb
 
 from voirkit.runs import parquet
+from voirkit.runs.directory import no_link
 from voirkit.runs.other_processes import is_alive, is_here, locked
 from voirkit.runs.parquet import connect
 from voirkit.runs.trace_files import is_little, journal_path, layout, read_journal, uncompacted_ranks
@@ -164,7 +165,7 @@ def _write_journal(folder: str, rank: int, move: list[tuple[str, str]], remove: 
         "remove": [os.path.relpath(path, folder) for path in remove],
     }
     path = journal_path(folder, rank)
-    with open(f"{path}.tmp", "w", encoding="utf-8") as file:
+    with open(f"{path}.tmp", "w", encoding="utf-8", opener=no_link) as file:
         json.dump(journal, file)
     _sync(f"{path}.tmp")
     os.replace(f"{path}.tmp", path)

@@ -20,6 +20,11 @@ from voirkit.trace.layout import folder_of
 from voirkit.trace.reader import Array, Files, Name, Piece, Pieces, Source, files, rank_of, records_in
 
 _JOURNAL = re.compile(r"settle-r(\d+)\.json")
+# What a journal may name. It says what is moved and removed, and a run directory may be somebody else's work: nothing outside of its own
+# folder, and nothing but what compaction has written there.
+_DRAFT = re.compile(r"settle-r\d+\.[^/]+\.tmp/[^/]+\.(parquet|jsonl)")
+_PLACE = re.compile(r"(kind=[^/]+/rank=\d+/[^/]+\.parquet|processes/[^/]+\.jsonl)")
+_REMOVED = re.compile(r"[^/]+\.(names|seg|dropped)")
 
 
 class Journal(NamedTuple):
@@ -118,13 +123,15 @@ def journal_path(folder: str, rank: int) -> str:
 
 
 def read_journal(path: str) -> Journal | None:
-    """A journal; None if there is none. It is written in one step, so that it is never found in part."""
+    """A journal; None if there is none, or it names other files than those of a compaction. It is never found in part."""
     try:
         with open(path, encoding="utf-8") as file:
             found: Any = json.load(file)
-        return Journal([(str(draft), str(place)) for draft, place in found["move"]], [str(path) for path in found["remove"]])
-    except (OSError, ValueError, TypeError, KeyError):
+        journal = Journal([(str(draft), str(place)) for draft, place in found["move"]], [str(path) for path in found["remove"]])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
+    drafts = all(_DRAFT.fullmatch(draft) and _PLACE.fullmatch(place) for draft, place in journal.move)
+    return journal if drafts and all(map(_REMOVED.fullmatch, journal.remove)) else None
 
 
 def _listed(folder: str) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 from io import FileIO
@@ -22,6 +23,10 @@ Array = npt.NDArray[Any]
 
 RECORD_TYPE = np.dtype([("start_ns", "<i8"), ("duration_ns", "<i8"), ("value", "<i8"), ("args", "<u4"), ("name", "<u4")])
 MOST = 1 << 22  # records of a piece: 128 MiB raw, twice that as columns
+
+
+# Kinds become names of files and folders when a trace is compacted.
+_KIND = re.compile(r"[\w.-]{1,64}")
 
 
 class Name(NamedTuple):
@@ -296,7 +301,8 @@ class Tables:
         for data in _decoded(others):
             if layout.NAME in data:
                 name = Name(*(data.get(key) for key in ("kind", "category", "name", "value")))  # type: ignore[arg-type] # seen below
-                if type(data[layout.NAME]) is int and all(type(part) is str for part in name[:3]):
+                whole = type(data[layout.NAME]) is int and all(type(part) is str for part in name[:3])
+                if whole and _KIND.fullmatch(name.kind):
                     self.names[data[layout.NAME]] = name
             elif layout.THREAD_NAME in data:
                 self.threads[data[layout.THREAD_NAME]] = str(data.get("thread"))
