@@ -140,8 +140,9 @@ class RecordedSpans:
     def reach(self, pid: int, tid: int) -> tuple[int, int]:
         """From when to when a thread had phases."""
         found = self._connection.execute(
-            f"SELECT min(start_ns), max(start_ns + duration_ns) FROM {_NAMED} WHERE {self._where} AND pid = {int(pid)} AND tid = {int(tid)} "
-            "AND s.kind = 'phase'"
+            f"SELECT min(start_ns), max(start_ns + duration_ns) FROM {_NAMED} WHERE {self._where} AND pid = ? AND tid = ? "
+            "AND s.kind = 'phase'",
+            [pid, tid],
         ).fetchall()[0]
         return int(found[0] or 0), int(found[1] or 0)
 
