@@ -30,6 +30,7 @@ _BAR = 20  # columns of the longest, half of it where there is little room
 _STACKED = 40
 _POINTS = 48  # columns of a curve
 _SHADES = " ░▒▓█"
+_SENTENCES = ("because", "next")  # keys of texts that may have several lines
 _LEAST = 12  # columns that a column keeps which is cut
 
 
@@ -57,11 +58,11 @@ def draw(summary: Summary, console: Console, run_dir: str | None = None, lines: 
 
 
 def _visible(value: Any) -> Any:
-    """A summary, each text of which, keys too, stays within its line: a name must not look like a line of the report."""
+    """A summary, each text of which stays within its line, but for sentences: a name must not look like a line of the report."""
     if isinstance(value, str):
         return visible(value, in_line=True)
     if isinstance(value, Mapping):
-        return {_visible(key): _visible(one) for key, one in value.items()}
+        return {_visible(key): one if key in _SENTENCES and isinstance(one, str) else _visible(one) for key, one in value.items()}
     return [_visible(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 

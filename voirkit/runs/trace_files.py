@@ -263,12 +263,15 @@ def _clean(text: str) -> str:
 
 def strict(arguments: bytes) -> str:
     """Arguments as strict JSON: what it lacks (nan, inf, half a surrogate pair) becomes a text, so that no reader fails."""
-    if b"N" not in arguments and b"I" not in arguments and b"\\ud" not in arguments and b"{" not in arguments[1:]:
-        return arguments.decode()
     try:
-        found = json.loads(arguments)
-    except ValueError:
+        text = arguments.decode()
+        found = json.loads(text)
+    except (ValueError, RecursionError):
         return "{}"
+    if not isinstance(found, dict):
+        return "{}"
+    if b"N" not in arguments and b"I" not in arguments and b"\\ud" not in arguments and b"{" not in arguments[1:]:
+        return text
     return json.dumps({clean(key): _strict(value) for key, value in found.items()}, separators=(",", ":"))
 
 
