@@ -1,6 +1,6 @@
 """Gives readers very many inputs that are nearly right, and reports how many, how many distinct outcomes, and each defect: ``make fuzz``.
 
-    python tests/fuzz/run.py TARGET ... [--inputs N] [--seed S] [--engine mutations|atheris]
+    python tests/fuzz/run.py TARGET ... [--inputs N] [--seconds T] [--seed S] [--engine mutations|atheris]
 
 A defect is an exception that is not one of voirkit's errors, more than a second of processor time, or a gigabyte of memory. Its input is
 printed, and the exit code is 1. ``mutations`` changes seeds and what had an outcome of its own; ``atheris`` is led by what of voirkit's
@@ -70,7 +70,24 @@ def edited_tree(data: bytes, chance: random.Random) -> bytes:
         document = json.loads(data)
     except (ValueError, RecursionError):
         return data
-    values: list[object] = [None, True, 0, -1, 1e308, -0.5, 2**70, "", "x", "\x1b]52;c;eA==\x07", [], {}, [[]], {"": None}, [None], "9" * 400]
+    values: list[object] = [
+        None,
+        True,
+        0,
+        -1,
+        1e308,
+        -0.5,
+        2**70,
+        "",
+        "x",
+        "\x1b]52;c;eA==\x07",
+        [],
+        {},
+        [[]],
+        {"": None},
+        [None],
+        "9" * 400,
+    ]
     for _ in range(chance.randint(1, 4)):
         parent: Any = None
         key: Any = None
@@ -131,8 +148,9 @@ class Fuzzing:
             self.defects[what] = data
 
 
-def by_mutations(fuzzing: Fuzzing, inputs: int, seed: int) -> None:
+def by_mutations(fuzzing: Fuzzing, inputs: int, seed: int, seconds: float) -> None:
     chance, corpus = random.Random(seed), list(fuzzing.target.seeds)
+    until = time.monotonic() + seconds
     for data in corpus:
         fuzzing.run(data)
     for _ in range(inputs - len(corpus)):
@@ -143,7 +161,7 @@ def by_mutations(fuzzing: Fuzzing, inputs: int, seed: int) -> None:
             data = edited(data, some_edits(chance, fuzzing.target.words))
         if fuzzing.run(data) and len(corpus) < 300 and len(data) < 8192:
             corpus.append(data)
-        if len(fuzzing.defects) >= _DEFECTS:
+        if len(fuzzing.defects) >= _DEFECTS or time.monotonic() > until:
             break
 
 
@@ -173,7 +191,16 @@ def by_atheris(name: str, folder: Path, inputs: int, seed: int) -> Fuzzing:
             os._exit(bool(fuzzing.defects))  # libFuzzer has no other end in which python still says something
 
     began = time.perf_counter()
-    words = ["fuzz", str(corpus), f"-seed={seed}", "-max_len=4096", f"-dict={dictionary}", "-verbosity=0", "-rss_limit_mb=0", "-print_final_stats=0"]
+    words = [
+        "fuzz",
+        str(corpus),
+        f"-seed={seed}",
+        "-max_len=4096",
+        f"-dict={dictionary}",
+        "-verbosity=0",
+        "-rss_limit_mb=0",
+        "-print_final_stats=0",
+    ]
     atheris.Setup(words, one_input)
     atheris.Fuzz()
     return fuzzing
@@ -194,6 +221,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join(TARGETS))
     parser.add_argument("--inputs", type=int, default=1_000_000, help="for each target (default: 1,000,000)")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="the most for each target (default: no bound)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--engine", choices=["mutations", "atheris"], default="mutations")
     options = parser.parse_args()
@@ -210,7 +238,7 @@ def main() -> int:
             fuzzing.run(fuzzing.target.seeds[0])  # what is imported is there
             size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (size + MOST_BYTES, resource.RLIM_INFINITY))
-            by_mutations(fuzzing, inputs, options.seed)
+            by_mutations(fuzzing, inputs, options.seed, options.seconds)
             _report(name, fuzzing, time.perf_counter() - began)
             failed |= bool(fuzzing.defects)
     return int(failed)

@@ -244,7 +244,25 @@ def read_report(data: bytes, folder: Path) -> str:
 
 
 SUMMARY = json.dumps(_summary()).encode()
-_JSON_WORDS = [b'"', b"{", b"}", b"[", b"]", b"null", b"true", b"-1", b"1e999", b"NaN", b"1e308", b'""', b"{}", b"[]", b"\\u001b]52;", b"0.5", b'"x"']
+_JSON_WORDS = [
+    b'"',
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b"null",
+    b"true",
+    b"-1",
+    b"1e999",
+    b"NaN",
+    b"1e308",
+    b'""',
+    b"{}",
+    b"[]",
+    b"\\u001b]52;",
+    b"0.5",
+    b'"x"',
+]
 TARGETS: Mapping[str, Target] = {
     "segment": Target(
         read_segment, [_names() + BETWEEN + _segment()],
