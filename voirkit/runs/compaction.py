@@ -92,7 +92,7 @@ def _ends(names: str) -> tuple[dict[str, Any], dict[str, Any]]:
             file.seek(max(os.fstat(file.fileno()).st_size - _LONGEST, 0))
             lines = file.read().split(b"\n")
         found = [json.loads(line) for line in (first, b"{}" if lines[-1] else lines[-2])]
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError, RecursionError):
         return {}, {}
     return found[0] if isinstance(found[0], dict) else {}, found[1] if isinstance(found[1], dict) else {}
 

@@ -63,7 +63,7 @@ def origins(run: str) -> list[Origin]:
                 for line in [file.readline()] if path.endswith(".names") else file:
                     one = json.loads(line)
                     found.append(Origin(int(one["rank"]), int(one.get("world_size", 0)), str(one.get("job", "")).strip("/")))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             continue
     return found
 
@@ -352,7 +352,7 @@ def _described(line: str) -> dict[str, Any] | None:
             "world_size": int(found.get("world_size", 0)),
             **({"records": {str(kind): Tally(*map(int, row)) for kind, row in found["records"].items()}} if "records" in found else {}),
         }
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         return None
 
 
