@@ -58,11 +58,14 @@ def draw(summary: Summary, console: Console, run_dir: str | None = None, lines: 
 
 
 def _visible(value: Any) -> Any:
-    """A summary, each text of which stays within its line, but for sentences: a name must not look like a line of the report."""
+    """A summary, each text of which stays within its line; lines of sentences are indented: no name looks like a line of the report."""
     if isinstance(value, str):
         return visible(value, in_line=True)
     if isinstance(value, Mapping):
-        return {_visible(key): one if key in _SENTENCES and isinstance(one, str) else _visible(one) for key, one in value.items()}
+        return {
+            _visible(key): visible(one).replace("\n", "\n  ") if key in _SENTENCES and isinstance(one, str) else _visible(one)
+            for key, one in value.items()
+        }
     return [_visible(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
