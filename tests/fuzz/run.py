@@ -10,6 +10,7 @@ code an input reaches, and has to be installed (pip install atheris).
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
 import random
@@ -108,7 +109,7 @@ def edited_tree(data: bytes, chance: random.Random) -> bytes:
             other = chance.choice([*document.values()]) if isinstance(document, dict) and document else at
             parent[key] = json.loads(json.dumps(other))
         else:
-            parent[key] = chance.choice(values)
+            parent[key] = copy.deepcopy(chance.choice(values))
     return json.dumps(document).encode()
 
 
@@ -148,7 +149,7 @@ class Fuzzing:
             self.defects[what] = data
 
 
-def by_mutations(fuzzing: Fuzzing, inputs: int, seed: int, seconds: float) -> None:
+def by_mutations(fuzzing: Fuzzing, inputs: int, seed: int, seconds: float = float("inf")) -> None:
     chance, corpus = random.Random(seed), list(fuzzing.target.seeds)
     until = time.monotonic() + seconds
     for data in corpus:
