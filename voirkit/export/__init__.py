@@ -94,7 +94,7 @@ def query_table(run: Run, selection: Selection) -> str:
     )
 
 
-# A spreadsheet computes what begins so (``-c`` is left), and a formula may send the table away. With an apostrophe in front it shows the text.
+# A spreadsheet computes what begins so (``-c`` is left), and a formula may send the table away. With an apostrophe in front it is a text.
 _NO_FORMULAS = ", ".join(
     f"CASE WHEN regexp_matches({column}, '^([=@\\t\\r]|[+-].*[(|!])') THEN concat(chr(39), {column}) ELSE {column} END AS {column}"
     for column in ("kind", "category", "name", "value_key", "args", "host", "process", "thread")
