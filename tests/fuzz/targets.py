@@ -169,7 +169,7 @@ JSON = b'{"stop": 3, "train-rate": true, "require": ["train_rate>=500"], "option
 
 
 def _summary() -> dict[str, Any]:
-    phases = ("wait", "transfer", "forward", "backward", "optimizer", "communication", "other")
+    phases = ("wait", "communication", "other")
     spread = {"median": 0.0123, "p10": 0.001, "p90": 0.2}
     return {
         "schema": 1, "voirkit": "0.1.0", "command": ["train.py", "--epochs", "3"], "exit_code": 0, "duration_s": 130.0, "world_size": 1,

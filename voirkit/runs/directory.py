@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MANIFEST, SUMMARY = "run.json", "summary.json"
 _OWN = (MANIFEST, SUMMARY, "report.html", "stream", "trace", "steps", "collectives")  # files and folders
 PARENT = "voirkit-runs"
-_LARGEST = 1 << 27  # characters of a document: python takes ten times that of memory for it
+_LARGEST = 1 << 27  # bytes of a document: python takes ten times that of memory for it
 _RECORD = re.compile(r".*-r\d+-\d+\.json")  # host, rank, process
 
 
@@ -244,8 +244,7 @@ def read_document(path: str) -> Any:
     """What a JSON file holds; None if there is none, it is damaged, or larger than any that voirkit writes."""
     try:
         with open(path, encoding="utf-8") as file:
-            text = file.read(_LARGEST + 1)
-            return json.loads(text) if len(text) <= _LARGEST else None
+            return json.load(file) if os.fstat(file.fileno()).st_size <= _LARGEST else None
     except (OSError, ValueError, RecursionError):
         return None
 
