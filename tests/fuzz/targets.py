@@ -10,6 +10,7 @@ import json
 import os
 import struct
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -224,23 +225,32 @@ def read_summary(data: bytes, folder: Path) -> str:
 
 
 def read_report(data: bytes, folder: Path) -> str:
-    """What ``voirkit report`` draws of such a summary: in a terminal, as Markdown."""
-    from rich.console import Console
-
-    from voirkit.report.markdown import markdown
-    from voirkit.report.terminal import draw
+    """The commands that read a run directory with such a manifest and summary: a terminal, Markdown, the last picture."""
+    from voirkit.cli import main
     from voirkit.runs import directory
 
-    (folder / directory.SUMMARY).write_bytes(data)
-    summary = directory.read_summary(str(folder))
-    if summary is None:
-        return "none"
-    file = io.StringIO()
-    draw(summary, Console(file=file, width=100, highlight=False), "run")
-    text = file.getvalue()
-    assert "\x1b" not in text, "an escape sequence reaches the terminal"
-    markdown(summary, "run")
-    return f"{text.count('left out of the report')} left out"
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        document = None
+    for name in (directory.MANIFEST, directory.SUMMARY):
+        known = isinstance(document, dict) and name in document
+        (folder / name).write_bytes(json.dumps(document[name]).encode() if known else data)
+    codes = []
+    for words in (["report"], ["report", "--markdown"], ["watch", "--once"]):
+        said = io.StringIO()
+        with redirect_stdout(said), redirect_stderr(said):
+            codes.append(main([*words, str(folder)]))
+        assert "\x1b" not in said.getvalue(), "an escape sequence reaches the terminal"
+    return f"{codes} {min(said.getvalue().count('left out of the report'), 3)}"
+
+
+def _manifest() -> dict[str, Any]:
+    return {
+        "schema": 1, "voirkit": "0.1.0", "command": ["train.py"], "voirkit_options": [], "cwd": "/", "host": "node", "pid": 7, "rank": 0, "world_size": 1,
+        "job": "a", "restart": 0, "started": "2026-11-24T13:07:11Z", "clocks": {"perf_counter_ns": 10**9, "time_ns": 10**18}, "ended": "normal",
+        "moments": {"begun_ns": 1, "script_ns": 2, "script_ended_ns": 3, "imports_ns": 4}, "exit_code": 0, "packages": {"numpy": "2"},
+    }  # fmt: skip
 
 
 SUMMARY = json.dumps(_summary()).encode()
@@ -286,7 +296,7 @@ TARGETS: Mapping[str, Target] = {
          b"stop", b"loader", b"config", b"trust", b"calls", b"monitor", b"---\n", b"null", b"\t", b"0x10", b"2026-01-01"],
     ),
     "summary": Target(read_summary, [SUMMARY], _JSON_WORDS),
-    "report": Target(read_report, [SUMMARY], _JSON_WORDS),
+    "report": Target(read_report, [json.dumps({"run.json": _manifest(), "summary.json": _summary()}).encode()], _JSON_WORDS),
 }  # fmt: skip
 
 

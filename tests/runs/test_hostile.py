@@ -225,3 +225,21 @@ def test_an_error_about_a_hostile_name_is_harmless(tmp_path: Path, capsys: pytes
     err = capsys.readouterr().err
     assert "\x1b" not in err
     assert "\\x1b]0;owned\\x07" in err
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [{"steps": {"n": 1}, "alerts": "x"}, {"steps": {"n": {}}}, {"steps": {"n": 1}, "dropped": 1.5}, {"steps": {"n": 1}, "command": [1]}],
+)
+def test_watching_a_run_whose_summary_is_damaged_ends_with_an_error(run: Path, summary: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "run.json").write_text(json.dumps({"schema": 1, "voirkit": "0.1.0", "ended": "normal"}))
+    (run / "summary.json").write_text(json.dumps(summary))
+    assert main(["watch", "--once", str(run)]) == 2
+    assert "it is damaged, or of another version of voirkit" in capsys.readouterr().err
+
+
+def test_numbers_that_json_lacks_and_documents_without_an_end_are_not_read(run: Path) -> None:
+    (run / "summary.json").write_text('{"loss": NaN, "rate": 1e999, "n": 1}')
+    assert directory.read_summary(str(run)) == {"loss": None, "rate": None, "n": 1}
+    (run / "summary.json").write_text('{"a":' * 700 + "1" + "}" * 700)
+    assert directory.read_summary(str(run)) is None

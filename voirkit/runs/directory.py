@@ -224,14 +224,22 @@ def _point_latest(path: str) -> None:
 
 def read_manifest(path: str) -> dict[str, Any] | None:
     """What ``run.json`` holds, or None if the folder has none of voirkit's."""
-    found = read_document(os.path.join(path, MANIFEST))
-    return found if isinstance(found, dict) and "voirkit" in found and "schema" in found else None
+    found = read_object(os.path.join(path, MANIFEST))
+    return found if found is not None and "voirkit" in found and "schema" in found else None
 
 
 def read_summary(path: str) -> dict[str, Any] | None:
     """What ``summary.json`` holds, or None."""
-    found = read_document(os.path.join(path, SUMMARY))
-    return found if isinstance(found, dict) else None
+    return read_object(os.path.join(path, SUMMARY))
+
+
+def read_object(path: str) -> dict[str, Any] | None:
+    """The object in a JSON file, without numbers that JSON lacks; None if there is none, or one too deep for python to walk through."""
+    found = read_document(path)
+    try:
+        return finite(found) if isinstance(found, dict) else None
+    except RecursionError:
+        return None
 
 
 def read_json(path: str, schema: int) -> dict[str, Any] | None:
