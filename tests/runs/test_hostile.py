@@ -229,7 +229,7 @@ def test_an_error_about_a_hostile_name_is_harmless(tmp_path: Path, capsys: pytes
 
 @pytest.mark.parametrize(
     "summary",
-    [{"steps": {"n": 1}, "alerts": "x"}, {"steps": {"n": {}}}, {"steps": {"n": 1}, "dropped": 1.5}, {"steps": {"n": 1}, "command": [1]}],
+    [{"steps": {"n": 1}, "alerts": "x"}, {"steps": {"n": 1}, "rates": {"a": 1}}, {"steps": {"n": 1}, "dropped": 1.5}, {"steps": {"n": 1}, "command": [1]}],
 )
 def test_watching_a_run_whose_summary_is_damaged_ends_with_an_error(run: Path, summary: Any, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "run.json").write_text(json.dumps({"schema": 1, "voirkit": "0.1.0", "ended": "normal"}))
