@@ -229,7 +229,12 @@ def test_an_error_about_a_hostile_name_is_harmless(tmp_path: Path, capsys: pytes
 
 @pytest.mark.parametrize(
     "summary",
-    [{"steps": {"n": 1}, "alerts": "x"}, {"steps": {"n": 1}, "rates": {"a": 1}}, {"steps": {"n": 1}, "dropped": 1.5}, {"steps": {"n": 1}, "command": [1]}],
+    [
+        {"steps": {"n": 1}, "alerts": "x"},
+        {"steps": {"n": 1}, "rates": {"a": 1}},
+        {"steps": {"n": 1}, "dropped": 1.5},
+        {"steps": {"n": 1}, "command": [1]},
+    ],
 )
 def test_watching_a_run_whose_summary_is_damaged_ends_with_an_error(run: Path, summary: Any, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "run.json").write_text(json.dumps({"schema": 1, "voirkit": "0.1.0", "ended": "normal"}))
@@ -243,3 +248,14 @@ def test_numbers_that_json_lacks_and_documents_without_an_end_are_not_read(run: 
     assert directory.read_summary(str(run)) == {"loss": None, "rate": None, "n": 1}
     (run / "summary.json").write_text('{"a":' * 700 + "1" + "}" * 700)
     assert directory.read_summary(str(run)) is None
+
+
+def test_a_log_of_strace_whose_names_a_terminal_obeys_is_shown_harmless(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "log"
+    lines = [f'7 1700000000.{i:06d} openat(AT_FDCWD, "/\x1b]0;owned\x07\x9b2J", O_RDONLY) = 3 <0.000012>\n' for i in range(20)]
+    log.write_text("".join(lines) + "7 1700000001.0 \x1b[2J is no line of strace\n", encoding="latin-1")
+    assert main(["syscalls", "--over-time", str(log)]) == 0
+    said = capsys.readouterr()
+    assert "openat" in said.out
+    assert "\x1b" not in said.out + said.err
+    assert "\x9b" not in said.out + said.err
