@@ -17,6 +17,8 @@ from conftest import CLEAN, Place
 from voirkit.probes.exchange import is_of_this_user
 from voirkit_instruments.monitor import address
 
+pytestmark = pytest.mark.long
+
 # What listens, or takes datagrams, on which address: in the script's process, and in all that was started in its folder. What watches a
 # program is no child of it.
 LISTENING = """
