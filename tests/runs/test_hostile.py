@@ -83,6 +83,17 @@ def test_what_is_not_voirkits_in_the_folder_is_not_asked_about(run: Path, elsewh
     open_run(run).close()
 
 
+@pytest.mark.parametrize("part", ["trace", "stream/deeper"])
+def test_force_removes_nothing_through_a_link(run: Path, elsewhere: Path, part: str) -> None:
+    if part == "trace":
+        shutil.rmtree(run / "trace")
+    (run / part).parent.mkdir(exist_ok=True)
+    (run / part).symlink_to(elsewhere)
+    with pytest.raises(RunDirectoryError, match="leads out"):
+        directory.make(str(run), "main.py", force=True)
+    directory.clear(str(run))  # where a link came after the look
+
+
 def test_a_rank_does_not_record_through_a_link(tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "chosen").mkdir()
     (tmp_path / "chosen" / "trace").symlink_to(elsewhere)
