@@ -43,8 +43,8 @@ def is_of_this_user(connection: socket.socket) -> bool:
 
 
 class _Child:
-    """A process that sends: ``pid``, its id; ``fd``, its pipe; ``page``, the page with its counts. It has shown the token of this run, which
-    processes of the run alone can know: what it sends is believed."""
+    """A process that sends. ``pid``: its id; ``fd``: its pipe; ``page``: the page with its counts. It has shown the token of this run,
+    which processes of the run alone can know: what it sends is believed."""
 
     def __init__(self, pid: int, fd: int, page: int) -> None:
         self.pid, self.fd, self.page = pid, fd, page
