@@ -468,8 +468,8 @@ def _own_options(parser: ExtendedArgumentParser) -> None:
     add = parser.add_argument
     add("--version", action="version", version=f"voirkit {voirkit.__version__}", help="print voirkit's version and exit")
     add("--config", action="append", default=[], metavar="FILE", help="read options from a TOML, YAML or JSON file (repeatable)")
-    trust = f"take voirfiles and configuration files in FOLDER and below, whoever owns them; also {VARIABLE} (repeatable)"
-    add(FLAG, action="append", default=[], metavar="FOLDER", help=trust)
+    trust = f"take voirfiles and configuration files in DIR and below, whoever owns them; also {VARIABLE} (repeatable)"
+    add(FLAG, action="append", default=[], metavar="DIR", help=trust)
     add("--follow", action="store_true", help="SCRIPT is a shell script: run each python that it starts under voirkit, torchrun's too")
     for title in GROUPS:
         parser.group(title)
