@@ -15,7 +15,7 @@ export OMP_NUM_THREADS ?= 1
 # Hundreds of tests import torch in a process of its own: it is compiled once, also where PYTHONDONTWRITEBYTECODE is set.
 export UV_COMPILE_BYTECODE ?= 1
 
-.PHONY: demo test test-long test-all test-slow test-readers test-frameworks test-gpu packages matrix lint format types docs benchmarks bench acceptance check clean
+.PHONY: demo test test-long test-all test-slow test-readers test-frameworks test-gpu fuzz packages matrix lint format types docs benchmarks bench acceptance check clean
 
 demo: $(DEMO_STAMP)
 	$(PY) examples/resnet/make_images.py
@@ -47,6 +47,11 @@ test-readers: $(STAMP)
 test-frameworks: $(STAMP)
 	UV="$(UV)" PYTHON="$(PY)" bash tests/frameworks/make.sh $(FRAMEWORKS)
 	$(FRAMEWORKS)/bin/python -m pytest -m frameworks tests/frameworks
+
+# A million inputs for each reader of other people's files, in an hour of one core; FUZZ=selector for one of them.
+FUZZ ?= segment strace selector configuration summary report
+fuzz: $(STAMP)
+	for target in $(FUZZ); do $(PY) tests/fuzz/run.py $$target || exit 1; done
 
 # On a machine with a CUDA device, in minutes; without one it is skipped, and says so.
 test-gpu: $(STAMP)

@@ -6,6 +6,7 @@ Stands on the ground: imports nothing of voirkit, and nothing heavy, since every
 from __future__ import annotations
 
 import codecs
+import re
 import sys
 from collections.abc import Iterable
 from functools import partial
@@ -74,11 +75,26 @@ class EngineError(VoirkitError):
     """What computes the parts of a run (``--engine``) cannot."""
 
 
+# Names come from programs, logs and other people's runs. A terminal would obey escape sequences in them (the window's title, the clipboard,
+# text that was shown before), and marks of direction show a text in another order than it has.
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def visible(text: str, in_line: bool = False) -> str:
+    """A text as a terminal may show it: what the terminal would obey is written as python writes it, ``\\x1b``.
+
+    Args:
+        in_line: Whether it is part of a line, which a line break in it would end.
+    """
+    text = _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return text.replace("\n", "\\n").replace("\t", " ") if in_line else text
+
+
 def tell(text: str) -> None:
     """Say something to the user on stderr, if there is one that takes it."""
     if sys.stderr is not None:
         try:
-            print(f"voirkit: {text}", file=sys.stderr)
+            print(f"voirkit: {visible(text)}", file=sys.stderr)
         except (OSError, ValueError):
             pass  # it is closed, or full: the summary has what matters
 

@@ -12,6 +12,7 @@ import os
 import sys
 
 from voirkit.processes.subprocesses import BECOMES_RAY_WORKER, how, read
+from voirkit.trust import is_own
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -118,7 +119,10 @@ class TakingPart:
 _AWAITED = ("torch", "dftracer", "voir")
 _value = os.environ.get(FOLDER, "")
 if os.path.isdir(_value):
-    follow(_value)
+    if is_own(_value):  # it says with which options voirkit is run
+        follow(_value)
+    else:
+        del os.environ[FOLDER]
 elif _value and (_python := read(sys.orig_argv)).program != BECOMES_RAY_WORKER:
     del os.environ[FOLDER]
     if how(_python, sys.stdlib_module_names) != "plain":  # what a shell command starts, such as voirkit itself

@@ -51,7 +51,6 @@ def made(
     known = {
         "schema": 1,
         "tool": "perf",
-        "program": str(perf),
         "rank": 0,
         "host": host,
         "began_ns": at,
@@ -60,6 +59,11 @@ def made(
     }
     (run / "native" / f"{host}-r0-{pid}.json").write_text(json.dumps({**known, **(facts or {})}))
     return run
+
+
+@pytest.fixture(autouse=True)
+def perf_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
 
 def document(run: Path) -> dict[str, Any]:
@@ -182,12 +186,21 @@ def test_a_run_is_read_by_perf_once(tmp_path: Path) -> None:
     assert document(run) == whole
 
 
-def test_without_perf_where_it_is_read_the_rest_of_the_run_is_there(tmp_path: Path) -> None:
+def test_without_perf_where_it_is_read_the_rest_of_the_run_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = made(tmp_path, [(120, 0, A)])
     os.unlink(tmp_path / "perf")
+    monkeypatch.setenv("PATH", str(tmp_path))
     with open_run(run) as opened:
         assert summarise([opened], [], {}) is None
         assert "cannot be read" in opened.warnings[-1]
+
+
+def test_a_program_that_a_run_names_is_not_executed(tmp_path: Path) -> None:
+    planted = tmp_path / "planted"
+    planted.write_text(f"#!/bin/sh\ntouch {tmp_path / 'executed'}\n")
+    planted.chmod(0o755)
+    document(made(tmp_path, [(120, 0, A)], {"program": str(planted)}))
+    assert not (tmp_path / "executed").exists()
 
 
 def test_ranks_are_added(tmp_path: Path) -> None:

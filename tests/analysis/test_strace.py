@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voirkit_instruments.syscalls.analyse_calls import Call, CallEntry, Signal, ThreadExit
+from voirkit_instruments.syscalls.analyse_calls import MOST_BINS, Call, CallEntry, OverTime, Signal, ThreadExit
 from voirkit_instruments.syscalls.analyse_strace import StraceLog
 
 NAN = math.nan
@@ -193,6 +194,52 @@ def test_straces_own_words_are_no_lines_that_were_not_understood() -> None:
 def test_times_since_the_line_before_are_added_up() -> None:
     events, _ = read("     0.000000 getpid() = 3", "     0.250000 getpid() = 3", "     0.250000 getpid() = 3")
     assert [event.began for event in events] == [0.0, 0.25, 0.5]
+
+
+# lines that were made to take long
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "7 1.0 read(" + ") = " * 10_000, "7 1.0 read() = 3<" + "> (" * 10_000, "7 1.0 read() = 3<> (" + ")" * 30_000 + "x",
+        "7<" + "> 1.0 x(" * 5_000 + ")", "7" + " " * 40_000 + "x", "7 1.0 x(" + " " * 40_000 + ", <unfinished ...>",
+        "7 1.0 <... read resumed>" + ") = 1<" * 8_000, "[pid 7<" + ">" * 40_000, "7" * 5_000 + " 1.0 read(3) = 3", "7 1.0 read(3) = " + "9" * 5_000,
+    ],
+)  # fmt: skip
+def test_a_line_of_any_content_is_read_in_linear_time(line: str) -> None:
+    began = time.process_time()
+    for lines in ([FIRST, line], [line, FIRST]):
+        events, _ = read(*lines)
+        assert events
+    assert time.process_time() - began < 0.5
+
+
+FIRST = '7 1700000000.123456 read(3, "a", 2) = 2 <0.000012>'
+
+
+def test_a_long_line_is_read_as_a_short_one() -> None:
+    for end, wanted in (
+        ("= 3", (3, "")), ("= -1 ENOENT (No such file or directory) <0.000012>", (-1, "ENOENT")), ("= 5</data/a) = 1> <0.1>", (5, "")),
+        ("= 0x7f12 <0.000012>", (0x7F12, "")), ("= ? ERESTARTSYS (To be restarted)", (None, "ERESTARTSYS")), ("= 1 ([{fd=3, revents=POLLIN}])", (1, "")),
+        ("= 3</a> (note)", (3, "")),
+    ):  # fmt: skip
+        for text in ("x", "x" * 2_000, ") = 1 " * 7, ") = 1 " * 200):
+            events, log = read(f'7 1700000000.123456 read(3, "{text}", 9) {end}')
+            (call,) = events
+            assert (call.args, call.result, call.error) == (f'3, "{text}", 9', *wanted)
+            assert log.unread == 0
+
+
+def test_a_clock_that_is_set_back_makes_no_negative_times() -> None:
+    events, _ = read("7 1700000000.5 read(3,  <unfinished ...>", '7 17.5 <... read resumed>"a", 1) = 1', "7 1700000001.0 close(3) = 0")
+    over_time = OverTime()
+    for event in events:
+        if isinstance(event, Call):
+            over_time.add(event.name, event.began, event.seconds)
+    document = over_time.document(timed=True)
+    assert document is not None
+    assert max(map(len, document["calls"].values())) <= MOST_BINS
 
 
 # logs by chance: what is written is read again

@@ -203,3 +203,8 @@ MEANINGS = [
 @pytest.mark.parametrize(("selector", "words"), MEANINGS)
 def test_what_no_probe_can_mean_is_refused(selector: str, words: str) -> None:
     assert words in refused(selector)
+
+
+def test_a_selector_longer_than_anybody_writes_is_refused_at_once() -> None:
+    """ptera keeps of each word the rest of the selector: these took a gigabyte."""
+    assert "longer than 4,096 characters" in refused("f() as " + "'" * 65_000)

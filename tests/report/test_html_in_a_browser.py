@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+from base64 import b64encode
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 from conftest import Place
+from hostile import FILE, PAYLOAD, SCRIPT
 from live_training import TRAINING
 from perfetto_page import FLAGS, chromium
 
@@ -42,7 +45,9 @@ def seen(page: Path, profile: Path, width: int) -> tuple[str, str]:
     assert browser is not None
     probed = profile / "page.html"
     profile.mkdir()
-    probed.write_text(page.read_text(encoding="utf-8").replace("</body>", PROBE), encoding="utf-8")
+    allowed = f"script-src 'sha256-{b64encode(sha256(PROBE[8:-16].encode()).digest()).decode()}'"
+    text = page.read_text(encoding="utf-8").replace("script-src", allowed, 1).replace("</body>", PROBE)
+    probed.write_text(text, encoding="utf-8")
     done = subprocess.run(
         [browser, *FLAGS, f"--user-data-dir={profile}/browser", f"--window-size={width},900", "--enable-logging=stderr", "--dump-dom", f"file://{probed}"],
         capture_output=True, text=True, timeout=90, check=True, env={**os.environ, "HOME": str(profile)},
@@ -58,3 +63,19 @@ def test_a_page_fits_zooms_and_fetches_nothing(place: Place, tmp_path: Path, wid
     title, complaints = seen(place.folder / "run" / "report.html", tmp_path / "browser", width)
     assert complaints == ""
     assert title == '{"wide":false,"zoom":"0.250","from":"0.250","back":true,"tip":"step 0 10 ms","fetched":0}'
+
+
+def test_names_that_are_scripts_run_none_and_one_that_got_in_would_not(place: Place, tmp_path: Path) -> None:
+    (place.folder / FILE).write_text(SCRIPT)
+    place.voirkit("--loader", "--checks", "--flame", "--html", FILE, f"arg{PAYLOAD}")
+    page = place.folder / "run" / "report.html"
+    title, complaints = seen(page, tmp_path / "as it is", 1280)
+    assert complaints == ""
+    assert title.startswith("{")
+    text = page.read_text(encoding="utf-8")
+    page.write_text(
+        text.replace("</body>", "<script>document.title = 'owned'</script><img src=x onerror=\"document.title='owned'\"></body>")
+    )
+    title, complaints = seen(page, tmp_path / "with a script", 1280)
+    assert title.startswith("{")
+    assert "Content Security Policy" in complaints

@@ -23,6 +23,7 @@ from voirkit.processes.subprocesses import HOOK
 from voirkit.runner import voirfiles
 from voirkit.runner.overseer import Overseer
 from voirkit.runs import directory
+from voirkit.trust import FLAG as TRUST
 
 FLAG = "--follow"
 _USAGE = "voirkit --follow SHELL-SCRIPT [arguments]"
@@ -103,7 +104,7 @@ def _words_for_each(own: Sequence[str], run_dir: str | None) -> tuple[list[str],
         if name == "--run-dir":
             if not equals:
                 next(remaining)
-        elif name == "--config":
+        elif name in ("--config", TRUST):
             words += [name, os.path.abspath(value if equals else next(remaining))]
         else:
             words.append(word)

@@ -18,7 +18,7 @@ from typing import Any
 from voirkit.analysis.significance import Estimate
 from voirkit.analysis.summary import check_stream, summary_of
 from voirkit.commands import printing
-from voirkit.errors import EXIT_CHECK_FAILED, CommandLineError, PartFailures, RunDirectoryError, tell
+from voirkit.errors import EXIT_CHECK_FAILED, CommandLineError, PartFailures, RunDirectoryError, tell, visible
 from voirkit.instrument import Instrument, resolve
 from voirkit.options import ExtendedArgumentParser
 from voirkit.plugins import installed_instruments, parts_of_summary
@@ -109,12 +109,12 @@ def _check(runs: Sequence[Run]) -> int:
         if not checked:
             tell(f"{run.where}: nothing of a loader is recorded there.\n  Record it: voirkit --loader SCRIPT")
         for rank, rules in checked.items():
-            print(f"{run.where}" + (f", rank {rank}" if len(checked) > 1 else ""))
+            print(printable(run.where) + (f", rank {rank}" if len(checked) > 1 else ""))
             for rule in rules:
                 broken += rule.broken
                 example = f", the first at {rule.example}" if rule.example else ""
                 how_often = f", {rule.broken:,} broken{example}" if rule.broken else ""
-                print(f"  {'BROKEN' if rule.broken else 'ok':<7}{rule.text}: {rule.checked:,} checked{how_often}")
+                print(visible(f"  {'BROKEN' if rule.broken else 'ok':<7}{rule.text}: {rule.checked:,} checked{how_often}"))
     return EXIT_CHECK_FAILED if broken else 0
 
 
@@ -334,7 +334,7 @@ def _difference(instrument: Instrument, first: Run, second: Run, options: Any) -
         raise first.damaged(exc) from None
     with printing():
         for line in [json.dumps({"runs": [first.where, second.where], **document}, indent=1)] if options.json else lines:
-            print(line)
+            print(visible(line))
     return 0 if document["equal"] else EXIT_DIFFERENT
 
 

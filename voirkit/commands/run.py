@@ -19,6 +19,7 @@ from voirkit.runner.script import current_folder, folder_of, put_last, shorten
 from voirkit.runs.manifest import rank_and_world_size
 from voirkit.runs.record import listening
 from voirkit.runs.summary import throughput
+from voirkit.trust import FLAG, fault, way_out
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,7 +99,8 @@ def _collect(overseer: Overseer, argv: Sequence[str]) -> None:
     installed = voirfile.plugins(overseer.warn, packages)
     typed, module = overseer.argparser.guess_script(argv)
     folder = folder_of(typed if module is None else None)
-    voirfiles = _voirfiles(folder)
+    trusted = overseer.argparser.early_values(argv, FLAG)
+    voirfiles = _voirfiles(folder, os.path.join(current_folder(), (typed if module is None else None) or ""), trusted)
     put_last(folder)
     for distribution, instruments in installed.items():
         overseer.adopt(instruments, BUILT_IN if distribution == "voirkit" else PLUGIN)
@@ -107,11 +109,19 @@ def _collect(overseer: Overseer, argv: Sequence[str]) -> None:
         overseer.voirfiles.append(voirfile.identity(path))
 
 
-def _voirfiles(folder: str) -> list[str]:
-    """Those that ``$VOIRFILE`` names, separated by blanks; if it is not set, those near the script and the current folder."""
+def _voirfiles(folder: str, script: str, trusted: Sequence[str]) -> list[str]:
+    """Those that ``$VOIRFILE`` names, separated by blanks; if it is not set, those near the script and the current folder.
+
+    Raises:
+        VoirfileError: One is not there, or one that was found is somebody else's.
+    """
     named = os.environ.get("VOIRFILE")
     if named is None:
-        return voirfile.find(folder, current_folder())
+        paths = voirfile.find(folder, current_folder())
+        for path in paths:
+            if why := fault(path, script, trusted):
+                raise VoirfileError(f"this voirfile {why}, and would be executed as you.", where=path, next=way_out(path))
+        return paths
     paths = [os.path.abspath(p) for p in named.split()]
     for path in paths:
         if not os.path.exists(path):

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from voirkit.commands import printing
-from voirkit.errors import RunDirectoryError
+from voirkit.errors import RunDirectoryError, reason
 from voirkit.options import ExtendedArgumentParser
 
 TYPE_CHECKING = False
@@ -41,6 +41,9 @@ def main(argv: Sequence[str]) -> int:
                     print(line)
     except KeyboardInterrupt:
         pass
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as exc:  # what is drawn is taken as it is written
+        what = f"it is damaged, or of another version of voirkit ({reason(exc)})."
+        raise RunDirectoryError(what, where=run.path, next=f"voirkit report {run.path}") from None
     return 0
 
 

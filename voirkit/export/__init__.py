@@ -94,10 +94,18 @@ def query_table(run: Run, selection: Selection) -> str:
     )
 
 
+# A spreadsheet computes what begins so (``-c`` is left), and a formula may send the table away. With an apostrophe in front it is a text.
+_NO_FORMULAS = ", ".join(
+    f"CASE WHEN regexp_matches({column}, '^([=@\\t\\r]|[+-].*[(|!])') THEN concat(chr(39), {column}) ELSE {column} END AS {column}"
+    for column in ("kind", "category", "name", "value_key", "args", "host", "process", "thread")
+)
+
+
 def write_csv(run: Run, selection: Selection, target: str) -> list[str]:
     """Write one file; compressed with gzip if its name ends in ``.gz``."""
     compression = "gzip" if target.endswith(".gz") else "none"
-    copy(run, query_table(run, selection), target, f"FORMAT csv, HEADER, COMPRESSION {compression}")
+    query = f"SELECT * REPLACE ({_NO_FORMULAS}) FROM ({query_table(run, selection)})"
+    copy(run, query, target, f"FORMAT csv, HEADER, COMPRESSION {compression}")
     return [target]
 
 

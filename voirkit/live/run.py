@@ -77,7 +77,7 @@ class Log:
         for line in text[:end].splitlines():
             try:
                 found = json.loads(line)
-            except ValueError:  # cut off where the reading began, or damaged
+            except (ValueError, RecursionError):  # cut off where the reading began, or damaged
                 continue
             if isinstance(found, dict) and "$event" not in found:
                 self._add(found)

@@ -12,6 +12,7 @@ import sys
 from argparse import ONE_OR_MORE, OPTIONAL, ZERO_OR_MORE
 
 from voirkit.errors import CommandLineError, ConfigurationError, did_you_mean, nearest
+from voirkit.trust import FLAG, fault, way_out
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,20 +67,29 @@ def find(script: str | None, cwd: str) -> list[str]:
     return [path for path in paths if os.path.exists(path)]
 
 
-def collect(script: str | None, cwd: str, configs: Sequence[str] = (), search: bool = True) -> list[Setting]:
+def collect(script: str | None, cwd: str, configs: Sequence[str] = (), search: bool = True, trusted: Sequence[str] = ()) -> list[Setting]:
     """All that configuration files say, each key once: the last of ``configs`` goes first, then the nearest file.
 
     Args:
         script: The script, as far as it is known: a file or a folder.
         configs: The files of ``--config``, in their order.
         search: Whether to look for files besides those.
+        trusted: Folders whose files are taken, whoever has written them.
 
     Raises:
-        ConfigurationError: A file cannot be read or understood.
+        ConfigurationError: A file cannot be read or understood, or one that was found is somebody else's.
     """
     found: dict[tuple[str, ...], Setting] = {}
+    named = {os.path.realpath(os.path.join(cwd, path)) for path in configs}
     for path in [*reversed(configs), *(find(script, cwd) if search else [])]:
-        for setting in read(path, cwd):
+        settings = read(path, cwd)
+        if (
+            settings
+            and os.path.realpath(os.path.join(cwd, path)) not in named
+            and (why := fault(path, os.path.join(cwd, script or ""), trusted))
+        ):
+            raise ConfigurationError(f"this file {why}, and would set options of yours.", where=path, next=way_out(path))
+        for setting in settings:
             found.setdefault(tuple(part.replace("-", "_") for part in setting.path), setting)
     return list(found.values())
 
@@ -221,8 +231,8 @@ def values_for(parser: ExtendedArgumentParser, settings: Iterable[Setting]) -> d
             if parser.has_table(key):
                 hint = f"It is a table of settings: [{key}]"
             raise ConfigurationError(f"unknown key '{key}'.", where=setting.where, next=hint)
-        if name == "--config":
-            raise ConfigurationError("--config can stand only on the command line.", where=setting.where)
+        if name in ("--config", FLAG):
+            raise ConfigurationError(f"{name} can stand only on the command line.", where=setting.where)
         _give(parser, scratch, action, name, setting)
     return vars(scratch)
 

@@ -34,8 +34,17 @@ HUSHED_S = 0.5  # how long after a fork it is looked first whether python has, o
 Receive = Callable[[int, int, Any], None]  # process id, probe, data
 
 
+def is_of_this_user(connection: socket.socket) -> bool:
+    """Whether who has connected is this user, or root. Linux lets every user of the machine connect to a socket without a file."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True  # the socket lies in a folder of this user's own
+    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return uid in (0, os.geteuid(), os.getuid())
+
+
 class _Child:
-    """A process that sends. ``pid``: its id; ``fd``: its pipe; ``page``: the page with its counts."""
+    """A process that sends. ``pid``: its id; ``fd``: its pipe; ``page``: the page with its counts. It has shown the token of this run,
+    which processes of the run alone can know: what it sends is believed."""
 
     def __init__(self, pid: int, fd: int, page: int) -> None:
         self.pid, self.fd, self.page = pid, fd, page
@@ -276,6 +285,9 @@ class Exchange:
             except OSError as exc:
                 self._complain(exc)
                 return
+            if not is_of_this_user(connection):
+                connection.close()  # who never says a word must not use up the program's descriptors
+                continue
             connection.setblocking(False)
             self._waiting[connection.fileno()] = connection
             self._poll.register(connection.fileno(), select.POLLIN)

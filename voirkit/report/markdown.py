@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from voirkit.errors import left_out, reason
+from voirkit.errors import left_out, reason, visible
 from voirkit.report import sections
 from voirkit.report.overview import Part, command_of, how_it_went, parts_of_report
 from voirkit.report.sections import written
@@ -31,7 +33,7 @@ def markdown(summary: Summary, run_dir: str | None = None) -> str:
         except Exception as exc:  # a summary of another version, or one that is damaged: the rest is shown
             texts.append(f"> {_escaped(left_out(name, reason(exc)))}")
     if run_dir is not None:
-        texts.append(f"Run directory: `{run_dir}`")
+        texts.append(f"Run directory: {_code(run_dir)}")
     return "\n\n".join(filter(None, texts)) + "\n"
 
 
@@ -41,7 +43,7 @@ def in_markdown(title: str, parts: Iterable[sections.Section]) -> str:
 
 
 def _head(summary: Summary) -> Iterator[str]:
-    yield f"# `{command_of(summary)}`"
+    yield f"# {_code(command_of(summary))}"
     yield ", ".join(map(_escaped, how_it_went(summary)))
 
 
@@ -63,7 +65,7 @@ def _blocks(blocks: Iterable[sections.Block]) -> str:
 
 def _block(block: sections.Block) -> Iterator[str]:
     if isinstance(block, sections.Text):
-        text = f"[{_escaped(block.text)}]({block.link})" if block.link else _escaped(block.text)
+        text = f"[{_escaped(block.text)}]({block.link})" if sections.is_link(block.link) else _escaped(block.text)
         if block.mood == "warning":
             yield f"> {f'**{_escaped(block.label)}** ' if block.label not in ('', 'warning') else ''}{text}"
         else:
@@ -111,7 +113,7 @@ def _block(block: sections.Block) -> Iterator[str]:
         if inner and isinstance(block, sections.Group):
             inner = "\n\n".join(filter(None, (f"### {_escaped(block.title)}", inner, f"*{_escaped(block.note)}*" if block.note else "")))
         elif inner and isinstance(block, sections.Details):
-            inner = f"<details><summary>{_escaped(block.title)}</summary>\n\n{inner}\n\n</details>"
+            inner = f"<details><summary>{html.escape(visible(block.title, in_line=True))}</summary>\n\n{inner}\n\n</details>"
         yield from [inner] if inner else []
 
 
@@ -127,7 +129,20 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], left_columns: Se
 
 
 def _escaped(text: str) -> str:
-    """Text of a program's, such as a path, that must not become Markdown."""
-    for mark in "\\`*_[]<>|#":
+    """Text of a program's, such as a path, that must not become Markdown, nor a link, nor call for somebody on GitHub."""
+    for mark in "\\`*_[]<>|#&~":
         text = text.replace(mark, f"\\{mark}")
-    return " ".join(text.split())
+    text = _ADDRESS.sub(r"\1\\\2", visible(" ".join(text.split())))
+    return _CALLS.sub("\\g<0><!-- -->", text)
+
+
+# Without brackets too GitHub makes links of addresses; and of @names and #numbers, whatever they are escaped with, unless they are apart.
+_ADDRESS = re.compile(r"(\b(?:https?|ftp|mailto|xmpp)|\bwww)([:.])", re.IGNORECASE)
+_CALLS = re.compile(r"@(?=\w)|#(?=\d)|\bGH-(?=\d)")
+
+
+def _code(text: str) -> str:
+    """Text between as many backticks as it takes."""
+    text = visible(" ".join(text.split()))
+    ticks = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
+    return f"{ticks} {text} {ticks}" if "`" in text else f"`{text}`"

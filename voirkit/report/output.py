@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 
+from voirkit.errors import visible
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -38,12 +40,10 @@ def complete(path: str) -> Iterator[str]:
     full, or the folder is gone; VoirkitError: there is no room for what is to go to the standard output."""
     folder = tempfile.gettempdir() if path == STDOUT else os.path.dirname(path)
     # Short and in ASCII, whatever the file is called: its name may be as long as the file system allows, and not even text.
-    temporary = os.path.join(folder, f".voirkit-{os.getpid()}-{next(_number)}.tmp")
-    _unfinished.add(temporary)
+    temporary = ""
     try:
         try:
-            with open(temporary, "wb"):
-                pass  # what cannot be made is told by python, whoever writes to it then
+            temporary = _make_new(folder, 0o600 if path == STDOUT else 0o666)  # what cannot be made is told here, whoever writes to it then
             yield temporary
         except OSError as exc:
             if path == STDOUT:
@@ -58,9 +58,24 @@ def complete(path: str) -> Iterator[str]:
         else:
             os.replace(temporary, path)
     finally:
-        if os.path.lexists(temporary):
+        if temporary and os.path.lexists(temporary):
             os.unlink(temporary)
         _unfinished.discard(temporary)
+
+
+def _make_new(folder: str, mode: int) -> str:
+    """An empty file that was not there before: in a folder of everybody's, such as /tmp, others may have guessed its name."""
+    while True:
+        path = os.path.join(folder, f".voirkit-{os.getpid()}-{next(_number)}.tmp")
+        _unfinished.add(path)  # before it is made: see remove_unfinished
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), mode))
+            return path
+        except FileExistsError:
+            _unfinished.discard(path)  # another's
+        except BaseException:
+            _unfinished.discard(path)
+            raise
 
 
 @contextmanager
@@ -93,6 +108,7 @@ def copy(run: Run, query: str, path: str, options: str) -> None:
 
 def printable(path: str) -> str:
     """A path as this terminal can show it."""
+    path = visible(path, in_line=True)
     try:
         path.encode(getattr(sys.stdout, "encoding", None) or "utf-8")  # a closed stdout is None
     except UnicodeEncodeError:  # a name that is no text, or none in this encoding

@@ -10,6 +10,7 @@ A section that has nothing to draw in a report is left out of it. Text is writte
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -405,6 +406,11 @@ def columns_of(table: Table) -> list[tuple[int, Column]]:
 
 def _is_empty(cell: AnyCell) -> bool:
     return not isinstance(cell, Bar) and not cell_text(cell)
+
+
+def is_link(address: str) -> bool:
+    """Whether this is an address that a page may lead to: of the web, nothing that a browser would execute, and no spaces or brackets."""
+    return re.fullmatch(r"https?://[\w.~/?#&=%:@,;+!$*'-]+", address) is not None
 
 
 def cell_text(cell: AnyCell) -> str:

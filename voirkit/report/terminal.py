@@ -13,7 +13,7 @@ from rich.console import Group as Parts
 from rich.padding import Padding
 from rich.segment import Segment, SegmentLines
 
-from voirkit.errors import left_out, reason
+from voirkit.errors import left_out, reason, visible
 from voirkit.report import sections
 from voirkit.report.overview import BREAKDOWN, Part, command_of, how_it_went, instrument_parts, parts_of_report
 from voirkit.report.sections import written
@@ -30,6 +30,7 @@ _BAR = 20  # columns of the longest, half of it where there is little room
 _STACKED = 40
 _POINTS = 48  # columns of a curve
 _SHADES = " ░▒▓█"
+_SENTENCES = ("because", "next")  # keys of texts that may have several lines
 _LEAST = 12  # columns that a column keeps which is cut
 
 
@@ -46,7 +47,8 @@ def draw(summary: Summary, console: Console, run_dir: str | None = None, lines: 
         run_dir: Where the run is recorded, as the user may type it.
         lines: The most lines; the parts that are too long for it are cut, and it is said how to see the rest. No bound if left out.
     """
-    parts = [*_parts(summary, run_dir, console)]
+    run_dir = run_dir and visible(run_dir, in_line=True)
+    parts = [*_parts(_visible(summary), run_dir, console)]
     hint = texts.Text.assemble(("all of it  ", "dim"), f"voirkit report {run_dir}" if run_dir else "voirkit report")
     if lines is not None and sum(len(part) for _, part in parts) > lines:
         hints = rendered(console, hint)
@@ -55,9 +57,22 @@ def draw(summary: Summary, console: Console, run_dir: str | None = None, lines: 
         console.print(SegmentLines(part, new_lines=True), end="")
 
 
+def _visible(value: Any) -> Any:
+    """A summary, each text of which stays within its line; lines of sentences are indented: no name looks like a line of the report."""
+    if isinstance(value, str):
+        return visible(value, in_line=True)
+    if isinstance(value, Mapping):
+        return {
+            _visible(key): visible(one).replace("\n", "\n  ") if key in _SENTENCES and isinstance(one, str) else _visible(one)
+            for key, one in value.items()
+        }
+    return [_visible(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
 def rendered(console: Console, part: RenderableType) -> Lines:
-    """The lines of a part, without the blanks at their ends."""
-    return [_trimmed(line) for line in console.render_lines(part, pad=False)]
+    """The lines of a part, without the blanks at their ends, and without what a terminal would obey: rich lets escape sequences pass."""
+    lines = console.render_lines(part, pad=False)
+    return [_trimmed([one if one.control else one._replace(text=visible(one.text)) for one in line]) for line in lines]
 
 
 def _trimmed(line: list[Segment]) -> list[Segment]:

@@ -22,6 +22,7 @@ from voirkit.runner.script import Program, current_folder, module, script, short
 from voirkit.runner.voirfiles import as_error, describe_exception, describe_instrument, text_of
 from voirkit.runs import summary
 from voirkit.runs.manifest import rank_and_world_size
+from voirkit.trust import FLAG, VARIABLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -256,8 +257,9 @@ class Overseer(GivenOverseer):
     def _run(self, argv: Sequence[str]) -> None:
         typed = self.argparser.guess_script(argv)[0]
         with self.run_phase(self.phases.init):
-            chosen = self.argparser.early_values(argv, "--config")
-            self.argparser.apply(configuration.collect(typed, current_folder(), chosen, search=self._is_recorded))
+            chosen, trusted = (self.argparser.early_values(argv, option) for option in ("--config", FLAG))
+            settings = configuration.collect(typed, current_folder(), chosen, search=self._is_recorded, trusted=trusted)
+            self.argparser.apply(settings)
         self._refuse()
         with self.run_phase(self.phases.parse_args):
             self.options = self._parse(argv)
@@ -466,6 +468,8 @@ def _own_options(parser: ExtendedArgumentParser) -> None:
     add = parser.add_argument
     add("--version", action="version", version=f"voirkit {voirkit.__version__}", help="print voirkit's version and exit")
     add("--config", action="append", default=[], metavar="FILE", help="read options from a TOML, YAML or JSON file (repeatable)")
+    trust = f"take voirfiles and configuration files in DIR and below, whoever owns them; also {VARIABLE} (repeatable)"
+    add(FLAG, action="append", default=[], metavar="DIR", help=trust)
     add("--follow", action="store_true", help="SCRIPT is a shell script: run each python that it starts under voirkit, torchrun's too")
     for title in GROUPS:
         parser.group(title)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import duckdb
 
 from voirkit.runs import parquet
+from voirkit.runs.directory import no_link
 from voirkit.runs.other_processes import is_alive, is_here, locked
 from voirkit.runs.parquet import connect
 from voirkit.runs.trace_files import is_little, journal_path, layout, read_journal, uncompacted_ranks
@@ -91,7 +92,7 @@ def _ends(names: str) -> tuple[dict[str, Any], dict[str, Any]]:
             file.seek(max(os.fstat(file.fileno()).st_size - _LONGEST, 0))
             lines = file.read().split(b"\n")
         found = [json.loads(line) for line in (first, b"{}" if lines[-1] else lines[-2])]
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError, RecursionError):
         return {}, {}
     return found[0] if isinstance(found[0], dict) else {}, found[1] if isinstance(found[1], dict) else {}
 
@@ -164,7 +165,7 @@ def _write_journal(folder: str, rank: int, move: list[tuple[str, str]], remove: 
         "remove": [os.path.relpath(path, folder) for path in remove],
     }
     path = journal_path(folder, rank)
-    with open(f"{path}.tmp", "w", encoding="utf-8") as file:
+    with open(f"{path}.tmp", "w", encoding="utf-8", opener=no_link) as file:
         json.dump(journal, file)
     _sync(f"{path}.tmp")
     os.replace(f"{path}.tmp", path)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 MANIFEST, SUMMARY = "run.json", "summary.json"
 _OWN = (MANIFEST, SUMMARY, "report.html", "stream", "trace", "steps", "collectives")  # files and folders
 PARENT = "voirkit-runs"
+_LARGEST = 1 << 27  # bytes of a document: python takes ten times that of memory for it
 _RECORD = re.compile(r".*-r\d+-\d+\.json")  # host, rank, process
 
 
@@ -94,6 +95,7 @@ def _take(path: str, where: str, force: bool, ranks: bool) -> None:
     """Make sure that what stands there may be used."""
     if not os.path.isdir(path):
         raise RunDirectoryError("this is a file, not a folder.", where=where)
+    check_entries(os.path.realpath(path), where)
     there = refuse_foreign(path, where)
     manifest = read_manifest(path)
     if there and manifest is None and not ranks:
@@ -127,6 +129,45 @@ def _of_instruments() -> set[str]:
 def _not_ours(names: list[str], where: str) -> RunDirectoryError:
     shown = ", ".join(names[:4])
     return RunDirectoryError(f"this folder holds what is not voirkit's ({shown}).", where=where, next="Give a new or empty folder.")
+
+
+def check_entries(path: str, where: str) -> None:
+    """Look at what kind of files a run directory holds, before anything in it is read, written or removed.
+
+    It may be somebody else's work, and whoever reads it also writes into it (compaction, what was counted). A link would have that done
+    to other files of the reader's, and a pipe or device would never end. Links to what is in the directory may stay.
+
+    Args:
+        path: The directory, links resolved.
+        where: What users call it.
+
+    Raises:
+        RunDirectoryError: Something of it is a link that leads out of it, or neither a file nor a folder.
+    """
+    own, folders = {*_OWN, *_of_instruments()}, [path]
+    while folders:
+        folder = folders.pop()
+        try:
+            entries = list(os.scandir(folder))
+        except OSError:
+            continue  # it cannot be read, or another reader has put it into order meanwhile
+        for entry in entries:
+            if folder == path and entry.name not in own and not entry.name.endswith(".tmp"):
+                continue  # not voirkit's: nobody reads it
+            shown = os.path.join(where, os.path.relpath(entry.path, path))
+            if entry.is_symlink():
+                if not os.path.realpath(entry.path).startswith(os.path.join(path, "")):
+                    hint = f"If you trust it, read a copy with the links resolved: cp -rL {where} COPY"
+                    raise RunDirectoryError("this link leads out of the run directory.", where=shown, next=hint)
+            elif entry.is_dir():
+                folders.append(entry.path)
+            elif not entry.is_file() and os.path.lexists(entry.path):
+                raise RunDirectoryError("a run directory holds files and folders, and this is neither.", where=shown)
+
+
+def file_beside(path: str, name: object) -> str:
+    """The path of a file that a record names, which is in the record's own folder: of whatever it names, the last part."""
+    return os.path.join(os.path.dirname(path), os.path.basename(str(name)))
 
 
 def is_continued(manifest: dict[str, Any]) -> bool:
@@ -183,14 +224,22 @@ def _point_latest(path: str) -> None:
 
 def read_manifest(path: str) -> dict[str, Any] | None:
     """What ``run.json`` holds, or None if the folder has none of voirkit's."""
-    found = read_document(os.path.join(path, MANIFEST))
-    return found if isinstance(found, dict) and "voirkit" in found and "schema" in found else None
+    found = read_object(os.path.join(path, MANIFEST))
+    return found if found is not None and "voirkit" in found and "schema" in found else None
 
 
 def read_summary(path: str) -> dict[str, Any] | None:
     """What ``summary.json`` holds, or None."""
-    found = read_document(os.path.join(path, SUMMARY))
-    return found if isinstance(found, dict) else None
+    return read_object(os.path.join(path, SUMMARY))
+
+
+def read_object(path: str) -> dict[str, Any] | None:
+    """The object in a JSON file, without numbers that JSON lacks; None if there is none, or one too deep for python to walk through."""
+    found = read_document(path)
+    try:
+        return finite(found) if isinstance(found, dict) else None
+    except RecursionError:
+        return None
 
 
 def read_json(path: str, schema: int) -> dict[str, Any] | None:
@@ -200,10 +249,10 @@ def read_json(path: str, schema: int) -> dict[str, Any] | None:
 
 
 def read_document(path: str) -> Any:
-    """What a JSON file holds; None if there is none, or it is damaged."""
+    """What a JSON file holds; None if there is none, it is damaged, or larger than any that voirkit writes."""
     try:
         with open(path, encoding="utf-8") as file:
-            return json.load(file)
+            return json.load(file) if os.fstat(file.fileno()).st_size <= _LARGEST else None
     except (OSError, ValueError, RecursionError):
         return None
 
@@ -213,13 +262,18 @@ def write_json(path: str, document: Any) -> None:
     OSError: the disk is full, or the folder is gone."""
     temporary = f"{path}.tmp"
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
+        with open(temporary, "w", encoding="utf-8", opener=no_link) as file:
             file.write(json.dumps(finite(document), indent=1, default=_unknown) + "\n")
         os.replace(temporary, path)
     except OSError:
         if os.path.exists(temporary):
             os.unlink(temporary)
         raise
+
+
+def no_link(path: str, flags: int) -> int:
+    """An ``opener`` for ``open`` that does not write through a link that somebody has put there."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def finite(value: Any) -> Any:
@@ -345,6 +399,7 @@ def find(path: str) -> str:
         there = os.listdir(path)
     except OSError as exc:
         raise RunDirectoryError(f"it cannot be read: {exc.strerror}.", where=path) from None
+    check_entries(os.path.realpath(path), path)
     if MANIFEST not in there:
         from voirkit.runs.trace_files import layout  # loads numpy
 

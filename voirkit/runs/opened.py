@@ -163,8 +163,8 @@ class Run:
 
     def _json(self, name: str) -> dict[str, Any] | None:
         path = os.path.join(self.path, name)
-        found = directory.read_document(path)
-        if isinstance(found, dict):
+        found = directory.read_object(path)
+        if found is not None:
             return found
         if os.path.exists(path):
             self.warn([f"{path} cannot be read; it is damaged."])

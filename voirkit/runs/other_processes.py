@@ -106,7 +106,7 @@ def locked(path: str) -> Iterator[None]:
         yield
         return
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             if _is_at(fd, path):  # else it was removed by its last holder while this one waited

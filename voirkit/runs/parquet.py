@@ -58,7 +58,10 @@ _WHOLE = (
 def connect(temporary: str, memory: str = "600MB") -> duckdb.DuckDBPyConnection:
     """A connection that holds itself to a bounded memory, and puts what is more into a folder. Two threads: one that reads and one that
     writes keep each other busy, more take memory and the program's cores."""
-    connection = duckdb.connect(config={"threads": 2, "temp_directory": reachable(temporary)})
+    config: dict[str, Any] = {"threads": 2, "temp_directory": reachable(temporary)}
+    # What reads runs fetches no code: all that is needed is in the package of DuckDB.
+    config.update(autoinstall_known_extensions=False, autoload_known_extensions=False, allow_community_extensions=False)
+    connection = duckdb.connect(config=config)
     connection.execute(f"SET memory_limit = '{memory}'")
     connection.execute("SET preserve_insertion_order = true")
     connection.execute("SET enable_progress_bar = false")  # on by default since duckdb 2.0, after two seconds; cursors have it from here

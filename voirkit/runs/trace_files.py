@@ -20,6 +20,11 @@ from voirkit.trace.layout import folder_of
 from voirkit.trace.reader import Array, Files, Name, Piece, Pieces, Source, files, rank_of, records_in
 
 _JOURNAL = re.compile(r"settle-r(\d+)\.json")
+# What a journal may name. It says what is moved and removed, and a run directory may be somebody else's work: nothing outside of its own
+# folder, and nothing but what compaction has written there.
+_DRAFT = re.compile(r"settle-r\d+\.[^/]+\.tmp/[^/]+\.(parquet|jsonl)")
+_PLACE = re.compile(r"(kind=[^/]+/rank=\d+/[^/]+\.parquet|processes/[^/]+\.jsonl)")
+_REMOVED = re.compile(r"[^/]+\.(names|seg|dropped)")
 
 
 class Journal(NamedTuple):
@@ -58,7 +63,7 @@ def origins(run: str) -> list[Origin]:
                 for line in [file.readline()] if path.endswith(".names") else file:
                     one = json.loads(line)
                     found.append(Origin(int(one["rank"]), int(one.get("world_size", 0)), str(one.get("job", "")).strip("/")))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             continue
     return found
 
@@ -118,13 +123,15 @@ def journal_path(folder: str, rank: int) -> str:
 
 
 def read_journal(path: str) -> Journal | None:
-    """A journal; None if there is none. It is written in one step, so that it is never found in part."""
+    """A journal; None if there is none, or it names other files than those of a compaction. It is never found in part."""
     try:
         with open(path, encoding="utf-8") as file:
             found: Any = json.load(file)
-        return Journal([(str(draft), str(place)) for draft, place in found["move"]], [str(path) for path in found["remove"]])
-    except (OSError, ValueError, TypeError, KeyError):
+        journal = Journal([(str(draft), str(place)) for draft, place in found["move"]], [str(path) for path in found["remove"]])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
+    drafts = all(_DRAFT.fullmatch(draft) and _PLACE.fullmatch(place) for draft, place in journal.move)
+    return journal if drafts and all(map(_REMOVED.fullmatch, journal.remove)) else None
 
 
 def _listed(folder: str) -> list[str]:
@@ -256,12 +263,15 @@ def _clean(text: str) -> str:
 
 def strict(arguments: bytes) -> str:
     """Arguments as strict JSON: what it lacks (nan, inf, half a surrogate pair) becomes a text, so that no reader fails."""
-    if b"N" not in arguments and b"I" not in arguments and b"\\ud" not in arguments and b"{" not in arguments[1:]:
-        return arguments.decode()
     try:
-        found = json.loads(arguments)
-    except ValueError:
+        text = arguments.decode()
+        found = json.loads(text)
+    except (ValueError, RecursionError):
         return "{}"
+    if not isinstance(found, dict):
+        return "{}"
+    if b"N" not in arguments and b"I" not in arguments and b"\\ud" not in arguments and b"{" not in arguments[1:]:
+        return text
     return json.dumps({clean(key): _strict(value) for key, value in found.items()}, separators=(",", ":"))
 
 
@@ -342,7 +352,7 @@ def _described(line: str) -> dict[str, Any] | None:
             "world_size": int(found.get("world_size", 0)),
             **({"records": {str(kind): Tally(*map(int, row)) for kind, row in found["records"].items()}} if "records" in found else {}),
         }
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         return None
 
 

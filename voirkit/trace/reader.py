@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 from io import FileIO
@@ -22,6 +23,11 @@ Array = npt.NDArray[Any]
 
 RECORD_TYPE = np.dtype([("start_ns", "<i8"), ("duration_ns", "<i8"), ("value", "<i8"), ("args", "<u4"), ("name", "<u4")])
 MOST = 1 << 22  # records of a piece: 128 MiB raw, twice that as columns
+
+
+_MOST_NAMES = 1 << 20  # numbers of a process's; many more than ``names`` gives
+# Kinds become names of files and folders when a trace is compacted.
+_KIND = re.compile(r"[\w.-]{1,64}")
 
 
 class Name(NamedTuple):
@@ -129,6 +135,8 @@ class Pieces:
                         break  # it has been cut to size
                     if end := count_written(raw):
                         self.read[path] = at + end
+                    elif len(raw) > layout.LARGEST_WINDOW // layout.RECORD_BYTES:
+                        break  # records are written one behind the other: a file of any size may have none
                     at += len(raw)
                     part, tid = self._decoded(raw, tid, name_of)
                     part["process"] = np.full(len(part["tid"]), number, np.uint32)
@@ -289,17 +297,20 @@ class Tables:
         for line in lines:
             if line.startswith(begin):
                 number, _, text = line[len(begin) : -1].partition(b',"arguments":')
-                if number.isdigit() and (self._wanted is None or self._wanted(text)):  # if it is no number, the line is damaged
+                # Else the line is damaged.
+                if number.isdigit() and len(number) < 11 and (self._wanted is None or self._wanted(text)):
                     self.arguments[int(number)] = text
             else:
                 others.append(line)
         for data in _decoded(others):
             if layout.NAME in data:
                 name = Name(*(data.get(key) for key in ("kind", "category", "name", "value")))  # type: ignore[arg-type] # seen below
-                if type(data[layout.NAME]) is int and all(type(part) is str for part in name[:3]):
+                whole = all(type(part) is str for part in name[:3]) and type(name.value_key) in (str, type(None))
+                if whole and _is_whole(data[layout.NAME], _MOST_NAMES) and _KIND.fullmatch(name.kind):
                     self.names[data[layout.NAME]] = name
             elif layout.THREAD_NAME in data:
-                self.threads[data[layout.THREAD_NAME]] = str(data.get("thread"))
+                if _is_whole(data[layout.THREAD_NAME], 1 << 63):
+                    self.threads[data[layout.THREAD_NAME]] = str(data.get("thread"))
             elif "pid" in data:
                 self.header = {**data, **self._group}
             elif isinstance(ends := data.get(layout.ENDS), dict):
@@ -320,11 +331,15 @@ class Tables:
         )  # fmt: skip
 
 
+def _is_whole(value: object, end: int) -> bool:
+    return type(value) is int and 0 <= value < end
+
+
 def _decoded(lines: list[bytes]) -> Iterator[dict[str, Any]]:
     for line in lines:
         try:
             data = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(data, dict):
             yield data
@@ -332,16 +347,20 @@ def _decoded(lines: list[bytes]) -> Iterator[dict[str, Any]]:
 
 def _dropped(path: str) -> list[tuple[int, int]]:
     try:
-        counts = np.fromfile(path, "<u8")
+        counts = np.fromfile(path, "<u8", _MOST_NAMES)
     except FileNotFoundError:
         return []
     return [(int(number), int(counts[number])) for number in np.flatnonzero(counts)]
 
 
+_ENDS = (1 << 63, 1 << 63, 1 << 31, 1 << 63, 1 << 63)  # of pid, parent's pid, rank and clocks, as tables of a trace hold them
+
+
 def _source(own: Files, tables: Tables) -> Source:
     process = tables.process(own.stem)
     types = (int, int, int, str, str, int, int, list)
-    if not tables.header or not all(map(isinstance, process, types)):
+    whole = tables.header and all(map(isinstance, process, types))
+    if not whole or not all(-1 << 31 <= number < end for number, end in zip((*process[:3], *process[5:7]), _ENDS, strict=True)):
         host, rank, pid = of_stem(own.stem)
         process = Process(pid, 0, rank, host, "", 0, 0, [], own.stem)
     dropped: dict[str, int] = {}
@@ -377,6 +396,8 @@ def _codes(names: dict[int, Name], codes: dict[Name, int]) -> Array:
 
 def _numbers(args: Array, last: int) -> list[int]:
     """The numbers from 1 to the last that occur."""
+    if last > len(args) << 8:  # of damaged lines; the table would be larger than memory
+        return [int(number) for number in np.unique(args) if 1 <= number <= last]
     seen = np.zeros(last + 2, bool)
     seen[np.minimum(args, last + 1)] = True
     found: list[int] = np.flatnonzero(seen[1 : last + 1]).tolist()

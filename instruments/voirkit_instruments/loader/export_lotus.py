@@ -105,7 +105,8 @@ class _Folders:
         self.files: list[str] = []
 
     def of(self, rank: int, loader: int) -> str:
-        name = f"b{self._known.get(loader, {}).get('batch_size') or 1}_gpu{self._ranks}"
+        size = self._known.get(loader, {}).get("batch_size") or 1
+        name = f"b{size if isinstance(size, int) else 1}_gpu{self._ranks}"
         if self._ranks > 1:
             name += f"_rank{rank}"
         if self._names.setdefault(name, (rank, loader)) != (rank, loader):

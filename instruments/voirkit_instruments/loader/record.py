@@ -187,8 +187,9 @@ def _median(work: Callable[[], None], rounds: int) -> int:
 
 
 def _file(n_bytes: int) -> int:
-    path = f"/dev/shm/voirkit_{os.getpid()}"
-    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    from tempfile import mkstemp
+
+    descriptor, path = mkstemp(prefix="voirkit-", dir="/dev/shm")
     os.unlink(path)
     os.ftruncate(descriptor, n_bytes)
     return descriptor

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.verdict.evidence import LEAST, Evidence
-from voirkit.runs.directory import kept_counts, record_stems
+from voirkit.runs.directory import file_beside, kept_counts, record_stems
 from voirkit.runs.manifest import rank_and_world_size
 from voirkit.runs.other_processes import has_settled
 from voirkit.runs.parquet import quoted
@@ -80,7 +80,7 @@ def _document(run: Run, stem: str, record: Mapping[str, Any]) -> dict[str, Any]:
             counts.add_samples(record["pid"], read_sampler(lines, stacks))
     for note in notes:
         if note["file"] is not None:
-            _add_file(counts, os.path.join(os.path.dirname(stem), note["file"]), note, bool(record["by_clock"]), stacks)
+            _add_file(counts, file_beside(stem, note["file"]), note, bool(record["by_clock"]), stacks)
     known = {key: record.get(key) for key in ("tool", "version", "rate_hz", "gil", "native", "rank", "host", "cut", "by_clock")}
     processes = [(pid, kind, n) for pid, kinds in counts.processes.items() for kind, n in kinds.items()]
     return {
@@ -100,7 +100,9 @@ def _document(run: Run, stem: str, record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _source_line(frame: Frame) -> str:
     """The text of a frame's line, as it is now: the program may be changed before anybody looks at the report."""
-    return linecache.getline(frame.file, frame.line).strip()[:_LONGEST] if frame.line else ""
+    if not frame.line or not frame.file.endswith(".py") or not os.path.isfile(frame.file):
+        return ""  # a run may name any file of this machine: none but sources are read, and no pipe is waited for
+    return linecache.getline(frame.file, frame.line).strip()[:_LONGEST]
 
 
 def _add_file(counts: StackCounts, path: str, note: Mapping[str, Any], by_clock: bool, stacks: Stacks) -> None:

@@ -106,8 +106,8 @@ class RecordedSpans:
         """By group and thread: the spans of which a part lies between two instants."""
         columns = self._connection.execute(
             "SELECT start_ns, start_ns + duration_ns AS end_ns, pid, tid, code "
-            f"FROM {_NAMED} WHERE {self._where} AND start_ns <= {to_ns} "
-            f"AND start_ns + duration_ns >= {from_ns} ORDER BY pid, tid, start_ns, end_ns DESC"
+            f"FROM {_NAMED} WHERE {self._where} AND start_ns <= {int(to_ns)} "
+            f"AND start_ns + duration_ns >= {int(from_ns)} ORDER BY pid, tid, start_ns, end_ns DESC"
         ).fetchnumpy()
         start, end, pid, tid, code = (np.asarray(columns[key]) for key in ("start_ns", "end_ns", "pid", "tid", "code"))
         found: dict[str, dict[Thread, Spans]] = {OPERATION: {}, PHASE: {}}
@@ -140,8 +140,9 @@ class RecordedSpans:
     def reach(self, pid: int, tid: int) -> tuple[int, int]:
         """From when to when a thread had phases."""
         found = self._connection.execute(
-            f"SELECT min(start_ns), max(start_ns + duration_ns) FROM {_NAMED} WHERE {self._where} AND pid = {pid} AND tid = {tid} "
-            "AND s.kind = 'phase'"
+            f"SELECT min(start_ns), max(start_ns + duration_ns) FROM {_NAMED} WHERE {self._where} AND pid = ? AND tid = ? "
+            "AND s.kind = 'phase'",
+            [pid, tid],
         ).fetchall()[0]
         return int(found[0] or 0), int(found[1] or 0)
 

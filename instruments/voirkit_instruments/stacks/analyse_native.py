@@ -62,7 +62,7 @@ def count(run: Run, record: Mapping[str, Any], data: str) -> dict[str, Any]:
     """Join what perf, or py-spy, recorded of a process and those that it started with what the run recorded of them.
 
     Args:
-        record: Of the profiler: ``tool``, ``rank``, ``host``, ``began_ns``, ``ended_ns``, ``program``.
+        record: Of the profiler: ``tool``, ``rank``, ``host``, ``began_ns``, ``ended_ns``.
 
     Raises:
         OSError: perf is not there, or cannot read the file.
@@ -75,7 +75,7 @@ def count(run: Run, record: Mapping[str, Any], data: str) -> dict[str, Any]:
         return {"schema": SCHEMA, **known, "events": [EVENT], "user_only": True, "lost": 0, **counted}
     reader = PerfReader()
     counts = SampleCounts(spans, reader, record["began_ns"])
-    counts.add(reader.batches(perf_script(data, record.get("program") or "perf")), record.get("ended_ns"))
+    counts.add(reader.batches(perf_script(data)), record.get("ended_ns"))
     return {
         "schema": SCHEMA, **known, "events": sorted(reader.events), "user_only": reader.user_only,
         "samples": reader.samples, "lost": reader.lost, "unread": reader.unread, "rows": counts.document(),

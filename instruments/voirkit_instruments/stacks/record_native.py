@@ -161,7 +161,7 @@ class NativeSampler:
             return
         self._sampling, self._stem = sampling, stem
         self._record = {
-            "schema": 1, "tool": sampling.tool, "version": sampling.version, "program": sampling.program,
+            "schema": 1, "tool": sampling.tool, "version": sampling.version,
             "frequency_hz": sampling.rate_hz, "rank": rank, "host": host, "pid": self._pid, "profiler_pid": sampling.process.pid,
             "began_ns": recorder.now(), "began_time_ns": time.time_ns(), "ended_ns": None, "ended": False,
         }  # fmt: skip

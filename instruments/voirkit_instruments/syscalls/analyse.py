@@ -13,7 +13,7 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voirkit.analysis.verdict.evidence import LEAST, Evidence
-from voirkit.runs.directory import kept_counts, read_json, record_stems
+from voirkit.runs.directory import file_beside, kept_counts, read_json, record_stems
 from voirkit.runs.other_processes import has_settled
 from voirkit.runs.parquet import quoted
 from voirkit_instruments.syscalls import FOLDER
@@ -74,7 +74,7 @@ def _document(run: Run, folder: str, stem: str, record: Mapping[str, Any]) -> di
         return counters_document(folder, stem)
     context = _context(run, record)
     if record["tool"] == "strace":
-        return read_strace(os.path.join(folder, record["log"]), context)
+        return read_strace(file_beside(os.path.join(folder, stem), record["log"]), context)
     if not any(name.startswith(f"{stem}.") and name.endswith(".ring") for name in os.listdir(folder)):
         raise RingError("the counts that were kept are damaged, and what they were made of was removed")
     log = KernelLog(os.path.join(folder, stem))

@@ -199,7 +199,7 @@ class OverTime:
 
     def add(self, name: str, began: float, seconds: float) -> None:
         """Add a call. It counts where it began; its seconds (``nan``: the log does not have them) belong to the bins that it lasted in."""
-        ended = began + seconds if seconds == seconds else began
+        ended = began + seconds if seconds > 0 else began  # not if unknown, nor where the log's clock was set back
         first, last = self._bins_between(began, ended)
         row = self._calls.get(name)
         if row is None:

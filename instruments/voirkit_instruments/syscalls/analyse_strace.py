@@ -23,15 +23,23 @@ from voirkit.errors import VoirkitError
 from voirkit_instruments.syscalls.analyse_calls import NAN, Call, CallEntry, Event, Signal, ThreadExit
 
 # How a line begins, thread and time. All lines of a log begin alike, but that a terminal's have no thread while there is one only.
-_THREADS = (r"(\d+)(?:<[^\n]*?>)? +", r"(?:\[pid +(\d+)(?:<[^\n]*?>)?\] +)?")  # with the program's name behind it: -Y
-_SECONDS, _OF_DAY, _NO_TIME = r" *(\d+\.\d+) ", r"(\d\d:\d\d:\d\d(?:\.\d+)?) ", "()"
+# Each part is bounded, and no two that follow each other take the same characters: a line of any content is read in linear time.
+_THREAD = r"(\d{1,10})(?:<[^\n]{0,64}?>)?"  # with the program's name behind it: -Y
+_THREADS = (_THREAD + r" +(?! )", r"(?:\[pid +" + _THREAD + r"\] +(?! ))?")
+_SECONDS, _OF_DAY, _NO_TIME = r" *(\d{1,12}\.\d{1,9}) ", r"(\d\d:\d\d:\d\d(?:\.\d{1,9})?) ", "()"
 _PLACES = ("", r"(?:\[[ 0-9a-f?]+\] )+")  # numbers of calls (-n), addresses (-i)
 _WORDS = r"(?=\w+\(|<\.\.\. |--- |\+\+\+ )"
 # Behind the arguments: the result, the path of a descriptor (-y), the error, notes, the duration (-T).
-_RESULT = r"\) *= (-?\d+|0x[0-9a-f]+|\?)(?:<[^\n]*?>)?(?: (E[A-Z0-9_]+))?(?: \([^\n]*?\)| /\*[^\n]*?\*/)?(?: <(\d+\.\d+)>)?$"
-_BEGINS = re.compile(r"(\w+)\((.*?),? *<unfinished \.\.\.>$")
-_RESUMES = re.compile(r"<\.\.\. (\w+) resumed>(.*)" + _RESULT)
+_ENDS, _VALUE, _TOOK = r"\) *= ", r"(0x[0-9a-f]{1,16}|-?\d{1,20}|\?)", r"(?: <(\d{1,12}\.\d{1,9})>)?$"
+_RESULT = f"{_ENDS}{_VALUE}" + r"(?:<[^\n]*?>)?(?: (E[A-Z0-9_]+))?(?: \([^\n]*?\)| /\*[^\n]*?\*/)?" + _TOOK
+_NAME = re.compile(r"(\w+)\(")
+_RESUMES = re.compile(r"<\.\.\. (\w+) resumed>")
 _UNFINISHED = "<unfinished ...>\n"
+# A pattern tries each end of the arguments with each end of a path and of a note. Longer lines, or with more ends, are read by parts: 40 kB
+# of ``) = `` take 1.2 s by the pattern.
+_LONGEST_BY_PATTERN, _MOST_ENDS = 512, 8
+_END_OF_ARGUMENTS, _VALUE_THERE, _DURATION = re.compile(_ENDS), re.compile(_VALUE), re.compile(_TOOK)
+_BEHIND_VALUE = re.compile(r"(?: (E[A-Z0-9_]+))?(?: \([^\n]*\)| /\*[^\n]*\*/)?$")
 _DAY = 86400.0
 _MOST_EXAMPLES = 3  # lines that are not understood
 _LONGEST_LINE = 1 << 20  # characters: strace -s and -v make lines of some kilobytes, a thousand pieces of a writev too
@@ -90,11 +98,17 @@ class StraceLog:
             if match is None and self._find_form(line):
                 assert self._prefix is not None
                 match, time = re.compile(f"{self._prefix.pattern}(\\w+)\\((.*){_RESULT}").match, self._time
-            found = None if match is None or line.endswith(unfinished) else match(line)
-            if found is None:
+            if match is None or line.endswith(unfinished):
+                groups = None
+            elif len(line) <= _LONGEST_BY_PATTERN and line.count("= ") <= _MOST_ENDS:
+                found = match(line)
+                groups = found.groups() if found is not None else None
+            else:
+                groups = self._call_by_parts(line)
+            if groups is None:
                 yield from self._other(line)
                 continue
-            tid, at, name, args, result, error, seconds = found.groups()
+            tid, at, name, args, result, error, seconds = groups
             began = time(at) if at else NAN
             if seconds:
                 timed = True
@@ -114,6 +128,15 @@ class StraceLog:
         for begun in self._pending.values():  # they have never returned
             yield Call(*begun, None, "", self.last - begun.began, True)
         self._pending.clear()
+
+    def _call_by_parts(self, line: str) -> tuple[str | None, ...] | None:
+        """Thread, time, name, arguments, result, error and duration of a line that is a whole call, however long."""
+        prefix = self._prefix.match(line) if self._prefix is not None else None
+        name = _NAME.match(line, prefix.end()) if prefix is not None else None
+        if prefix is None or name is None:
+            return None
+        rest = _arguments_and_result(line[name.end() :].rstrip("\n"))
+        return rest and (prefix[1], prefix[2], name[1], *rest)
 
     def _find_form(self, line: str) -> bool:
         """See, from the first line that has a form, how all of them begin."""
@@ -137,8 +160,9 @@ class StraceLog:
         text = line[prefix.end() :].rstrip("\n")
         if time == time:
             self.last = time
-        if text.endswith("<unfinished ...>") and (begins := _BEGINS.match(text)):
-            self._pending[tid] = begun = CallEntry(tid, time, begins[1], begins[2])
+        if text.endswith("<unfinished ...>") and (begins := _NAME.match(text)):
+            arguments = text[begins.end() : -len("<unfinished ...>")].rstrip(" ").removesuffix(",")
+            self._pending[tid] = begun = CallEntry(tid, time, begins[1], arguments)
             yield begun
         elif text.startswith("<... "):
             yield from self._resumed(line, text, tid, time)
@@ -152,10 +176,11 @@ class StraceLog:
 
     def _resumed(self, line: str, text: str, tid: int, time: float) -> Iterator[Event]:
         match = _RESUMES.match(text)
-        if match is None:
+        parts = _arguments_and_result(text[match.end() :]) if match is not None else None
+        if match is None or parts is None:
             self._count_unread(line)
             return
-        name, rest, result, error, seconds = match.groups()
+        name, (rest, result, error, seconds) = match[1], parts
         took = float(seconds) if seconds else NAN
         begun = self._pending.pop(tid, None)
         if begun is None or begun.name != name:  # it was entered before the log began
@@ -164,14 +189,14 @@ class StraceLog:
             took = time - begun.began
         rest = rest.removesuffix("<unfinished ...>").strip(" ")
         between = ", " if begun.args and rest and not rest.startswith((",", ")", "]", "}")) else ""
-        value = None if result == "?" else int(result, 0)
+        value = None if result == "?" else int(result, 16 if result.startswith("0x") else 10)
         yield Call(tid, begun.began, name, begun.args + between + rest, value, error or "", took, True)
 
     def _ended(self, tid: int, time: float, how: str) -> Iterator[Event]:
         begun = self._pending.pop(tid, None)
         if begun is not None:
             yield Call(*begun, None, "", time - begun.began, True)
-        successor = re.match(r"superseded by execve in pid (\d+)", how)
+        successor = re.match(r"superseded by execve in pid (\d{1,10})", how)
         if successor is not None and int(successor[1]) in self._pending:  # it goes on under the number of the process
             self._pending[tid] = self._pending.pop(int(successor[1]))._replace(tid=tid)
         yield ThreadExit(tid, time, how)
@@ -183,6 +208,28 @@ class StraceLog:
             self.unread += 1
             if len(self.examples) < _MOST_EXAMPLES:
                 self.examples.append((self.lines, line[: _LONGEST_EXAMPLE + 2].rstrip("\n")))
+
+
+def _arguments_and_result(text: str) -> tuple[str, str, str | None, str | None] | None:
+    """(arguments, result, error, duration) behind the parenthesis that opens a call, as ``_RESULT`` has them, in linear time.
+
+    Where arguments may end in very many places, only the last of these are looked at.
+    """
+    took = _DURATION.search(text, max(len(text) - 40, 0))
+    assert took is not None  # it may be empty
+    text = text[: took.start()]
+    for end in [*_END_OF_ARGUMENTS.finditer(text)][: -_MOST_ENDS - 1 : -1]:
+        value = _VALUE_THERE.match(text, end.end())
+        if value is None:
+            continue
+        behind = text[value.end() :]
+        if behind.startswith("<"):
+            notes = {">": ">", ")": "> (", "/": "> /*"}.get(behind[-1])
+            if notes is not None and notes in behind:
+                return text[: end.start()], value[1], None, took[1]
+        elif (rest := _BEHIND_VALUE.match(behind)) is not None:
+            return text[: end.start()], value[1], rest[1], took[1]
+    return None
 
 
 class _RelativeTime:

@@ -69,16 +69,17 @@ def _show(documents: Sequence[dict[str, Any]], options: Any) -> None:
         return
     from rich.console import Console
 
-    from voirkit.report.terminal import rendered_section
+    from voirkit.errors import visible
+    from voirkit.report.terminal import draw_sections
 
     console = Console(file=sys.stdout, highlight=False)
     if len(documents) == 2:
         section = two_logs(rows, dict(zip(options.LOG, documents, strict=True)), options.top)
     else:
         section = whole_log(documents[0], options.LOG[0], options.top)
-    console.print(rendered_section(section, console.width))
+    draw_sections([section], console)
     for line in over_time_map(documents[0], console.width) if options.over_time and len(documents) == 1 else ():
-        console.print(line, markup=False)
+        console.print(visible(line), markup=False)
 
 
 def main_parser() -> ExtendedArgumentParser:

@@ -19,7 +19,7 @@ from voirkit.analysis.phases import Records
 from voirkit.analysis.run_steps import records
 from voirkit.analysis.steps import Table
 from voirkit.analysis.verdict.evidence import LEAST, Evidence
-from voirkit.runs.directory import kept_counts, read_json, record_stems
+from voirkit.runs.directory import file_beside, kept_counts, read_json, record_stems
 from voirkit.runs.opened import Run
 from voirkit.runs.other_processes import is_alive, is_here
 from voirkit_instruments.torch_profile import FOLDER
@@ -88,7 +88,7 @@ def _count(
     steps: list[int] = []
     parts, files, errors, left_out, times = [], [], [0], 0, dict[str, float]()
     for recording in record["recordings"]:
-        path = os.path.join(os.path.dirname(stem), recording["file"])
+        path = file_beside(stem, recording["file"])
         if not os.path.exists(path) and os.path.exists(path + ".gz"):
             path += ".gz"
         try:

@@ -37,6 +37,7 @@ _CATEGORY = {
 }  # fmt: skip
 MOST_EVENTS = 4_000_000
 _CHUNK = 1 << 20
+_LARGEST = 1 << 24  # characters of an object, and around them all: a packed file of a few bytes may hold any number
 _US = 1000
 _BASE = re.compile(r'"baseTimeNanoseconds":\s*(\d+)')
 
@@ -90,12 +91,12 @@ class Events:
             head = ""
             while '"traceEvents"' not in head:
                 chunk = file.read(_CHUNK)
-                if not chunk:
+                if not chunk or len(head) > _LARGEST:
                     raise ValueError("it is no trace of torch's profiler")
                 head += chunk
             before, _, rest = head.partition('"traceEvents"')
             rest = yield from _objects(rest[rest.index("[") + 1 :], file)
-            found = _BASE.search(before) or _BASE.search(rest + file.read())
+            found = _BASE.search(before) or _BASE.search(rest + file.read(_LARGEST))
             self._base_ns = int(found[1]) if found else 0
 
 
@@ -111,7 +112,7 @@ def _objects(text: str, file: IO[str]) -> Any:
             found, at = decode(text, at)
         except ValueError:
             chunk = file.read(_CHUNK)
-            if not chunk:
+            if not chunk or len(text) - at > _LARGEST:
                 raise ValueError("it is torn") from None
             text, at = text[at:] + chunk, 0
         else:
@@ -371,7 +372,7 @@ def put_into_trace(
     """
     import duckdb
 
-    rank, stem = int(record["rank"]), recording["file"].partition(".")[0]
+    rank, stem = int(record["rank"]), os.path.basename(recording["file"]).partition(".")[0]
     for kind in ("operator", "kernel"):
         which = np.flatnonzero(chosen & ((events.category == KERNEL) == (kind == "kernel")))
         if not len(which):

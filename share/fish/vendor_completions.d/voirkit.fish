@@ -19,7 +19,7 @@ function __voirkit_reads --argument-names command
             continue
         end
         switch $word
-            case --config --hang --prometheus --log --loader-ops --calls-every --calls-warmup --parameters-of --what-if --pairs --stop --stop-after --require --run-dir --trace-limit --ranks
+            case --config --trust --hang --prometheus --log --loader-ops --calls-every --calls-warmup --parameters-of --what-if --pairs --stop --stop-after --require --run-dir --trace-limit --ranks
                 set value 1
             case -- -m
                 return 1
@@ -42,6 +42,7 @@ complete -c voirkit -n __voirkit_begins -a syscalls -d 'read the records of --sy
 complete -c voirkit -n '__voirkit_reads run' -s h -l help -d 'show this help message and exit'
 complete -c voirkit -n '__voirkit_reads run' -l version -d 'print voirkit\'s version and exit'
 complete -c voirkit -n '__voirkit_reads run' -l config -r -d 'read options from a TOML, YAML or JSON file'
+complete -c voirkit -n '__voirkit_reads run' -l trust -x -a '(__fish_complete_directories)' -d 'take voirfiles and configuration files in DIR and below, whoever owns them; also'
 complete -c voirkit -n '__voirkit_reads run' -l follow -d 'SCRIPT is a shell script: run each python that it starts under voirkit'
 complete -c voirkit -n '__voirkit_reads run' -l hang -x -d 'report a run as hung after SECONDS without a step, or 20 times the median step'
 complete -c voirkit -n '__voirkit_reads run' -l monitor -d 'sample processor, memory, storage, network and GPUs every SECONDS'

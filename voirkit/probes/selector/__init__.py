@@ -278,6 +278,9 @@ def wrong(selector: str, where: str, what: str, next: str = "", position: int | 
     return SelectorError(f"selector {selector!r}: {what}", where=where, next=next)
 
 
+_LONGEST = 4096  # characters
+
+
 def read_tree(selector: str, where: str) -> Any:
     """Parse a selector. Returns a ``Call``, or an ``Element`` for a name that stands alone, of ptera.selector (1.4.1). Raises
     SelectorError: it has not the form of a selector."""
@@ -285,6 +288,8 @@ def read_tree(selector: str, where: str) -> Any:
         raise SelectorError(f"a selector is a string, not an object of type {type(selector).__name__}.", where=where)
     if not selector.strip():
         raise wrong(selector, where, "it is empty.", f"Write FUNCTION > VARIABLE, such as {EXAMPLE}.")
+    if len(selector) > _LONGEST:  # ptera keeps of each word the rest of the selector: 64 kB of quotes take a gigabyte
+        raise wrong(selector[:60] + "...", where, f"it is longer than {_LONGEST:,} characters.")
     check_form(selector, where)
     try:
         tree = ptera_selector.parse(selector.replace(TOP, _TOP_WORD))

@@ -123,7 +123,7 @@ class _Drawing:
 
 def _text(block: sections.Text) -> Html:
     text = marks.text(block.text, _LONGEST)
-    if block.link:
+    if sections.is_link(block.link):
         text = Html(f'<a href="{marks.text(block.link)}">{text or marks.text(block.link)}</a>')
     if block.mood == "warning":
         return marks.paragraph(marks.strong(f"{block.label} ") if block.label else None, text, kind="warning")
