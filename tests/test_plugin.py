@@ -73,6 +73,13 @@ def test_its_part_is_in_the_summary_of_a_run(installed: Path) -> None:
     assert summary["json"]["bytes"] == 3 * len('{"b": 2}')
 
 
+def test_the_schema_of_summaries_describes_its_part(installed: Path) -> None:
+    program = "from voirkit.runs.summary_schema import summary_schema; print(summary_schema()['properties']['json']['properties']['calls'])"
+    env = {**CLEAN, "PYTHONPATH": str(installed / "site")}
+    shown = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True).stdout
+    assert shown == "{'description': 'How many.', 'type': 'integer'}\n"
+
+
 @pytest.mark.parametrize("words", [("report", "run"), ("report", "run", "--markdown"), ("report", "run", "--html=-")])
 def test_its_section_is_in_every_report(installed: Path, words: tuple[str, ...]) -> None:
     shown = voirkit(installed, *words)

@@ -151,6 +151,8 @@ class Instrument:
         in_children: Whether it also records processes that the program starts itself and that train. Of one that does not, each report
             of a run with such processes says so.
         parts: Its keys of ``summary.json``, with the type of their value; null where nothing was recorded.
+        schema: The package whose file ``summary.schema.json`` describes its keys: a JSON Schema with ``properties``, which may use
+            ``#/$defs/`` of voirkit's own (``voirkit/runs/summary.schema.json``).
         summarise: ``(runs, ranks, summary) -> Mapping | None``: values of its keys, computed from the run directories of all ranks.
             None keeps what the run itself wrote.
         summarised_from: Kinds of records, and folders of the run directory with a slash behind (``"flame/"``). ``summarise`` is loaded and
@@ -177,16 +179,16 @@ class Instrument:
     """
 
     def __init__(
-        self, name: str, *, options: Sequence[Option] = (), record: str = "", parts: Mapping[str, type] | None = None, summarise: str = "",
-        summarised_from: Sequence[str] = (), sections: str = "", live: str = "", live_part: str = "", difference: str = "", rules: str = "",
-        of_rank: str = "", evidence: Mapping[str, str] | None = None, leads: bool = False, folders: Sequence[str] = (),
-        exports: Mapping[str, tuple[str, str]] | None = None, commands: Mapping[str, str] | None = None, group: str = "instruments",
-        priority: int = 0, always: bool = False, in_children: bool = True,
+        self, name: str, *, options: Sequence[Option] = (), record: str = "", parts: Mapping[str, type] | None = None, schema: str = "",
+        summarise: str = "", summarised_from: Sequence[str] = (), sections: str = "", live: str = "", live_part: str = "",
+        difference: str = "", rules: str = "", of_rank: str = "", evidence: Mapping[str, str] | None = None, leads: bool = False,
+        folders: Sequence[str] = (), exports: Mapping[str, tuple[str, str]] | None = None, commands: Mapping[str, str] | None = None,
+        group: str = "instruments", priority: int = 0, always: bool = False, in_children: bool = True,
     ) -> None:  # fmt: skip
         self.name = self.__name__ = name
         self.options, self.record, self.group, self.priority = options, record, group, priority
         self.always, self.in_children = always or not options, in_children
-        self.parts, self.summarise, self.sections = dict(parts or {}), summarise, sections
+        self.parts, self.schema, self.summarise, self.sections = dict(parts or {}), schema, summarise, sections
         self.summarised_from, self.leads, self.live = summarised_from, leads, live
         self.difference, self.rules = difference, rules
         self.of_rank, self.live_part, self.evidence = of_rank, live_part, dict(evidence or {})

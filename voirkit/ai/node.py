@@ -322,7 +322,7 @@ class Node(Span):
 
     @property
     def init(self) -> Node:
-        """The node ``<name of this one>.init`` below this one, for what prepares: ``@node.init``, ``with node.init:``."""
+        """The node ``<name of this one>.init`` below this one, for what prepares, as ``@node.init`` or ``with node.init``."""
         return self.derive("init")
 
     def __repr__(self) -> str:

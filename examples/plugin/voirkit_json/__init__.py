@@ -25,6 +25,7 @@ INSTRUMENT = Instrument(
     ),
     record="voirkit_json.record:record",
     parts={"json": dict},
+    schema=__name__,
     summarise="voirkit_json.analyse:summarise",
     sections="voirkit_json.show:sections",
 )  # fmt: skip

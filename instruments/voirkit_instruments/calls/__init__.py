@@ -37,6 +37,7 @@ INSTRUMENT = Instrument(
     ),
     record="voirkit_instruments.calls.record:record",
     parts={"calls": dict},
+    schema=__name__,
     summarise="voirkit_instruments.calls.analyse:summarise",
     summarised_from=("call",),
     sections="voirkit_instruments.calls.analyse:sections",

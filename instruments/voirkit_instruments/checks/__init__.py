@@ -11,6 +11,7 @@ INSTRUMENT = Instrument(
     record="voirkit_instruments.checks.record:record",
     in_children=False,
     parts={"checks": list},
+    schema=__name__,
     summarise="voirkit_instruments.checks.analyse:summarise",
     summarised_from=("check",),
     sections="voirkit_instruments.checks.show:sections",

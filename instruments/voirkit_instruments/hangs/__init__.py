@@ -43,6 +43,7 @@ INSTRUMENT = Instrument(
     record="voirkit_instruments.hangs:watch_run",
     always=True,
     parts={"hangs": dict},
+    schema=__name__,
     summarise="voirkit_instruments.hangs.analyse:summarise",
     summarised_from=(f"{FOLDER}/",),
     sections="voirkit_instruments.hangs.analyse:sections",

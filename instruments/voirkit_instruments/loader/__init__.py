@@ -17,6 +17,7 @@ INSTRUMENT = Instrument(
     ),
     record="voirkit_instruments.loader.record:record",
     parts={"loader": dict},
+    schema=__name__,
     summarise="voirkit_instruments.loader.analyse:summarise",
     summarised_from=("loader",),
     of_rank="voirkit_instruments.loader.analyse:summarise_rank",

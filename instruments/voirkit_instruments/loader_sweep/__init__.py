@@ -16,4 +16,5 @@ INSTRUMENT = Instrument(
         Option("--loader-setting", type=read_by("voirkit_instruments.loader_sweep.record:parse_setting")),
     ),
     record="voirkit_instruments.loader_sweep.record:record",
+    schema=__name__,
 )  # fmt: skip

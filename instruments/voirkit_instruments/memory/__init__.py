@@ -25,6 +25,7 @@ INSTRUMENT = Instrument(
     record="voirkit_instruments.memory.record:record",
     in_children=False,
     parts={"memory": dict},
+    schema=__name__,
     sections="voirkit_instruments.memory:sections",
     priority=1,  # before the steps instrument, which it sees the phases through
 )  # fmt: skip

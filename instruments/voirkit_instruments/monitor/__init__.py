@@ -48,6 +48,7 @@ INSTRUMENT = Instrument(
     ),
     record="voirkit_instruments.monitor.record:record",
     parts={"monitor": dict},
+    schema=__name__,
     summarise="voirkit_instruments.monitor.analyse:summarise",
     summarised_from=("counter",),
     sections="voirkit_instruments.monitor.show:sections",

@@ -28,6 +28,7 @@ INSTRUMENT = Instrument(
     group="see a run",
     options=(Option("--options", "give the arguments that the script parses with argparse, as options"),),
     record="voirkit_instruments.options:record",
+    schema=__name__,
 )
 instrument_argparse = INSTRUMENT
 

@@ -29,6 +29,7 @@ INSTRUMENT = Instrument(
     record="voirkit_instruments.parameters.record:record",
     in_children=False,
     parts={"parameters": dict},
+    schema=__name__,
     summarise="voirkit_instruments.parameters.analyse:summarise",
     summarised_from=("parameter",),
     sections="voirkit_instruments.parameters.show:sections",

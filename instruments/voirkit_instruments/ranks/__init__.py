@@ -24,6 +24,7 @@ INSTRUMENT = Instrument(
     record="voirkit_instruments.ranks:record",
     always=True,
     parts={"collectives": dict},
+    schema=__name__,
     summarise="voirkit_instruments.ranks.analyse:summarise",
     summarised_from=("collective",),
     live_part="voirkit_instruments.ranks.analyse:summarise_live",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from voirkit.phases import Phase
     from voirkit.runner.overseer import Overseer
 
-INSTRUMENT = Instrument("resources", record="voirkit_instruments.resources:record", parts={"processors": dict})
+INSTRUMENT = Instrument("resources", record="voirkit_instruments.resources:record", parts={"processors": dict}, schema=__name__)
 
 
 def memory() -> dict[str, Any]:

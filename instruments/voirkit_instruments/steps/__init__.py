@@ -11,9 +11,10 @@ STEPS = Instrument(
     record="voirkit_instruments.steps.record:record",
     always=True,
     parts={"compilations": dict},
+    schema=__name__,
     summarise="voirkit_instruments.steps.show:summarise",
     summarised_from=("mark",),
     sections="voirkit_instruments.steps.show:sections",
     evidence={"recompilation": "voirkit_instruments.steps.show:recompilations"},
 )
-LOSS = Instrument("loss", record="voirkit_instruments.steps.record:record_loss", parts={"loss": dict})
+LOSS = Instrument("loss", record="voirkit_instruments.steps.record:record_loss", parts={"loss": dict}, schema=__name__)

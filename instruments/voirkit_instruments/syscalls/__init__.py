@@ -22,6 +22,7 @@ INSTRUMENT = Instrument(
     ),
     record="voirkit_instruments.syscalls.record:record",
     parts={"syscalls": dict},
+    schema=__name__,
     summarise="voirkit_instruments.syscalls.analyse:summarise",
     summarised_from=(f"{FOLDER}/",),
     of_rank="voirkit_instruments.syscalls.analyse:summarise_rank",

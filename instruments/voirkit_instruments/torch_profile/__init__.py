@@ -20,6 +20,7 @@ INSTRUMENT = Instrument(
     record="voirkit_instruments.torch_profile.record:record",
     in_children=False,
     parts={"torch_profile": dict},
+    schema=__name__,
     summarise="voirkit_instruments.torch_profile.analyse:summarise",
     summarised_from=(f"{FOLDER}/",),
     evidence={"operator": "voirkit_instruments.torch_profile.analyse:operators"},

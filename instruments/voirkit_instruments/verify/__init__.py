@@ -11,6 +11,7 @@ INSTRUMENT = Instrument(
         Option("--verify", "check that loss, step+batch, use_cuda and others are given; exit with code 3 if one of these three is missing"),
     ),
     record="voirkit_instruments.verify.record:record",
+    schema=__name__,
 )  # fmt: skip
 instrument_verify = INSTRUMENT
 

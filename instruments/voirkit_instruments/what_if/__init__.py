@@ -22,6 +22,7 @@ INSTRUMENT = Instrument(
     ),
     record="voirkit_instruments.what_if.record:record",
     parts={"what_if": dict},
+    schema=__name__,
     sections="voirkit_instruments.what_if.show:sections",
     leads=True,
     priority=-1000,  # after the steps instrument, so that its changes stand around what that has put in place
