@@ -83,7 +83,7 @@ types: $(STAMP)
 	$(VENV)/bin/mypy
 
 docs: $(STAMP)
-	$(VENV)/bin/mkdocs build --strict --quiet --site-dir .cache/site
+	$(VENV)/bin/sphinx-build -W --keep-going -n -q -d .cache/doctrees docs .cache/site
 
 benchmarks: $(STAMP)
 	$(PY) benchmarks/startup.py

@@ -236,10 +236,10 @@ class _FirstOf:
 
 
 def field_help(cls: type) -> dict[str, str]:
-    """What a dataclass's source says of each field: in comments above and beside it, in a docstring below it."""
+    """What the source of a dataclass or named tuple says of each field: in comments above and beside it, in a docstring below it."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        if "__dataclass_fields__" in vars(base):
+        if "__dataclass_fields__" in vars(base) or "_fields" in vars(base):
             try:
                 # A class in a function is indented. `if 1:` makes that right; dedent fails on a text at the margin.
                 found.update(_help_in("if 1:\n" + " " + inspect.getsource(base).replace("\n", "\n ")))
