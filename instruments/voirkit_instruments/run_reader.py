@@ -97,6 +97,9 @@ class RunReader:
         until, last = time.monotonic() + within_s, []
         while not self.has_ended and (left := until - time.monotonic()) > 0:
             last += self.receive(left)
+        for stream in (self._popen.stdin, self._popen.stdout, self._popen.stderr):
+            assert stream is not None
+            stream.close()
         return last
 
     def failure(self) -> str:

@@ -112,8 +112,9 @@ def test_the_program_has_no_child_of_it_and_imports_nothing_for_it(place: Place,
         print([name for name in sys.modules if name.startswith(("opentelemetry", "requests", "voirkit.live", "numpy"))])
         """
     )
-    ended = place.voirkit("--otlp", collector.address, "main.py")
+    ended = place.voirkit("--otlp", collector.address, "main.py", env={"PYTHONWARNINGS": "error"})
     assert (ended.code, ended.out) == (0, "no child\n[]\n"), ended.err
+    assert "Warning" not in ended.err
 
 
 def test_a_collector_that_does_not_answer_costs_the_program_nothing(place: Place) -> None:
