@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import time
 
@@ -17,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+_QUIETLY = getattr(socket, "MSG_NOSIGNAL", 0) | getattr(socket, "MSG_DONTWAIT", 0)
 # The first place where python would look is the current folder, which may hold a numpy.py of its own.
 _PYTHON = """
 import os, sys
@@ -33,7 +35,7 @@ class RunReader:
     """Starts such a process.
 
     Args:
-        module: Has ``main(words) -> exit code``. It reads lines of JSON from standard input, to the line ``null`` or the end, and may
+        module: Has ``main(words) -> exit code``. It reads lines of JSON from standard input, to its end, and may
             write such lines to standard output; what it prints on standard error is for ``failure``.
         words: For ``main``.
     """
@@ -46,43 +48,66 @@ class RunReader:
         # Nothing is multiplied there: numpy's library would start a thread for each processor.
         environment.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
         command = [sys.executable, "-c", _PYTHON, package, module, *words]
-        self._popen = Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment, start_new_session=True, bufsize=0)
-        self._popen.wait()
+        # No pipe: a program that has SIGPIPE end it would be ended by a reader that has.
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._popen = Popen(
+                command, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=PIPE, env=environment, start_new_session=True
+            )
+            self._popen.wait()
+        self._identity = os.fstat(self._socket.fileno())
         self._lines = b""
         self._process: DetachedProcess | None = None
         self.has_ended = False
 
     def first_line(self) -> str:
         """What it prints first, once that is there; nothing if it has ended before."""
-        assert self._popen.stdout is not None
-        pid = self._popen.stdout.readline().strip()
+        while self._lines.count(b"\n") < 2 and not self.has_ended:
+            self._take(None)
+        pid, line, *_ = *self._lines.split(b"\n"), b"", b""
         if not pid.isdigit():
             return ""
-        self._process = process_of(int(pid))
-        return self._popen.stdout.readline().decode().strip()
+        self._process, self._lines = process_of(int(pid)), b""
+        return line.decode()
 
     def send(self, message: object) -> None:
-        """Send it a line.
-
-        Raises:
-            OSError: It has ended.
-        """
-        assert self._popen.stdin is not None
-        self._popen.stdin.write(json.dumps(message).encode() + b"\n")
+        """Send it a line; none if it does not take any, since it has ended, or hangs."""
+        if self._is_there():
+            try:
+                self._socket.send(json.dumps(message).encode() + b"\n", _QUIETLY)
+            except OSError:
+                pass  # it has ended, or its buffer is full
 
     def receive(self, within_s: float = 0.0) -> list[Any]:
         """What it has sent since the last call, and sends at most so much later; ``has_ended`` is true from its end on."""
-        from select import select
-
-        assert self._popen.stdout is not None
-        while not self.has_ended and select([self._popen.stdout], [], [], within_s)[0]:
-            data = os.read(self._popen.stdout.fileno(), 1 << 16)
-            self._lines += data
-            self.has_ended = not data
-            if data.endswith(b"\n"):
+        while self._take(within_s):
+            if self._lines.endswith(b"\n"):
                 break
         *whole, self._lines = self._lines.split(b"\n")
         return [json.loads(line) for line in whole if line.startswith(b"{")]
+
+    def _take(self, within_s: float | None) -> bool:
+        """Take in what comes in that time; whether there was anything."""
+        from select import select
+
+        if self.has_ended or not self._is_there() or not select([self._socket], [], [], within_s)[0]:
+            return False
+        try:
+            data = self._socket.recv(1 << 16)
+        except OSError:
+            data = b""
+        self._lines += data
+        self.has_ended = not data
+        return bool(data)
+
+    def _is_there(self) -> bool:
+        """Whether the descriptor is still this one's: a program may close what it does not know, and get the number for a file."""
+        try:
+            is_ours = os.path.samestat(os.fstat(self._socket.fileno()), self._identity)
+        except OSError:
+            is_ours = False
+        self.has_ended = self.has_ended or not is_ours
+        return is_ours
 
     def cpu_s(self) -> float:
         """How long it has been on a processor, in steps of some 10 ms."""
@@ -90,16 +115,20 @@ class RunReader:
 
     def end(self, within_s: float) -> list[Any]:
         """Have it end, and wait so long for that; what it sends last. If ``has_ended`` is false then it goes on by itself."""
-        try:
-            self.send(None)
-        except OSError:
-            pass  # it has ended
+        if self._is_there():
+            try:
+                self._socket.shutdown(socket.SHUT_WR)  # its input ends, also where forked processes of the program hold the descriptor
+            except OSError:
+                pass  # it has ended
         until, last = time.monotonic() + within_s, []
         while not self.has_ended and (left := until - time.monotonic()) > 0:
             last += self.receive(left)
-        for stream in (self._popen.stdin, self._popen.stdout, self._popen.stderr):
-            assert stream is not None
-            stream.close()
+        if self._is_there():
+            self._socket.close()
+        else:
+            self._socket.detach()
+        if self._popen.stderr is not None and self.has_ended:
+            self._popen.stderr.close()
         return last
 
     def failure(self) -> str:

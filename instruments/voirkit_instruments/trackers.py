@@ -73,11 +73,8 @@ class Link(PeriodicThread):
         if not self._reader.has_ended:
             for message in self._reader.receive():
                 self._take(message)
-        try:
-            if not self._reader.has_ended:
-                self._reader.send(self._state())
-        except BrokenPipeError:
-            pass  # it has ended just now, and says why in its last message
+        if not self._reader.has_ended:
+            self._reader.send(self._state())
 
 
 def track(
@@ -235,8 +232,12 @@ class _Program:
         while not self.is_over and select([self._fd], [], [], max(until - time.monotonic(), 0.0))[0]:
             data = os.read(self._fd, 1 << 16)
             *whole, self._lines = (self._lines + data).split(b"\n")
-            self.is_over = not data or b"null" in whole
-            yield from (json.loads(line) for line in whole if line.startswith(b"{"))
+            self.is_over = not data
+            for line in whole:
+                try:
+                    yield json.loads(line)
+                except ValueError:
+                    continue  # cut off: the program does not wait until there is room
 
 
 def follow(tracker: Tracker, program: _Program) -> None:

@@ -117,6 +117,26 @@ def test_the_program_has_no_child_of_it_and_imports_nothing_for_it(place: Place,
     assert "Warning" not in ended.err
 
 
+def test_a_program_that_closes_what_it_does_not_know_finds_nothing_in_its_files(place: Place, collector: Collector) -> None:
+    place.write(
+        main=TRAINING
+        + """
+import signal
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+os.closerange(3, 100)
+files = [open(f"file{n}", "w+") for n in range(20)]
+training = Training(length=400)
+training.begin()
+for _ in range(250):
+    training.step()
+    time.sleep(0.01)
+print({file.read() for file in files})
+"""
+    )
+    ended = place.voirkit("--otlp", collector.address, "main.py")
+    assert (ended.code, ended.out) == (0, "{''}\n"), ended.err
+
+
 def test_a_collector_that_does_not_answer_costs_the_program_nothing(place: Place) -> None:
     place.write(main=TRAINING + "Training(length=20).epoch()\nprint('trained')\n")
     ended = place.voirkit("--otlp", "http://127.0.0.1:9", "main.py", env={"OTEL_EXPORTER_OTLP_TIMEOUT": "1"})

@@ -201,7 +201,7 @@ def metrics(picture: Picture) -> Iterator[Any]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve until standard input has a line, or ends; prints a line when it serves. Returns the exit code."""
+    """Serve until standard input ends; prints a line when it serves. Returns the exit code."""
     from prometheus_client import CollectorRegistry, start_http_server
 
     from voirkit.live.run import LiveRun
@@ -215,7 +215,7 @@ def main(argv: Sequence[str]) -> int:
         print(exc.strerror or exc, file=sys.stderr)
         return 1
     print("serving", flush=True)
-    sys.stdin.readline()
+    sys.stdin.read()
     return 0
 
 
