@@ -40,8 +40,10 @@ def test_a_run_is_served_while_it_goes_on_and_no_longer(place: Place) -> None:
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"trained\n"
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
-            text = answer.read().decode()
+        text, limit = "", time.monotonic() + 60
+        while "voirkit_monitor{" not in text and time.monotonic() < limit:  # its first sample comes from a thread
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+                text = answer.read().decode()
     finally:
         _, err = process.communicate(b"\n")
     assert process.returncode == 0, err
