@@ -9,27 +9,28 @@ DEMO_STAMP := $(VENV)/.installed-demo
 READERS := .cache/readers
 FRAMEWORKS := .cache/frameworks
 DIST := .cache/dist
+TRACKERS := .cache/trackers
 RECORDER := hatch_build.py $(wildcard voirkit/trace/*.c voirkit/probes/*.[ch] instruments/voirkit_instruments/*/*.[ch])
 IMAGES := examples/resnet/images
 export OMP_NUM_THREADS ?= 1
 # Hundreds of tests import torch in a process of its own: it is compiled once, also where PYTHONDONTWRITEBYTECODE is set.
 export UV_COMPILE_BYTECODE ?= 1
 
-.PHONY: demo test test-long test-all test-slow test-readers test-frameworks test-gpu fuzz packages matrix lint format types docs benchmarks bench acceptance check clean
+.PHONY: demo test test-long test-all test-slow test-readers test-frameworks test-trackers test-gpu fuzz packages matrix lint format types docs benchmarks bench acceptance check clean
 
 demo: $(DEMO_STAMP)
 	$(PY) examples/resnet/make_images.py
 	$(VENV)/bin/voirkit --train-rate --loading-rate --compute-rate examples/resnet/main.py
 
 # What neither takes minutes nor needs an environment or a device of its own; of it, files that take seven seconds or more run apart.
-FAST := not slow and not readers and not frameworks and not gpu
+FAST := not slow and not readers and not frameworks and not trackers and not gpu
 test: $(STAMP)
 	$(PY) -m pytest -n 2 --dist worksteal -m "$(FAST) and not long"
 
 test-long: $(STAMP)
 	$(PY) -m pytest -n 2 --dist worksteal -m "$(FAST) and long"
 
-test-all: test test-long test-slow test-readers test-frameworks
+test-all: test test-long test-slow test-readers test-frameworks test-trackers
 
 # What measures has the machine for itself, what only takes long shares it.
 ALONE := tests/instruments/test_loader_sweep.py
@@ -47,6 +48,11 @@ test-readers: $(STAMP)
 test-frameworks: $(STAMP)
 	UV="$(UV)" PYTHON="$(PY)" bash tests/frameworks/make.sh $(FRAMEWORKS)
 	$(FRAMEWORKS)/bin/python -m pytest -m frameworks tests/frameworks
+
+# TensorBoard, MLflow and W&B read back what was written for them, in an environment of their own.
+test-trackers: $(STAMP)
+	UV="$(UV)" PYTHON="$(PY)" bash tests/trackers/make.sh $(TRACKERS)
+	$(TRACKERS)/bin/python -m pytest -n 2 -m trackers tests/trackers
 
 # A million inputs for each reader of other people's files, in an hour of one core; FUZZ=selector for one of them.
 FUZZ ?= segment strace selector configuration summary report

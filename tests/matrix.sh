@@ -17,7 +17,7 @@ for minor in 10 11 12 13; do
   found=$((found + 1))
   echo "== python 3.$minor: $python"
   env=.cache/matrix/3.$minor
-  extra=test chosen="not slow and not readers and not frameworks and not torch" between=()
+  extra=test chosen="not slow and not readers and not frameworks and not trackers and not torch" between=()
   [[ " ${WITH_TORCH:-} " != *" 3.$minor "* ]] || extra=dev chosen=${chosen% and not torch}
   [ "$extra" = dev ] || [ "$minor" = 10 ] || [ "$minor" = 13 ] || between=(--ignore=tests/analysis --ignore=tests/report --ignore=tests/runs --ignore-glob='tests/instruments/test_dash*')
   [ -x "$env/bin/python" ] || "$python" -m venv "$env"

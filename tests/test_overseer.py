@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import CLEAN, Place
+from live_training import TRAINING
 
 from voirkit import Overseer
 from voirkit.errors import CommandLineError
@@ -497,3 +498,19 @@ def test_an_async_instrument_is_refused(place: Place) -> None:
     ended = place.voirkit("main.py")
     assert ended.code == 2
     assert "async" in ended.err
+
+
+def test_what_waits_for_the_record_gets_the_summary_with_steps_and_verdict(place: Place) -> None:
+    place.write(
+        main=TRAINING + "Training(length=20).epoch()\n",
+        voirfile="""
+        def instrument_x(ov):
+            ov.when_complete(lambda summary: print("steps", summary["steps"]["n"], summary["verdict"]["kind"]))
+            ov.when_complete(lambda summary: 1 / 0)
+            ov.when_complete(lambda summary: print("and the next"))
+        """,
+    )
+    ended = place.voirkit("--quiet", "main.py")
+    assert ended.code == 0, ended.err
+    assert ended.out == f"steps 20 {ended.summary['verdict']['kind']}\nand the next\n"
+    assert "ZeroDivisionError" in ended.err

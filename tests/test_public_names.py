@@ -13,8 +13,8 @@ import pytest
 from voirkit.instrument import resolve
 
 PUBLIC = {
-    "voirkit": ["Instrument", "Option", "Overseer", "Probe", "SelectorError", "StopProgram", "VoirkitError", "__version__", "ai", "configurable", "gated", "give", "given",
-                "global_probe", "instrument_definition", "iterate", "log", "open_run", "parametrized", "probing", "refstring", "tag"],
+    "voirkit": ["Instrument", "Option", "Overseer", "Probe", "Section", "SelectorError", "StopProgram", "VoirkitError", "__version__", "ai", "configurable", "gated", "give", "given",
+                "global_probe", "instrument_definition", "iterate", "log", "open_run", "parametrized", "probing", "refstring", "run", "tag"],
     "voirkit.ai": ["Node", "ai", "checkpoint", "comm", "compute", "data", "dataloader", "device", "other", "pipeline"],
     "voirkit.dftracer": ["ai", "checkpoint", "comm", "compute", "data", "dataloader", "device", "dft_fn", "dftracer", "pipeline"],
     "voirkit.phases": ["BaseOverseer", "GivenOverseer", "OverseerAbort", "Phase", "PhaseSequence", "StopProgram"],

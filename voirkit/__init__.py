@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from voirkit.ai import ai
     from voirkit.errors import SelectorError, VoirkitError
     from voirkit.instrument import Instrument, Option, configurable, gated, instrument_definition, parametrized
+    from voirkit.launch import run
     from voirkit.phases import StopProgram
     from voirkit.probes import Probe, global_probe, probing, refstring
     from voirkit.probes.selector import tag
+    from voirkit.report.sections import Section
     from voirkit.runner.overseer import Overseer
     from voirkit.runs.opened import open_run
 
@@ -41,6 +43,7 @@ _HOMES = {
     "Option": "voirkit.instrument",
     "Overseer": "voirkit.runner.overseer",
     "Probe": "voirkit.probes",
+    "Section": "voirkit.report.sections",
     "SelectorError": "voirkit.errors",
     "StopProgram": "voirkit.phases",
     "VoirkitError": "voirkit.errors",
@@ -51,10 +54,12 @@ _HOMES = {
     "given": "giving",
     "global_probe": "voirkit.probes",
     "instrument_definition": "voirkit.instrument",
+    "load_ipython_extension": "voirkit.notebook",  # for %load_ext voirkit alone
     "open_run": "voirkit.runs.opened",
     "parametrized": "voirkit.instrument",
     "probing": "voirkit.probes",
     "refstring": "voirkit.probes",
+    "run": "voirkit.launch",
     "tag": "voirkit.probes.selector",
 }
 
@@ -63,6 +68,7 @@ __all__ = [
     "Option",
     "Overseer",
     "Probe",
+    "Section",
     "SelectorError",
     "StopProgram",
     "VoirkitError",
@@ -80,6 +86,7 @@ __all__ = [
     "parametrized",
     "probing",
     "refstring",
+    "run",
     "tag",
 ]
 

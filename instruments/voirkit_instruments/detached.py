@@ -124,6 +124,11 @@ def start_detached(command: Sequence[str], output: str, environment: Mapping[str
     return process
 
 
+def process_of(pid: int) -> DetachedProcess:
+    """A process that runs beside this one already, whose output is nobody's."""
+    return DetachedProcess(pid, _stat(pid).began, os.devnull)
+
+
 def run_to_end(command: Sequence[str], environment: Mapping[str, str], **more: Any) -> subprocess.CompletedProcess[bytes]:
     """Run a program that ends soon, while no handler of the script's is called for the end of a child.
 

@@ -69,6 +69,8 @@ class Picture:
     wall: Mapping[str, Any] | None = None  # the account of the whole wall time, of a run that is over
     evaluation: Mapping[str, Any] | None = None  # what is known of its evaluation
     warnings: Sequence[str] = field(default_factory=list)
+    # when the last step of each rank ended, in seconds since the epoch by its host's clock
+    last_step_s: Mapping[int, float] = field(default_factory=dict)
 
 
 def of_summary(summary: Mapping[str, Any]) -> Picture:

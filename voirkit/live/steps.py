@@ -274,7 +274,7 @@ class LiveSteps:
 
     def _renew_parts(self) -> None:
         """What instruments say of the time of which both phases and collectives are known: these come seconds later, many at once."""
-        clocks = {process.host: process.time_ns - process.perf_counter_ns for process in self.processes()}
+        clocks = self._clocks()
         phases, exchanged = _of_same_time(self.window.records(), self.window.records(COLLECTIVE), clocks)
         last = [rank for rank in ranks(phases, exchanged=exchanged) if not rank.alone]
         for instrument in installed_instruments():
@@ -309,6 +309,8 @@ class LiveSteps:
             picture.steps, picture.ranks = shown["steps"], shown["ranks"]
             picture.shown_s = float(max(rank.steps.train.time_ns.sum() for rank in last)) * 1e-9
             picture.rates = list(_rates(shown["rates"], trained))
+            clocks = self._clocks()
+            picture.last_step_s = {rank.rank: _ended_ns(rank.steps.train, clocks.get(rank.host, 0)) * 1e-9 for rank in trained}
             facts = dict(max(trained, key=lambda rank: len(rank.steps.train)).facts)
             picture.verdict = verdict({**figures(trained), **self._parts}, facts)
         picture.workers = next((rank.facts["workers"] for rank in known if "workers" in rank.facts), None)
@@ -338,6 +340,10 @@ class LiveSteps:
     def processes(self) -> list[Process]:
         """The processes that have recorded so far."""
         return [followed.process for followed in self._following.processes.values()]
+
+    def _clocks(self) -> dict[str, int]:
+        """By host what makes its clock the wall clock."""
+        return {process.host: process.time_ns - process.perf_counter_ns for process in self.processes()}
 
     def has_dropped(self) -> bool:
         """Whether something could not be recorded."""
@@ -389,6 +395,10 @@ def _joined(before: Table, after: Table) -> Table:
     if len(before):
         after = _after(after, int(before.start_ns[-1]))
     return concatenated([before, after]).chosen(slice(-KEPT, None))
+
+
+def _ended_ns(table: Table, clock_ns: int) -> int:
+    return int(table.start_ns[-1] + table.time_ns[-1]) + clock_ns
 
 
 def _last(table: Table) -> Table:

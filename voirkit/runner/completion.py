@@ -85,6 +85,11 @@ def page(path: str) -> str:
     return _run("voirkit.cli", "report", "--html=", path)[0]
 
 
+def markdown(path: str) -> tuple[str, str]:
+    """A run's report as Markdown: why that failed, or nothing, and the text."""
+    return _run("voirkit.cli", "report", "--markdown", path)
+
+
 def _run(module: str, *words: str, program: str = _PYTHON) -> tuple[str, str]:
     """Run the main function of one of voirkit's modules in another process; why it failed, or nothing, and what it printed."""
     environment = {key: value for key, value in os.environ.items() if key not in ("VOIRKIT_RUN_DIR", "DATA_FD")}

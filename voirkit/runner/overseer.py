@@ -93,6 +93,7 @@ class Overseer(GivenOverseer):
         logfile: A file descriptor to send the log to, line by line, or None.
         record: Whether to make a run directory.
         begun_ns: When the run began (``time.perf_counter_ns``), if that was before this is made.
+        program: What is run, if it is neither a file nor a module; the arguments name it all the same.
 
     Attributes:
         phases: The phases; ``yield ov.phases.run_script`` waits for the end of one.
@@ -109,8 +110,9 @@ class Overseer(GivenOverseer):
     """
 
     def __init__(
-        self, instruments: Iterable[Instrument] = (), logfile: int | None = None, record: bool = False, begun_ns: int | None = None
-    ) -> None:
+        self, instruments: Iterable[Instrument] = (), logfile: int | None = None, record: bool = False, begun_ns: int | None = None,
+        program: Program | None = None,
+    ) -> None:  # fmt: skip
         self._current: Instrument | None = None
         self._is_recorded = record
         self._precedences: dict[int, int] = {}  # of instruments that are not a voirfile's, by id
@@ -125,12 +127,14 @@ class Overseer(GivenOverseer):
         self.summary: dict[str, Any] = summary.empty(voirkit.__version__)
         self.warnings: list[str] = []
         self.program: Program | None = None
+        self._other_program = program
         self.outcome = Outcome()
         self.record = RunRecord(self, logfile, record, time.perf_counter_ns() if begun_ns is None else begun_ns)
         self.is_quiet = False
         self._required: list[Condition] = []  # what the summary must fulfil
         self._pid = os.getpid()
         self._when_given: list[Callable[[Any], None]] = []
+        self._when_complete: list[Callable[[dict[str, Any]], None]] = []
         self._faults: list[VoirkitError] = []  # found before the script started
         self.require(*instruments)
 
@@ -213,6 +217,13 @@ class Overseer(GivenOverseer):
             self.warnings.append(text)
             tell(text)
 
+    def when_complete(self, callback: Callable[[dict[str, Any]], None]) -> None:
+        """Call back with the summary when the record of the run is complete: steps and verdict are in it. It may not be changed any more.
+
+        Also of a run that failed, and of one without a run directory, whose summary has what the run itself knows.
+        """
+        self._when_complete.append(callback)
+
     def fail(self, reason: str) -> None:
         """Have the run end with exit code 3, unless the script itself fails."""
         self.outcome.failures.append(reason)
@@ -274,7 +285,7 @@ class Overseer(GivenOverseer):
         self._refuse()
         with self.run_phase(self.phases.load_script):
             options = self.options
-            self.program = script(options.SCRIPT, options.ARGV) if options.MODULE is None else module(options.MODULE, options.ARGV)
+            self.program = self._other_program or self._find(options)
             self.program.enter()
             if self._is_recorded:
                 plugins.install_aliases()
@@ -298,6 +309,10 @@ class Overseer(GivenOverseer):
                 if os.getpid() != self._pid:
                     self._abandon()  # a forked child came to the end of the script: the run, and its instruments, are its parent's
         self.outcome.end_normally()
+
+    @staticmethod
+    def _find(options: Namespace) -> Program:
+        return script(options.SCRIPT, options.ARGV) if options.MODULE is None else module(options.MODULE, options.ARGV)
 
     def _parse(self, argv: Sequence[str]) -> Namespace:
         try:
@@ -421,9 +436,18 @@ class Overseer(GivenOverseer):
             raise
         finally:
             self.record.end()
+            self._call_when_complete()
             if self.program is not None:
                 self.program.release()
             voirkit.set_current_overseer(None)
+
+    def _call_when_complete(self) -> None:
+        callbacks, self._when_complete = self._when_complete, []
+        for callback in callbacks:
+            try:
+                callback(self.summary)
+            except Exception as exc:  # an instrument's: the program has ended as it has
+                self.warn(f"what was to be done when the record is complete has failed ({describe_exception(exc)}).")
 
     def _finalize(self) -> None:
         with self.run_phase(self.phases.finalize):

@@ -64,7 +64,10 @@ def connect(temporary: str, memory: str = "600MB") -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(config=config)
     connection.execute(f"SET memory_limit = '{memory}'")
     connection.execute("SET preserve_insertion_order = true")
-    connection.execute("SET enable_progress_bar = false")  # on by default since duckdb 2.0, after two seconds; cursors have it from here
+    try:  # it is on by default since duckdb 2.0, after two seconds; cursors have it from here
+        connection.execute("SET enable_progress_bar = false")
+    except duckdb.InvalidInputException:
+        pass  # in a notebook without ipywidgets, where it is off, and cannot be set (duckdb 2.0)
     return connection
 
 

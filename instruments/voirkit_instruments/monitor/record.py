@@ -14,16 +14,16 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from voirkit.errors import CommandLineError
-from voirkit.fork import at_fork
 from voirkit.instrument import instrument_definition
 from voirkit_instruments.monitor import COUNTS, import_extra
+from voirkit_instruments.periodic import LAST_S, PeriodicThread
+from voirkit_instruments.run_reader import RunReader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from subprocess import Popen
     from typing import Any
 
     from voirkit.live import Picture
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 LEVELS = {"cpu": "cores", "rss": "bytes", "shared": "bytes", "processes": "processes", "host_cpu": "share", "host_memory": "bytes"}
 GPU_LEVELS = {"load": "share", "memory": "bytes", "power": "W", "temperature": "°C", "throttled": "share"}
 _MIB = 1 << 20
-LAST_S = 5.0  # how long the end of a run waits for the last sample: a driver may hang
 
 
 def gpu_figures(gpudata: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
@@ -98,7 +97,7 @@ class Machine:
             self._gpus.close()
 
 
-class Sampler:
+class Sampler(PeriodicThread):
     """A thread that samples a machine at once, every interval, and a last time when it is stopped.
 
     Args:
@@ -109,65 +108,24 @@ class Sampler:
     def __init__(
         self, machine: Any, interval_s: float, recorder: Any, give: Callable[..., None] | None, warn: Callable[[str], None]
     ) -> None:
-        self._machine, self._interval_s, self._recorder = machine, interval_s, recorder
-        self._give, self._warn = give, warn
+        super().__init__("monitor", interval_s, warn, "no more samples are taken")
+        self._machine, self._recorder, self._give = machine, recorder, give
         self._names: dict[str, int] = {}
-        self._over, self._is_over = threading.Event(), False
-        self._thread = threading.Thread(target=self._run, name="voirkit-monitor", daemon=True)
-        self.at_work = threading.RLock()  # held while a sample is taken
-        self.samples, self.cost_s, self.failed = 0, 0.0, False
+        self.samples = 0
 
-    def start(self) -> None:
-        """Begin."""
-        at_fork("instruments", before=self._before_fork, in_parent=self._after_fork, in_child=self._in_child)
-        self._thread.start()
-
-    def _before_fork(self) -> None:
-        if not self._is_over:
-            self.at_work.acquire(timeout=LAST_S)
-
-    def _after_fork(self) -> None:
-        try:
-            self.at_work.release()
-        except RuntimeError:
-            pass  # it could not be had
-
-    def _in_child(self) -> None:
-        self.at_work, self._is_over = threading.RLock(), True
-
-    def stop(self) -> None:
+    def stop(self) -> bool:
         """Take the last sample, and end."""
-        self._over.set()
-        self._thread.join(LAST_S)
-        self._is_over = True
-        if self._thread.is_alive():
-            self._warn(f"monitor: the last sample did not come within {LAST_S:.0f} s; the run ends without it.")
-        else:
+        in_time = super().stop()
+        if in_time:
             self._machine.close()
+        return in_time
 
     def summary(self) -> dict[str, Any]:
         """``interval_s``, ``samples`` and ``cost_s`` (processor time of a sample); the figures are computed from the trace."""
         return {"interval_s": self._interval_s, "samples": self.samples, "cost_s": self.cost_s / self.samples if self.samples else 0.0}
 
-    def _run(self) -> None:
-        self._sample()
-        while not self._over.wait(self._interval_s):
-            self._sample()
-        self._sample()
-
-    def _sample(self) -> None:
-        if self.failed:
-            return
-        began = time.thread_time()
-        try:
-            with self.at_work:
-                self._record_sample()
-        except Exception as exc:  # whatever the system shows: the program goes on
-            self.failed = True
-            self._warn(f"monitor: no more samples are taken ({type(exc).__name__}: {exc}).")
-        self.cost_s += time.thread_time() - began
-
-    def _record_sample(self) -> None:
+    def act(self) -> None:
+        """Record a sample."""
         at_ns, given, figures = self._machine.sample()
         for name, value in figures.items():
             number = self._names.get(name)
@@ -181,18 +139,6 @@ class Sampler:
                 self._give(task="main", time=now, **{key: data})
 
 
-# No child of the program: that may wait for all its children, and --monitor counts them. The first place where python looks would be the
-# current folder, which may hold a numpy.py of its own.
-_PYTHON = """
-import os, sys
-if os.fork():
-    os._exit(0)
-sys.path[0] = sys.argv.pop(1)
-from voirkit_instruments.monitor.record import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
 @instrument_definition
 def prometheus(ov: Overseer, host: str, port: int) -> Iterator[Phase]:
     """Serve the run's figures while the script runs."""
@@ -202,27 +148,17 @@ def prometheus(ov: Overseer, host: str, port: int) -> Iterator[Phase]:
     yield ov.phases.load_script
     if ov.run_dir is None:
         return
-    server = _serve(ov.run_dir, host, port)
+    server = RunReader("voirkit_instruments.monitor.record", ov.run_dir, host, str(port))
+    if server.first_line() != "serving":
+        why = server.failure()
+        raise CommandLineError(f"nothing can be served there ({why}).", where=f"--prometheus {host}:{port}", next="Choose another port.")
     try:
         yield ov.phases.run_script
     finally:
-        server.communicate()  # its standard input ends, and so does it
+        from voirkit.trace import recorder
 
-
-def _serve(run_dir: str, host: str, port: int) -> Popen[str]:
-    """Start the process that serves, and wait until it does. Raises CommandLineError: it cannot."""
-    from subprocess import PIPE, Popen
-
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    environment = {key: value for key, value in os.environ.items() if key not in ("VOIRKIT_RUN_DIR", "DATA_FD")}
-    command = [sys.executable, "-c", _PYTHON, package, run_dir, host, str(port)]
-    server = Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True, env=environment, start_new_session=True)
-    server.wait()
-    assert server.stdout is not None
-    if server.stdout.readline() == "serving\n":
-        return server
-    why = server.communicate()[1].strip().splitlines() or ["no reason is known"]
-    raise CommandLineError(f"nothing can be served there ({why[-1]}).", where=f"--prometheus {host}:{port}", next="Choose another port.")
+        recorder.timed(0, int(server.cpu_s() * 1e9), "processes")
+        server.end(LAST_S)
 
 
 # the process that serves
@@ -255,26 +191,13 @@ def metrics(picture: Picture) -> Iterator[Any]:
     """A picture of a run as metrics."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    def gauge(name: str, text: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]) -> Any:
-        family = GaugeMetricFamily(f"voirkit_{name}", text, labels=labels)
-        for of_labels, value in values:
-            family.add_metric(of_labels, value)
-        return family
+    from voirkit_instruments.metrics import METRICS
 
-    yield CounterMetricFamily("voirkit_steps", "Training steps so far", value=picture.done)
-    if picture.elapsed_s is not None:
-        yield gauge("elapsed_seconds", "Since the run began", (), [((), picture.elapsed_s)])
-    if picture.steps:
-        shares = [([phase], row["share"]) for phase, row in picture.steps["phases"].items()]
-        yield gauge("phase_share", "Share of the last steps' time by phase", ["phase"], shares)
-        if picture.steps.get("time_s"):
-            yield gauge("step_seconds", "Median time of the last steps", (), [((), picture.steps["time_s"]["median"])])
-    rates = [([rate.name], rate.value) for rate in picture.rates]
-    yield gauge("rate_items_per_second", "Items per second over the last steps", ["rate"], rates)
-    devices = [([one.name, one.units], one.value) for one in picture.devices]
-    yield gauge("monitor", "Processor, memory and GPUs, as --monitor samples them", ["name", "units"], devices)
-    if picture.verdict:
-        yield gauge("verdict", "1 for what the run is bound by", ["kind"], [([picture.verdict["kind"]], 1)])
+    for metric in METRICS:
+        family = (CounterMetricFamily if metric.is_total else GaugeMetricFamily)(metric.name, metric.text, labels=metric.labels)
+        for labels, value in metric.values(picture):
+            family.add_metric(labels, value)
+        yield family
 
 
 def main(argv: Sequence[str]) -> int:

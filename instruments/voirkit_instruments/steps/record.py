@@ -246,6 +246,22 @@ class Losses:
         return sum(values[:quarter]) / quarter, sum(values[-quarter:]) / quarter
 
 
+class LossesOfRun:
+    """The losses of a run: those that are given, which win, and those that the recorder sees."""
+
+    def __init__(self) -> None:
+        self.given, self.seen = Losses(), Losses()
+
+    def summary(self) -> dict[str, Any] | None:
+        """See ``Losses.summary``."""
+        return self.given.summary() or self.seen.summary()
+
+    def latest(self) -> float | None:
+        """The last loss, from any thread; None of one on a device, for which would have to be waited."""
+        loss = (self.given if self.given.n else self.seen)._last
+        return loss if type(loss) is float else None
+
+
 def _as_float(loss: Any) -> float | None:
     plain = number(loss)
     if plain is not None:
@@ -259,11 +275,11 @@ def _as_float(loss: Any) -> float | None:
 def record_loss(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
     """Put the losses into the summary, and give what the recorder sees of the training to those who listen. Losses that are given win over
     those that the recorder sees."""
-    given_losses, seen = Losses(), Losses()
+    losses = ov.shared(LossesOfRun)
 
     def on_event(event: dict[str, Any]) -> None:
         if "$recorder" not in event:
-            given_losses.on_event(event)
+            losses.given.on_event(event)
 
     ov.when_given(lambda given: given.subscribe(on_event))
     no_steps = ov.argparser.value(ov.options, "--no-steps")
@@ -273,7 +289,7 @@ def record_loss(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
         if listened or not no_steps:
             from voirkit_instruments.steps.record_values import values_of
 
-            values_of(ov).start(torch, seen, listened)
+            values_of(ov).start(torch, losses.seen, listened)
 
     if no_steps and ov.may_be_listened_to:
         from voirkit_instruments.steps.events import LOSS, StepEvents
@@ -281,4 +297,4 @@ def record_loss(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
         ov.shared(StepEvents).subscribe(LOSS)  # the steps instrument is to watch torch all the same
     when_imported("torch", start)
     yield ov.phases.finalize
-    ov.summary["loss"] = given_losses.summary() or seen.summary()
+    ov.summary["loss"] = losses.summary()

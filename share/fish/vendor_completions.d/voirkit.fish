@@ -19,7 +19,7 @@ function __voirkit_reads --argument-names command
             continue
         end
         switch $word
-            case --config --trust --hang --prometheus --log --loader-ops --calls-every --calls-warmup --parameters-of --what-if --pairs --stop --stop-after --require --run-dir --trace-limit --ranks
+            case --config --trust --hang --prometheus --otlp --log --loader-ops --calls-every --calls-warmup --parameters-of --what-if --pairs --stop --stop-after --require --run-dir --trace-limit --ranks
                 set value 1
             case -- -m
                 return 1
@@ -47,6 +47,10 @@ complete -c voirkit -n '__voirkit_reads run' -l follow -d 'SCRIPT is a shell scr
 complete -c voirkit -n '__voirkit_reads run' -l hang -x -d 'report a run as hung after SECONDS without a step, or 20 times the median step'
 complete -c voirkit -n '__voirkit_reads run' -l monitor -d 'sample processor, memory, storage, network and GPUs every SECONDS'
 complete -c voirkit -n '__voirkit_reads run' -l prometheus -x -d 'serve rates, steps, shares and what --monitor samples to Prometheus, on this'
+complete -c voirkit -n '__voirkit_reads run' -l otlp -x -d 'send the metrics of --prometheus to an OpenTelemetry collector, by OTLP over'
+complete -c voirkit -n '__voirkit_reads run' -l tensorboard -a '(__fish_complete_directories)' -d 'write rates, phases, loss and the verdict for TensorBoard, into a folder of DIR'
+complete -c voirkit -n '__voirkit_reads run' -l mlflow -d 'log rates, phases, loss and the verdict to MLflow, into the script\'s run where'
+complete -c voirkit -n '__voirkit_reads run' -l wandb -d 'log rates, phases, loss and the verdict to Weights & Biases, into the script\'s'
 complete -c voirkit -n '__voirkit_reads run' -l dash -d 'show a live view of steps, rates, progress and given values; the key q closes it'
 complete -c voirkit -n '__voirkit_reads run' -l display -d 'print all given values on stderr, one event a line'
 complete -c voirkit -n '__voirkit_reads run' -l log -x -d 'log the given values of this key or pattern (\'*_rate\'); \'+task\' adds another key'
@@ -75,6 +79,7 @@ complete -c voirkit -n '__voirkit_reads run' -l loader-sweep -d 'run the script 
 complete -c voirkit -n '__voirkit_reads run' -l stop -x -d 'stop the script after N values of the rate (train_rate, if none is asked for)'
 complete -c voirkit -n '__voirkit_reads run' -l stop-after -x -d 'stop the script after this time: 30s, 5m, 1.5h, 250ms'
 complete -c voirkit -n '__voirkit_reads run' -l require -x -d 'exit with code 3 if the run misses a target: "train_rate>=500", "memory<2GB"'
+complete -c voirkit -n '__voirkit_reads run' -l github-summary -d 'append the report as Markdown to the job\'s summary, the file that'
 complete -c voirkit -n '__voirkit_reads run' -l verify -d 'check that loss, step+batch, use_cuda and others are given; exit with code 3 if'
 complete -c voirkit -n '__voirkit_reads run' -l run-dir -x -a '(__fish_complete_directories)' -d 'directory to record the run in'
 complete -c voirkit -n '__voirkit_reads run' -l force -d 'replace the run in --run-dir'

@@ -45,6 +45,38 @@ def page(run: Run, summary: Summary) -> str:
     return document(f"{title} · voirkit", list(_parts(run, summary)))
 
 
+def fragment(run: Run, summary: Summary) -> str:
+    """The report as a part of another page: of a notebook, light or dark as that is. It has no script."""
+    style, parts = _scoped(asset("page.css")), list(_parts(run, summary))
+    return f'<div class="voirkit">\n<style>\n{style}</style>\n' + "\n".join(parts) + "\n</div>\n"
+
+
+_DARK = re.compile(r"@media \(prefers-color-scheme: dark\) \{\s*:root \{(.*?)\}\s*\}", re.DOTALL)
+# JupyterLab, and what nbconvert makes; VS Code; Colab. Elsewhere the browser knows.
+_HOSTS = ('[data-jp-theme-light="false"]', ".vscode-dark", ".vscode-high-contrast", '[theme="dark"]')
+_KNOWN = ("[data-jp-theme-light]", "[data-vscode-theme-kind]", "[theme]")
+# What those pages set for tables and headings of others. Doubled, the class wins against their own rules.
+_RESET = """
+  --page: transparent; text-align: left; padding: 2px; h2, h3 { font-weight: 600; } figure { padding: 0; }
+  table { margin: 0; border: none; table-layout: auto; } tr, tbody tr:nth-child(n), tbody tr:hover { background: none; }
+  th, td { white-space: normal; max-width: none; border-style: none none solid; border-width: 0 0 1px; }
+"""
+
+
+def _scoped(style: str) -> str:
+    """The page's styles, for what is below an element of the class ``voirkit``; light or dark as the page around it."""
+    dark = _DARK.search(style)
+    assert dark is not None
+    own = _DARK.sub("", style).replace("color-scheme: light dark;", "color-scheme: light;")
+    own = re.sub(r"(:root|\bbody) \{", "& {", own)
+    names = f"color-scheme: dark; {' '.join(dark[1].split())} --page: transparent;"
+    unknown = ", ".join(f"{host} .voirkit" for host in _KNOWN)
+    return (
+        f".voirkit.voirkit {{ {own}\n{_RESET} }}\n{', '.join(f'{host} .voirkit' for host in _HOSTS)} {{ {names} }}\n"
+        f"@media (prefers-color-scheme: dark) {{ .voirkit:not({unknown}) {{ {names} }} }}\n"
+    )
+
+
 def _contents(parts: Sequence[str]) -> Html:
     """Links to the parts that have a heading."""
     heads = [found.groups() for found in map(_HEAD.match, parts) if found]

@@ -1,0 +1,12 @@
+"""``--mlflow``: rates, shares of phases, loss, memory and the verdict, in the script's MLflow run or in one of its own."""
+
+from __future__ import annotations
+
+from voirkit.instrument import Instrument, Option
+
+INSTRUMENT = Instrument(
+    "mlflow",
+    group="see a run",
+    options=(Option("--mlflow", "log rates, phases, loss and the verdict to MLflow, into the script's run where it has one"),),
+    record="voirkit_instruments.mlflow.record:record",
+)

@@ -1,0 +1,23 @@
+"""``--otlp``: rates, steps, shares of phases and the verdict as OpenTelemetry metrics, sent to a collector while the run goes on."""
+
+from __future__ import annotations
+
+from voirkit.instrument import Instrument, Option
+
+
+def endpoint(text: str) -> str:
+    """An address of a collector."""
+    if not text.startswith(("http://", "https://")):
+        raise ValueError(f"{text!r} is no address; give http://HOST:4318, where a collector takes OTLP over HTTP (4317 is gRPC).")
+    path = "/v1/metrics"
+    return text if text.rstrip("/").endswith(path) else text.rstrip("/") + path
+
+
+INSTRUMENT = Instrument(
+    "otlp",
+    group="see a run",
+    options=(
+        Option("--otlp", "send the metrics of --prometheus to an OpenTelemetry collector, by OTLP over HTTP", type=endpoint, metavar="URL"),
+    ),
+    record="voirkit_instruments.otlp.record:record",
+)  # fmt: skip

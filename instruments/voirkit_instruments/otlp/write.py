@@ -1,0 +1,68 @@
+"""Sends metrics with OpenTelemetry's SDK and exporter, to a collector's endpoint. Checked with opentelemetry-sdk 1.45.
+
+``$OTEL_EXPORTER_OTLP_HEADERS``, ``$OTEL_RESOURCE_ATTRIBUTES`` and the others that the SDK reads hold.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from voirkit.errors import VoirkitError
+from voirkit_instruments.metrics import METRICS, Metric
+from voirkit_instruments.trackers import Tracker
+
+
+class Writer(Tracker):
+    """Sends the metrics every so many seconds, whether a step has ended or not: that none has is to be seen there."""
+
+    every_s = 5.0
+    is_state = True
+    _reader: Any = None
+
+    def write(self, step: int, figures: Mapping[str, float], texts: Mapping[str, str]) -> None:
+        """Send the metrics of the picture.
+
+        Raises:
+            VoirkitError: The collector did not take them.
+        """
+        reader = self._reader = self._reader or self._start()
+        reader.collect()
+
+    def _start(self) -> Any:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        from opentelemetry.metrics import Observation
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import MetricExportResult, MetricReader
+        from opentelemetry.sdk.resources import Resource
+
+        exporter = OTLPMetricExporter(endpoint=self.words[0])
+
+        # The SDK's own one sends in a thread, and keeps to itself what went wrong.
+        class Sender(MetricReader):  # type: ignore[misc]  # a class that has no types here
+            def _receive_metrics(self, metrics_data: Any, timeout_millis: float = 10_000, **_: Any) -> None:
+                if exporter.export(metrics_data, timeout_millis=timeout_millis) is not MetricExportResult.SUCCESS:
+                    raise VoirkitError("the collector does not take the metrics, or does not answer.")
+
+            def shutdown(self, timeout_millis: float = 30_000, **_: Any) -> None:
+                exporter.shutdown(timeout_millis=timeout_millis)
+
+        def observing(metric: Metric) -> Any:
+            def observe(_: Any) -> Iterable[Observation]:
+                for labels, value in metric.values(self.picture):
+                    yield Observation(value, dict(zip(metric.labels, labels, strict=True)))
+
+            return observe
+
+        reader = Sender()
+        resource = Resource.create({"service.name": self.picture.title, "voirkit.run": os.path.basename(self.run_dir)})
+        meter = MeterProvider([reader], resource, shutdown_on_exit=False).get_meter("voirkit")
+        for metric in METRICS:
+            make = meter.create_observable_counter if metric.is_total else meter.create_observable_gauge
+            make(metric.name, [observing(metric)], description=metric.text)
+        return reader
+
+    def end(self, step: int, report: str) -> None:
+        """The last metrics have been sent."""
+        self._reader.shutdown()

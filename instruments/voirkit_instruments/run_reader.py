@@ -1,0 +1,138 @@
+"""Another process that reads the run directory while the run goes on, and serves, sends or writes what it reads.
+
+It is no child of the program, which may wait for all its children, and ends when it is told to, or when the program is gone. What it
+computes costs the program nothing but processors; how much of them is part of the run's overhead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+
+from voirkit_instruments.detached import DetachedProcess, process_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_QUIETLY = getattr(socket, "MSG_NOSIGNAL", 0) | getattr(socket, "MSG_DONTWAIT", 0)
+# The first place where python would look is the current folder, which may hold a numpy.py of its own.
+_PYTHON = """
+import os, sys
+if os.fork():
+    os._exit(0)
+sys.path[0] = sys.argv.pop(1)
+main = __import__(sys.argv.pop(1), fromlist=["_"]).main
+print(os.getpid(), flush=True)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+class RunReader:
+    """Starts such a process.
+
+    Args:
+        module: Has ``main(words) -> exit code``. It reads lines of JSON from standard input, to its end, and may
+            write such lines to standard output; what it prints on standard error is for ``failure``.
+        words: For ``main``.
+    """
+
+    def __init__(self, module: str, *words: str) -> None:
+        from subprocess import PIPE, Popen
+
+        package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        environment = {key: value for key, value in os.environ.items() if key not in ("VOIRKIT_RUN_DIR", "DATA_FD")}
+        # Nothing is multiplied there: numpy's library would start a thread for each processor.
+        environment.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
+        command = [sys.executable, "-c", _PYTHON, package, module, *words]
+        # No pipe: a program that has SIGPIPE end it would be ended by a reader that has.
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._popen = Popen(
+                command, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=PIPE, env=environment, start_new_session=True
+            )
+            self._popen.wait()
+        self._identity = os.fstat(self._socket.fileno())
+        self._lines = b""
+        self._process: DetachedProcess | None = None
+        self.has_ended = False
+
+    def first_line(self) -> str:
+        """What it prints first, once that is there; nothing if it has ended before."""
+        while self._lines.count(b"\n") < 2 and not self.has_ended:
+            self._take(None)
+        pid, line, *_ = *self._lines.split(b"\n"), b"", b""
+        if not pid.isdigit():
+            return ""
+        self._process, self._lines = process_of(int(pid)), b""
+        return line.decode()
+
+    def send(self, message: object) -> None:
+        """Send it a line; none if it does not take any, since it has ended, or hangs."""
+        if self._is_there():
+            try:
+                self._socket.send(json.dumps(message).encode() + b"\n", _QUIETLY)
+            except OSError:
+                pass  # it has ended, or its buffer is full
+
+    def receive(self, within_s: float = 0.0) -> list[Any]:
+        """What it has sent since the last call, and sends at most so much later; ``has_ended`` is true from its end on."""
+        while self._take(within_s):
+            if self._lines.endswith(b"\n"):
+                break
+        *whole, self._lines = self._lines.split(b"\n")
+        return [json.loads(line) for line in whole if line.startswith(b"{")]
+
+    def _take(self, within_s: float | None) -> bool:
+        """Take in what comes in that time; whether there was anything."""
+        from select import select
+
+        if self.has_ended or not self._is_there() or not select([self._socket], [], [], within_s)[0]:
+            return False
+        try:
+            data = self._socket.recv(1 << 16)
+        except OSError:
+            data = b""
+        self._lines += data
+        self.has_ended = not data
+        return bool(data)
+
+    def _is_there(self) -> bool:
+        """Whether the descriptor is still this one's: a program may close what it does not know, and get the number for a file."""
+        try:
+            is_ours = os.path.samestat(os.fstat(self._socket.fileno()), self._identity)
+        except OSError:
+            is_ours = False
+        self.has_ended = self.has_ended or not is_ours
+        return is_ours
+
+    def cpu_s(self) -> float:
+        """How long it has been on a processor, in steps of some 10 ms."""
+        return 0.0 if self._process is None else self._process.cpu_s()
+
+    def end(self, within_s: float) -> list[Any]:
+        """Have it end, and wait so long for that; what it sends last. If ``has_ended`` is false then it goes on by itself."""
+        if self._is_there():
+            try:
+                self._socket.shutdown(socket.SHUT_WR)  # its input ends, also where forked processes of the program hold the descriptor
+            except OSError:
+                pass  # it has ended
+        until, last = time.monotonic() + within_s, []
+        while not self.has_ended and (left := until - time.monotonic()) > 0:
+            last += self.receive(left)
+        if self._is_there():
+            self._socket.close()
+        else:
+            self._socket.detach()
+        if self._popen.stderr is not None and self.has_ended:
+            self._popen.stderr.close()
+        return last
+
+    def failure(self) -> str:
+        """The last line that it has printed on standard error; only when it has ended."""
+        assert self._popen.stderr is not None
+        lines = self._popen.stderr.read().decode(errors="replace").strip().splitlines()
+        return str(lines[-1]) if lines else "no reason is known"

@@ -1,0 +1,325 @@
+"""What ``--tensorboard``, ``--mlflow`` and ``--wandb`` share: a run's figures while it goes on, and what it came to, where people look.
+
+Another process (``run_reader``) reads the run directory once a second as ``voirkit watch`` does, makes figures of what it reads, and calls
+a tracker's library. So the library is never imported by voirkit into the program, nothing is computed there and no request waits there,
+nothing is done in a step, and a program that is killed has its figures all the same. What only the program knows it is told, by a thread
+that wakes once a second: the last loss, and the program's own run of the tracker. Of several ranks the first does all this, for all.
+
+A tracker is a class of two methods behind a flag; see ``voirkit_instruments/tensorboard``. ``--otlp`` is one too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+from voirkit.errors import CommandLineError, reason
+from voirkit_instruments.periodic import PeriodicThread
+from voirkit_instruments.run_reader import RunReader
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any
+
+    from voirkit.live import Picture
+    from voirkit.phases import Phase
+    from voirkit.runner.overseer import Overseer
+
+PREFIX = "voirkit/"  # of every name, also in a run of voirkit's own
+EVERY_S = 1.0
+_MOST_LOSSES = 64  # that are written when the run is over
+COMPLETES_S = 60.0  # how long the end of a run waits for the tracker: a server may not answer
+
+
+# in the program's process
+
+
+def check_installed(package: str, flag: str) -> None:
+    """Refuse a flag whose library is not installed, without importing it.
+
+    Raises:
+        CommandLineError: It is not.
+    """
+    from importlib.util import find_spec
+
+    first, *below = package.split(".")
+    spec = find_spec(first)
+    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
+    # In the current folder there may be one of that name without python in it, which such a library has made.
+    if not any(os.path.isfile(os.path.join(folder, *below, "__init__.py")) for folder in folders):
+        what, extra = f"it needs {package}, which is not installed.", flag.lstrip("-")
+        raise CommandLineError(what, where=flag, next=f"Install it with: pip install 'voirkit[{extra}]'")
+
+
+class Link(PeriodicThread):
+    """Tells the process that writes what only the program knows, and does what it asks for.
+
+    Args:
+        state: What to tell, as JSON.
+        take: Called with what it sends.
+    """
+
+    def __init__(
+        self, name: str, reader: RunReader, state: Callable[[], dict[str, Any]], take: Callable[[Any], None], warn: Callable[[str], None]
+    ) -> None:
+        super().__init__(name, EVERY_S, warn, "its figures are no longer as the program knows them")
+        self._reader, self._state, self._take = reader, state, take
+
+    def act(self) -> None:
+        """Exchange what is new."""
+        if not self._reader.has_ended:
+            for message in self._reader.receive():
+                self._take(message)
+        if not self._reader.has_ended:
+            self._reader.send(self._state())
+
+
+def track(
+    ov: Overseer, name: str, *words: str, package: str = "", state: Callable[[], dict[str, Any]] = dict,
+    take: Callable[[Any], None] | None = None,
+) -> Iterator[Phase]:  # fmt: skip
+    """Have a tracker written, while the script runs and at its end.
+
+    Args:
+        name: Of its flag and its instrument, whose module ``write`` has the class ``Writer``.
+        words: For the class.
+        package: The library; by default as the flag.
+        state: What else to tell it of the program, each second.
+        take: Does what it asks for in the program's process, in another thread until the script ends.
+    """
+    if os.environ.get("RANK", "0") != "0":
+        return
+    check_installed(package or name, f"--{name}")
+    yield ov.phases.load_script
+    if ov.run_dir is None:
+        return
+    from voirkit_instruments.steps.record import LossesOfRun
+
+    losses = ov.shared(LossesOfRun)
+    failures: list[str] = []
+    start_s = 0.0
+
+    def receive(message: Any) -> None:
+        nonlocal start_s
+        if "failed" in message:
+            failures.append(message["failed"])
+        elif "begun" in message:
+            start_s = reader.cpu_s()
+        elif take is not None:
+            take(message)
+
+    reader = RunReader("voirkit_instruments.trackers", f"voirkit_instruments.{name}.write:Writer", ov.run_dir, *words)
+    if reader.first_line() != "following":
+        raise CommandLineError(f"its process cannot be started ({reader.failure()}).", where=f"--{name}")
+    link = Link(name, reader, lambda: {"loss": losses.latest(), **state()}, receive, ov.warn)
+    link.start()
+
+    def complete(summary: Mapping[str, Any]) -> None:
+        for message in reader.end(COMPLETES_S):
+            receive(message)
+        if failures:
+            ov.warn(f"{name}: not all was written ({failures[0]}).")
+        elif not reader.has_ended:
+            ov.warn(f"{name}: it has not taken the last figures in {COMPLETES_S:.0f} s; they are still being written.")
+
+    ov.when_complete(complete)
+    try:
+        yield ov.phases.run_script
+    finally:
+        link.stop()
+        recorder = sys.modules.get("voirkit.trace.recorder")
+        if recorder is not None:
+            recorder.timed(0, int(link.cost_s * 1e9), "instruments")
+            used_s = reader.cpu_s()
+            start_s = start_s or used_s  # it has not come to its first figures
+            recorder.timed(0, int(start_s * 1e9), "start")
+            recorder.timed(0, int((used_s - start_s) * 1e9), "processes")
+
+
+# in the process that writes
+
+
+class Tracker:
+    """Where figures are written. A subclass is called ``Writer``, and makes its library do it.
+
+    Args:
+        run_dir: The run directory.
+        words: Those of its flag.
+        send: Sends a message to ``take`` in the program's process.
+
+    Attributes:
+        every_s: From one look to the next.
+        is_state: Whether figures are also written when no step has ended since.
+        picture: The run at this moment, of which the figures are.
+        program: What the program's process told last; empty before it has.
+    """
+
+    every_s = EVERY_S
+    is_state = False
+
+    def __init__(self, run_dir: str, words: Sequence[str], send: Callable[[Any], None]) -> None:
+        self.run_dir, self.words, self.send = run_dir, words, send
+        self.program: dict[str, Any] = {}
+        self.picture: Picture
+
+    def write(self, step: int, figures: Mapping[str, float], texts: Mapping[str, str]) -> None:
+        """Write what is known after a step; texts are those that are not as they were at the last call."""
+        raise NotImplementedError
+
+    def end(self, step: int, report: str) -> None:
+        """The run is over, and all its figures have been written; ``report`` is Markdown, empty of a run that was killed."""
+        raise NotImplementedError
+
+
+def figures_of(picture: Picture, program: Mapping[str, Any] | None = None, pid: int | None = None) -> dict[str, float]:
+    """A run at a moment as numbers by name.
+
+    Args:
+        program: What the program's process told.
+        pid: That process, whose memory is looked at.
+    """
+    figures: dict[str, float] = {PREFIX + rate.name: rate.value for rate in picture.rates}
+    if picture.steps:
+        for phase, row in picture.steps["phases"].items():
+            if phase != "wait" or picture.steps.get("wait_known", True):
+                figures[f"{PREFIX}share/{phase}"] = row["share"]
+        if picture.steps.get("time_s"):
+            figures[f"{PREFIX}step_time_s"] = picture.steps["time_s"]["median"]
+    logged = {one.name: one.value for one in picture.numbers}
+    loss = (program or {}).get("loss")
+    if loss is not None or "loss" in logged:
+        figures[f"{PREFIX}loss"] = logged["loss"] if loss is None else loss
+    for device in picture.devices:
+        figures[f"{PREFIX}machine/{device.name.replace(' ', '_').replace('.', '/')}"] = device.value
+    if pid is not None and (memory := _memory(pid)):
+        figures[f"{PREFIX}memory_bytes"] = memory
+    return figures
+
+
+def texts_of(picture: Picture, run_dir: str) -> dict[str, str]:
+    """What a run is bound by, why, and where it is recorded, by name."""
+    texts = {f"{PREFIX}run_directory": run_dir}
+    if picture.verdict:
+        texts[f"{PREFIX}verdict"] = picture.verdict["kind"]
+        texts[f"{PREFIX}because"] = " ".join(filter(None, (picture.verdict["because"], picture.verdict["next"])))
+    return texts
+
+
+def _memory(pid: int) -> float:
+    import psutil
+
+    try:
+        return float(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0.0
+
+
+class _Program:
+    """What comes from the program's process, line by line."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd, self._lines = fd, b""
+        self.is_over = False
+
+    def listen(self, seconds: float) -> Iterator[dict[str, Any]]:
+        """What comes in that time; shorter where the run is over."""
+        from select import select
+
+        until = time.monotonic() + seconds
+        while not self.is_over and select([self._fd], [], [], max(until - time.monotonic(), 0.0))[0]:
+            data = os.read(self._fd, 1 << 16)
+            *whole, self._lines = (self._lines + data).split(b"\n")
+            self.is_over = not data
+            for line in whole:
+                try:
+                    yield json.loads(line)
+                except ValueError:
+                    continue  # cut off: the program does not wait until there is room
+
+
+def follow(tracker: Tracker, program: _Program) -> None:
+    """Write a run's figures until it is over, and then what it came to."""
+    from voirkit.live import of_summary
+    from voirkit.live.run import LiveRun
+    from voirkit.runs.directory import read_manifest, read_summary
+
+    run, picture, written, texts = LiveRun(tracker.run_dir), None, 0, dict[str, str]()
+    heard_since = None  # whether the program has told of itself since its first step was seen: what it has begun before that is known then
+    pid = (read_manifest(tracker.run_dir) or {}).get("pid")
+    while not program.is_over:
+        for message in program.listen(tracker.every_s if written else EVERY_S):
+            tracker.program, heard_since = message, None if heard_since is None else True
+        if program.is_over:
+            break
+        picture = run.update()
+        if picture.is_over:
+            break
+        tracker.picture = picture
+        if picture.done and heard_since is None:
+            heard_since = False
+        elif (picture.done > written or (written and tracker.is_state)) and heard_since:
+            now = texts_of(picture, tracker.run_dir)
+            tracker.write(picture.done, figures_of(picture, tracker.program, pid), _changed(texts, now))
+            if not written:
+                tracker.send({"begun": True})
+            written, texts = picture.done, now
+    summary = read_summary(tracker.run_dir)
+    report = ""
+    if summary is None:
+        picture = run.update()  # it was killed
+    if summary is not None:
+        from voirkit.report.markdown import markdown
+
+        last_step_s = picture.last_step_s if picture else {}
+        picture, report = of_summary(summary), markdown(summary, tracker.run_dir)
+        picture.last_step_s = last_step_s
+        curve = (summary.get("loss") or {}).get("curve") or []
+        if tracker.program.get("loss") is None and not tracker.is_state:  # on a device losses are read when the run is over
+            for n, loss in curve[:: max(len(curve) // _MOST_LOSSES, 1)]:
+                if loss is not None:
+                    tracker.write(n, {f"{PREFIX}loss": loss}, {})
+    if picture is not None:
+        last = {name.replace(PREFIX, f"{PREFIX}run/", 1): value for name, value in figures_of(picture).items()}
+        step, tracker.picture = max(picture.done, written), picture
+        ended = {**texts_of(picture, tracker.run_dir), f"{PREFIX}state": picture.state}
+        tracker.write(step, {**last, f"{PREFIX}run/steps": picture.done, **_only_of_summary(summary or {})}, _changed(texts, ended))
+        tracker.end(step, report)
+
+
+def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in now.items() if before.get(name) != text}
+
+
+def _only_of_summary(summary: Mapping[str, Any]) -> dict[str, float]:
+    found = {
+        "duration_s": summary.get("duration_s"), "exit_code": summary.get("exit_code"),
+        "overhead_share": (summary.get("overhead") or {}).get("share"),
+    }  # fmt: skip
+    return {f"{PREFIX}run/{name}": float(value) for name, value in found.items() if value is not None}
+
+
+def main(words: Sequence[str]) -> int:
+    """``WRITER RUN [WORD ...]``: write until standard input says that the run is over. Returns the exit code."""
+    from voirkit.instrument import resolve
+
+    reference, run_dir, *rest = words
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for fd in (1, 2):  # what a library says is nobody's here, and fills a pipe that nobody empties
+        os.dup2(nowhere, fd)
+    print("following", file=answers)
+
+    def send(message: Any) -> None:
+        print(json.dumps(message), file=answers)
+
+    try:
+        follow(resolve(reference)(run_dir, rest, send), _Program(0))
+    except BrokenPipeError:
+        return 0  # the program is gone, and all was written that it had to be told of
+    except Exception as exc:  # what a library or a server raises
+        send({"failed": reason(exc)})
+        return 1
+    return 0

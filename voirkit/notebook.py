@@ -1,0 +1,157 @@
+"""``%load_ext voirkit``: ``%%voirkit`` runs a cell under voirkit, ``%voirkit`` a script; the report is shown below the cell.
+
+A cell runs in the kernel, in its namespace: an overseer leads it as it leads a script, in this process, and everything that it has changed
+in libraries is put back when the cell has ended. So a cell sees what cells before it have made, and what it makes stays. What belongs to a
+process and not to a cell is the kernel's: the most memory, and ``sys.argv``. Voirfiles are for scripts, and take no part.
+"""
+
+from __future__ import annotations
+
+import ast
+import shlex
+from types import CodeType, TracebackType
+from typing import TYPE_CHECKING
+
+from voirkit.errors import CommandLineError, VoirkitError, tell
+from voirkit.launch import FinishedRun, launch
+from voirkit.options import BUILT_IN, PLUGIN
+from voirkit.runner import completion, recording, voirfiles
+from voirkit.runner.overseer import Overseer
+from voirkit.runner.script import Program
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+last: FinishedRun | None = None  # what the last magic has recorded
+
+
+class Cell(Program):
+    """The code of a cell, run where the kernel runs cells: in its namespace, with its magics, the value of the last line shown.
+
+    Args:
+        shell: IPython's.
+        text: The cell as it was typed.
+    """
+
+    def __init__(self, shell: InteractiveShell, text: str) -> None:
+        number = len(shell.history_manager.input_hist_parsed) - 1  # the counter is one ahead while a cell runs (ipython 9.18)
+        super().__init__(f"cell-{number}", None, [], "")
+        self._shell = shell
+        self._text = shell.transform_cell(text)
+        self._file = shell.compile.cache(self._text, number, raw_code=text)  # its lines are there for tracebacks
+        self._parts: list[CodeType] = []
+
+    def compile(self) -> None:
+        """Compile it; the last line apart, if its value is to be shown."""
+        body = self._shell.compile.ast_parse(self._text, self._file).body
+        shown = body[-1:] if body and isinstance(body[-1], ast.Expr) else []
+        compiler = self._shell.compile
+        if kept := body[: len(body) - len(shown)]:
+            self._parts.append(compiler(ast.Module(kept, []), self._file, "exec"))
+        if shown:
+            self._parts.append(compiler(ast.Interactive(shown), self._file, "single"))
+
+    def enter(self) -> None:
+        """``sys.argv`` and the path are the kernel's."""
+
+    def load(self) -> None:
+        """What a cell defines is its work."""
+        self._names_id = id(self._shell.user_ns)
+
+    def run(self) -> None:
+        """Run it."""
+        self.begins()
+        try:
+            for code in self._parts:
+                exec(code, self._shell.user_ns)
+        finally:
+            self.ends()
+
+
+def run_cell(shell: InteractiveShell, words: list[str], text: str) -> FinishedRun | None:
+    """Run a cell under voirkit, with options as on the command line.
+
+    Returns:
+        What was recorded; None if a question has been answered (``--help``).
+
+    Raises:
+        VoirkitError: An option is wrong, or the run cannot be recorded.
+        BaseException: What the cell raises.
+    """
+    import voirkit
+
+    if voirkit.current_overseer() is not None:
+        raise CommandLineError("a cell is being run under voirkit already.", where="%%voirkit")
+    cell = Cell(shell, text)
+    overseer = Overseer(record=True, program=cell)
+    for distribution, instruments in voirfiles.plugins(overseer.warn).items():
+        overseer.adopt(instruments, BUILT_IN if distribution == "voirkit" else PLUGIN)
+    try:
+        overseer([*words, "--quiet", cell.name])
+    except BaseException as exc:
+        own = cell.own_part(exc.__traceback__)
+        if own is not None:
+            _show_from(shell, exc, own)
+        if own is not None and overseer.run_dir is not None:
+            _show(_finished(overseer, overseer.run_dir))
+        elif isinstance(exc, SystemExit):
+            return None
+        raise
+    finally:
+        recording.end_late()  # what other cells do is no part of this run
+    if overseer.run_dir is None:
+        raise CommandLineError("it was not recorded, for the reason that stands above.", where="%%voirkit")
+    return _finished(overseer, overseer.run_dir)
+
+
+def _finished(overseer: Overseer, run_dir: str) -> FinishedRun:
+    for failure in overseer.outcome.failures:
+        tell(f"check failed: {failure}")
+    if overseer.options.html and (why := completion.page(run_dir)):
+        tell(f"--html: {why.removeprefix('voirkit: ')}")
+    return FinishedRun(run_dir, overseer.exit_code)
+
+
+def _show_from(shell: InteractiveShell, exc: BaseException, tb: TracebackType) -> None:
+    """Have IPython show an exception from the cell's own frame on."""
+
+    def traceback() -> list[str]:
+        made: list[str] = shell.InteractiveTB.structured_traceback(type(exc), exc, tb, tb_offset=0)
+        return made
+
+    try:
+        exc._render_traceback_ = traceback  # type: ignore[attr-defined]  # what IPython asks an exception for
+    except AttributeError:
+        pass  # it takes none: voirkit's frames are shown too
+
+
+def _show(run: FinishedRun) -> None:
+    from IPython.display import display
+
+    global last
+    last = run
+    display(run)
+
+
+def voirkit_magic(line: str, cell: str | None = None) -> None:
+    """Run a cell, or a script, under voirkit, and show the report.
+
+    ``%%voirkit [options]`` runs the cell in the kernel, ``%voirkit [options] SCRIPT [arguments]`` a script in another process. What was
+    recorded is ``voirkit.notebook.last`` afterwards: its ``summary``, ``path`` and ``report()``.
+    """
+    from IPython.core.error import UsageError
+    from IPython.core.getipython import get_ipython
+
+    shell = get_ipython()
+    assert shell is not None
+    try:
+        run = launch(shlex.split(line)) if cell is None else run_cell(shell, shlex.split(line), cell)
+    except VoirkitError as exc:
+        raise UsageError(str(exc)) from None
+    if run is not None:
+        _show(run)
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """Called by ``%load_ext voirkit``."""
+    shell.register_magic_function(voirkit_magic, magic_kind="line_cell", magic_name="voirkit")
