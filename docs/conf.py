@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -35,9 +34,6 @@ nitpick_ignore_regex = [
     ("py:.*", r"voirkit\.(.*\.T|phases\.GivenOverseer|runs\.trace_files\.Layout)"),  # of private use in public signatures
 ]
 suppress_warnings = ["ref.python"]  # two classes of one name are told apart by their modules
-
-# A part of the index may have no page yet. Sphinx 9.0 gives this warning no type that suppress_warnings could name.
-logging.getLogger("sphinx.sphinx.directives.other").addFilter(lambda record: "toctree glob pattern" not in str(record.msg))
 
 myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist", "substitution"]
 myst_heading_anchors = 4
