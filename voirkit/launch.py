@@ -66,12 +66,12 @@ class FinishedRun:
             from voirkit.report.terminal import draw
 
             file = io.StringIO()
-            draw(self.summary, Console(file=file, width=100, highlight=False, force_jupyter=False, force_terminal=False), self._shown)
+            draw(self.summary, Console(file=file, width=100, highlight=False, force_jupyter=False, force_terminal=False), self._title)
             return file.getvalue()
         if form == "markdown":
             from voirkit.report.markdown import markdown
 
-            return markdown(self.summary, self._shown)
+            return markdown(self.summary, self._title)
         if form == "html":
             from voirkit.report.html import page
 
@@ -82,12 +82,12 @@ class FinishedRun:
         raise VoirkitError(f"there is no report in the form {form!r}.", where="report()", next="text, markdown, html or json.")
 
     @property
-    def _shown(self) -> str:
+    def _title(self) -> str:
         return self.path.removeprefix(os.getcwd() + os.sep)
 
     def __repr__(self) -> str:
         command = shlex.join(map(str, self.summary.get("command") or ()))
-        return f"<FinishedRun {command}: {self.summary['verdict']['kind']}, exit code {self.exit_code}, {self._shown}>"
+        return f"<FinishedRun {command}: {self.summary['verdict']['kind']}, exit code {self.exit_code}, {self._title}>"
 
     def _repr_html_(self) -> str:
         from voirkit.report.html import fragment

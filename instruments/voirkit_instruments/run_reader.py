@@ -63,7 +63,7 @@ class RunReader:
     def first_line(self) -> str:
         """What it prints first, once that is there; nothing if it has ended before."""
         while self._lines.count(b"\n") < 2 and not self.has_ended:
-            self._take(None)
+            self._receive_bytes(None)
         pid, line, *_ = *self._lines.split(b"\n"), b"", b""
         if not pid.isdigit():
             return ""
@@ -80,13 +80,13 @@ class RunReader:
 
     def receive(self, within_s: float = 0.0) -> list[Any]:
         """What it has sent since the last call, and sends at most so much later; ``has_ended`` is true from its end on."""
-        while self._take(within_s):
+        while self._receive_bytes(within_s):
             if self._lines.endswith(b"\n"):
                 break
         *whole, self._lines = self._lines.split(b"\n")
         return [json.loads(line) for line in whole if line.startswith(b"{")]
 
-    def _take(self, within_s: float | None) -> bool:
+    def _receive_bytes(self, within_s: float | None) -> bool:
         """Take in what comes in that time; whether there was anything."""
         from select import select
 

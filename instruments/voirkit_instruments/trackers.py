@@ -5,7 +5,7 @@ a tracker's library. So the library is never imported by voirkit into the progra
 nothing is done in a step, and a program that is killed has its figures all the same. What only the program knows it is told, by a thread
 that wakes once a second: the last loss, and the program's own run of the tracker. Of several ranks the first does all this, for all.
 
-A tracker is a class of two methods behind a flag; see ``voirkit_instruments/tensorboard``. ``--otlp`` is one too.
+A tracker is a class of two methods behind a flag; see ``voirkit_instruments/tensorboard_writer``. ``--otlp`` is one too.
 """
 
 from __future__ import annotations
@@ -59,27 +59,27 @@ class Link(PeriodicThread):
 
     Args:
         state: What to tell, as JSON.
-        take: Called with what it sends.
+        receive: Called with what it sends.
     """
 
     def __init__(
-        self, name: str, reader: RunReader, state: Callable[[], dict[str, Any]], take: Callable[[Any], None], warn: Callable[[str], None]
+        self, name: str, reader: RunReader, state: Callable[[], dict[str, Any]], receive: Callable[[Any], None], warn: Callable[[str], None]
     ) -> None:
         super().__init__(name, EVERY_S, warn, "its figures are no longer as the program knows them")
-        self._reader, self._state, self._take = reader, state, take
+        self._reader, self._state, self._receive = reader, state, receive
 
     def act(self) -> None:
         """Exchange what is new."""
         if not self._reader.has_ended:
             for message in self._reader.receive():
-                self._take(message)
+                self._receive(message)
         if not self._reader.has_ended:
             self._reader.send(self._state())
 
 
 def track(
     ov: Overseer, name: str, *words: str, package: str = "", state: Callable[[], dict[str, Any]] = dict,
-    take: Callable[[Any], None] | None = None,
+    receive_message: Callable[[Any], None] | None = None,
 ) -> Iterator[Phase]:  # fmt: skip
     """Have a tracker written, while the script runs and at its end.
 
@@ -88,7 +88,7 @@ def track(
         words: For the class.
         package: The library; by default as the flag.
         state: What else to tell it of the program, each second.
-        take: Does what it asks for in the program's process, in another thread until the script ends.
+        receive_message: Does what it asks for in the program's process, in another thread until the script ends.
     """
     if os.environ.get("RANK", "0") != "0":
         return
@@ -108,10 +108,10 @@ def track(
             failures.append(message["failed"])
         elif "begun" in message:
             start_s = reader.cpu_s()
-        elif take is not None:
-            take(message)
+        elif receive_message is not None:
+            receive_message(message)
 
-    reader = RunReader("voirkit_instruments.trackers", f"voirkit_instruments.{name}.write:Writer", ov.run_dir, *words)
+    reader = RunReader("voirkit_instruments.trackers", f"voirkit_instruments.{name}_writer.write:Writer", ov.run_dir, *words)
     if reader.first_line() != "following":
         raise CommandLineError(f"its process cannot be started ({reader.failure()}).", where=f"--{name}")
     link = Link(name, reader, lambda: {"loss": losses.latest(), **state()}, receive, ov.warn)
@@ -148,7 +148,7 @@ class Tracker:
     Args:
         run_dir: The run directory.
         words: Those of its flag.
-        send: Sends a message to ``take`` in the program's process.
+        send: Sends a message to ``receive_message`` in the program's process.
 
     Attributes:
         every_s: From one look to the next.

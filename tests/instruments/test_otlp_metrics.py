@@ -14,7 +14,7 @@ from live_training import TRAINING
 
 from voirkit.live import Number, Picture
 from voirkit_instruments.metrics import METRICS
-from voirkit_instruments.otlp import endpoint
+from voirkit_instruments.otlp_writer import endpoint
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest, ExportMetricsServiceResponse

@@ -14,10 +14,10 @@ from conftest import Place
 
 from voirkit.errors import CommandLineError
 from voirkit.live import Number, Picture
-from voirkit_instruments.mlflow.record import ActiveRun
+from voirkit_instruments.mlflow_writer.record import ActiveRun
 from voirkit_instruments.steps.record import LossesOfRun
 from voirkit_instruments.trackers import check_installed, figures_of, texts_of
-from voirkit_instruments.wandb.record import ScriptsRun
+from voirkit_instruments.wandb_writer.record import ScriptsRun
 
 
 def test_figures_have_names_of_their_own_and_what_is_not_known_has_none() -> None:
@@ -118,13 +118,13 @@ def test_nothing_is_committed_to_wandb_and_a_new_run_gets_all_texts(monkeypatch:
     assert script.state() == {"has_run": False}
     wandb.run = first = WandbRun("1")  # type: ignore[attr-defined]
     assert script.state() == {"has_run": True}
-    script.take({"step": 3, "figures": {"voirkit/loss": 1.0}, "texts": {"voirkit/verdict": "balanced"}})
-    script.take({"step": 4, "figures": {}, "texts": {}})
+    script.receive({"step": 3, "figures": {"voirkit/loss": 1.0}, "texts": {"voirkit/verdict": "balanced"}})
+    script.receive({"step": 4, "figures": {}, "texts": {}})
     assert first.logged == [({"voirkit/step": 3, "voirkit/loss": 1.0}, False), ({"voirkit/step": 4}, False)]
     assert (first.summary, first.metrics) == ({"voirkit/verdict": "balanced"}, ["voirkit/* by voirkit/step"])
     wandb.run = None  # type: ignore[attr-defined]  # it has been finished
-    script.take({"step": 5, "figures": {}, "texts": {"voirkit/because": "It is."}})
+    script.receive({"step": 5, "figures": {}, "texts": {"voirkit/because": "It is."}})
     wandb.run = second = WandbRun("2")  # type: ignore[attr-defined]
-    script.take({"step": 6, "figures": {}, "texts": {}})
+    script.receive({"step": 6, "figures": {}, "texts": {}})
     assert second.summary == {"voirkit/verdict": "balanced", "voirkit/because": "It is."}
     assert script.state() == {"has_run": True}

@@ -32,7 +32,7 @@ class ScriptsRun:
         self._has_been = self._has_been or self._run() is not None
         return {"has_run": self._has_been}
 
-    def take(self, message: Mapping[str, Any]) -> None:
+    def receive(self, message: Mapping[str, Any]) -> None:
         """Log what the process that reads the run has sent."""
         self._texts.update(message["texts"])
         run = self._run()
@@ -56,4 +56,4 @@ class ScriptsRun:
 def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
     """Log as the option asks."""
     run = ScriptsRun()
-    return track(ov, "wandb", state=run.state, take=run.take)
+    return track(ov, "wandb", state=run.state, receive_message=run.receive)

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from voirkit.instrument import Instrument, Option
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from voirkit.phases import Phase
+    from voirkit.runner.overseer import Overseer
+
 
 def endpoint(text: str) -> str:
     """An address of a collector."""
@@ -13,11 +21,18 @@ def endpoint(text: str) -> str:
     return text if text.rstrip("/").endswith(path) else text.rstrip("/") + path
 
 
+def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
+    """Send to the address of the option."""
+    from voirkit_instruments.trackers import track
+
+    return track(ov, "otlp", options["otlp"], package="opentelemetry.exporter.otlp.proto.http")
+
+
 INSTRUMENT = Instrument(
     "otlp",
     group="see a run",
     options=(
         Option("--otlp", "send the metrics of --prometheus to an OpenTelemetry collector, by OTLP over HTTP", type=endpoint, metavar="URL"),
     ),
-    record="voirkit_instruments.otlp.record:record",
+    record="voirkit_instruments.otlp_writer:record",
 )  # fmt: skip

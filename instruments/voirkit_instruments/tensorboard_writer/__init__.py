@@ -1,0 +1,37 @@
+"""``--tensorboard``: rates, shares of phases, loss, memory and the verdict, in TensorBoard while the run goes on."""
+
+from __future__ import annotations
+
+import os
+
+from voirkit.instrument import Instrument, Option
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from voirkit.phases import Phase
+    from voirkit.runner.overseer import Overseer
+
+
+def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
+    """Write to ``DIR/<name of the run directory>``, or to ``tensorboard`` in that directory: a folder is a run in TensorBoard."""
+    from voirkit_instruments.trackers import track
+
+    folder = options["tensorboard"]
+    return track(ov, "tensorboard", os.path.abspath(folder) if folder else "")
+
+
+INSTRUMENT = Instrument(
+    "tensorboard",
+    group="see a run",
+    options=(
+        Option(
+            "--tensorboard", "write rates, phases, loss and the verdict for TensorBoard, into a folder of DIR (default: the run directory)",
+            type=str, metavar="DIR", const="",
+        ),
+    ),
+    record="voirkit_instruments.tensorboard_writer:record",
+    folders=("tensorboard",),
+)  # fmt: skip
