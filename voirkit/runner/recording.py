@@ -93,8 +93,7 @@ def go_on(compacts: bool) -> None:
     recorder = sys.modules.get(RECORDER)
     if recorder is not None and _ended is not None and _plan is None:
         _late = _ended, os.getpid()
-        recorder.begin(**_ended, tell=_report)
-        atexit.unregister(recorder.end)  # callbacks that were registered before it are called after it
+        recorder.begin(**_ended, tell=_report, ends_with_python=False)  # callbacks that were registered before it are called after it
 
 
 def end_late() -> None:
