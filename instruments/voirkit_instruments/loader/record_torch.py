@@ -260,7 +260,7 @@ class NamedOperations:
 
     def watch(self) -> None:
         """Look for each when its module has been imported."""
-        for name in self.missing:
+        for name in list(self.missing):  # what is found at once is no longer among them
             module = name.partition(":")[0]
             if module not in _MAIN:
                 when_imported(module, self._imported)
