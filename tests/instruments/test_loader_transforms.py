@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from loading_runs import Record, named, records, under_loader, violations, write
+
 from voirkit_instruments.loader.record_torch import NamedOperations
 
 pytest.importorskip("torch")
