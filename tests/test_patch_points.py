@@ -13,6 +13,7 @@ import pkgutil
 import sys
 from collections.abc import Sequence
 from operator import attrgetter
+from typing import Any
 
 import pytest
 from conftest import Place
@@ -63,7 +64,12 @@ def is_there(module: str) -> bool:
 POINTS = declared()
 
 
-@pytest.mark.parametrize(("module", "point"), POINTS, ids=[f"{point.module}:{point.path}" for _, point in POINTS])
+def cases() -> list[Any]:
+    marks = {True: [pytest.mark.torch], False: []}
+    return [pytest.param(*one, id=f"{one[1].module}:{one[1].path}", marks=marks[one[1].checked.startswith("torch ")]) for one in POINTS]
+
+
+@pytest.mark.parametrize(("module", "point"), cases())
 def test_what_a_module_changes_is_there_in_the_versions_that_it_names(module: str, point: PatchPoint) -> None:
     library, _, versions = point.checked.partition(" ")
     first, last = checked(versions)
