@@ -16,7 +16,7 @@ export OMP_NUM_THREADS ?= 1
 # Hundreds of tests import torch in a process of its own: it is compiled once, also where PYTHONDONTWRITEBYTECODE is set.
 export UV_COMPILE_BYTECODE ?= 1
 
-.PHONY: demo test test-long test-all test-slow test-readers test-frameworks test-trackers test-gpu fuzz packages matrix lint format types docs benchmarks bench acceptance check clean
+.PHONY: demo test test-long test-all test-slow test-readers test-frameworks test-trackers test-gpu fuzz packages matrix matrix-newest lint format types docs benchmarks bench acceptance check clean
 
 demo: $(DEMO_STAMP)
 	$(PY) examples/resnet/make_images.py
@@ -73,6 +73,10 @@ packages: $(STAMP)
 
 matrix: $(STAMP)
 	bash tests/matrix.sh
+
+# The newest Python that Debian has, where there is none here: in a folder that root can make, with a network.
+matrix-newest: $(STAMP)
+	bash tests/matrix_newest.sh
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .

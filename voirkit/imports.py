@@ -18,6 +18,24 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+class PatchPoint:
+    """A function of a library that voirkit replaces or is called by.
+
+    A module's ``PATCH_POINTS`` are those that it changes by itself; others are in a table of ``voirkit.intercept.Patches``.
+
+    Attributes:
+        module: The module that has it, by its full name.
+        path: What it is called there, such as ``Class.method``; of several, with ``|`` between them, a version has one.
+        checked: In which versions of which library it was checked that it is there and has the parameters: ``torch 2.1 to 2.15``.
+        parameters: The names of those that the patch needs.
+    """
+
+    __slots__ = ("checked", "module", "parameters", "path")
+
+    def __init__(self, module: str, path: str, checked: str, parameters: tuple[str, ...] = ()) -> None:
+        self.module, self.path, self.checked, self.parameters = module, path, checked, parameters
+
+
 class Watcher:
     """What is asked about a module; a subclass answers what it cares for. Must not raise."""
 

@@ -13,7 +13,7 @@ from voirkit.imports import when_imported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
     from types import FunctionType, ModuleType
     from typing import Any
 
@@ -36,9 +36,15 @@ class ThreadState(_local):
 
 
 class Patches:
-    """What one instrument has changed in libraries; a table that can be shown, and undone."""
+    """What one instrument has changed in libraries; a table that can be shown, and undone.
 
-    def __init__(self) -> None:
+    Args:
+        checked: In which versions of each library, by the package's name (``python``: the standard library), it was checked that its
+            patches fit.
+    """
+
+    def __init__(self, checked: Mapping[str, str] | None = None) -> None:
+        self.checked = checked or {}
         self._wrapped: dict[tuple[Any, str], tuple[Any, Any]] = {}
         self._around: dict[str, tuple[FunctionType, Around]] = {}
         self._arounds: list[Around] = []
@@ -90,13 +96,20 @@ class Patches:
         self.table[name] = ""
         return True
 
-    def put(self, owner: type | ModuleType, name: str, replacement: object) -> bool:
+    def put(self, owner: type | ModuleType, name: str, replacement: object, parameters: Sequence[str] = ()) -> bool:
         """Put something into the namespace of a class or module itself; what a class above it has there comes to light when it is removed.
+
+        Args:
+            parameters: Those that the function which is replaced has to have, if it is written in Python.
 
         Returns:
             Whether it is there now; if not, the table says why.
         """
         before = vars(owner).get(name, _NOTHING)
+        unknown = _unknown(before, parameters)
+        if unknown:
+            self.table[_name(owner, name)] = f"has no parameter {unknown[0]}"
+            return False
         try:
             setattr(owner, name, replacement)
         except (TypeError, AttributeError) as exc:
@@ -106,16 +119,17 @@ class Patches:
         self.table[_name(owner, name)] = ""
         return True
 
-    def wrap(self, owner: type, name: str, wrapper: Wrapper) -> bool:
+    def wrap(self, owner: type, name: str, wrapper: Wrapper, parameters: Sequence[str] = ()) -> bool:
         """Wrap a method that the class itself defines.
 
         Args:
             owner: The class.
             name: The method's name.
             wrapper: Called as ``wrapper(wrapped, instance, args, kwargs)`` in place of the method.
+            parameters: As for ``put``.
 
         Returns:
-            Whether it is wrapped now; False if the class defines no such method or does not let itself be changed.
+            Whether it is wrapped now; False if the class defines no such method with these parameters or does not let itself be changed.
         """
         if (owner, name) in self._wrapped:
             return True
@@ -124,7 +138,7 @@ class Patches:
             return False
         from wrapt import FunctionWrapper  # 70 ms of CPU: only who wraps something pays
 
-        return self.put(owner, name, FunctionWrapper(original, wrapper))
+        return self.put(owner, name, FunctionWrapper(original, wrapper), parameters)
 
     def remove(self) -> None:
         """Put all back; what somebody else has changed since stays as it is, and the table says so."""
@@ -165,6 +179,16 @@ def when_there(module: str, install: Callable[[ModuleType], None], off: Callable
             off(module, f"{type(exc).__name__}: {exc}")
 
     when_imported(module, imported)
+
+
+def _unknown(function: Any, parameters: Sequence[str]) -> list[str]:
+    """Those that a function cannot be passed, as far as its code tells."""
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    code = getattr(function, "__code__", None)
+    if code is None or code.co_flags & 0x08:  # CO_VARKEYWORDS
+        return []
+    return [name for name in parameters if name not in code.co_varnames]
 
 
 def _name(owner: Any, name: str) -> str:

@@ -28,14 +28,29 @@ _PLAIN_KEYS = (
 
 
 @cache
+def _plain_keys(torch: ModuleType) -> Any:
+    """The set of all these."""
+    core = torch._C
+    keys = core.DispatchKeySet(core.DispatchKey.CPU)
+    for name in _PLAIN_KEYS:
+        if hasattr(core.DispatchKey, name):
+            keys = keys | core.DispatchKeySet(getattr(core.DispatchKey, name))
+    return keys
+
+
+@cache
 def _other_keys(torch: ModuleType) -> int:
     """The bits of a set of dispatch keys that no tensor in plain memory has."""
-    core = torch._C
-    keys = [getattr(core.DispatchKey, name) for name in _PLAIN_KEYS if hasattr(core.DispatchKey, name)]
-    bits = 0
-    for key in keys:
-        bits |= core.DispatchKeySet(key).raw_repr()
-    return ~bits
+    return ~int(_plain_keys(torch).raw_repr())
+
+
+def _has_other_keys(torch: ModuleType, tensor: Any) -> bool:
+    keys = torch._C._dispatch_keys(tensor)
+    if hasattr(keys, "raw_repr"):
+        return bool(keys.raw_repr() & _other_keys(torch))
+    plain = _plain_keys(torch)
+    # torch 2.1 compares no sets but by their texts. It does not name the key of conjugates, which count as others there.
+    return str(keys | plain) != str(plain)
 
 
 def is_readable(torch: ModuleType, tensor: Any) -> bool:
@@ -44,7 +59,7 @@ def is_readable(torch: ModuleType, tensor: Any) -> bool:
     core = torch._C
     try:
         with core.DisableTorchFunction():
-            if core._dispatch_keys(tensor).raw_repr() & _other_keys(torch):
+            if _has_other_keys(torch, tensor):
                 return False
             n = tensor.numel()
             if not n:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from loading_runs import Record, named, records, under_loader, violations, write
 
+from voirkit_instruments.loader.record_torch import NamedOperations
+
 pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
@@ -100,6 +102,22 @@ MAIN = """
                     pass
         json.dump({"Slow": slow.took, "Slower": slower.took}, open("took.json", "w"))
     """
+
+
+def test_what_a_user_names_may_be_imported_already() -> None:
+    """As in a worker of a fork server that has loaded the program's modules, the default since python 3.14."""
+    recorded: list[object] = []
+
+    class Operations:
+        def function(self, function: object) -> bool:
+            recorded.append(function)
+            return True
+
+    named = NamedOperations(["json:dumps", "json:loads"], Operations())  # type: ignore[arg-type]  # what is used of it
+    named.watch()
+    assert recorded == [json.dumps, json.loads]
+    assert named.missing == {}
+
 
 NAMES = ["old", "new", "apart", "folder", "planted", "changed", "named"]
 

@@ -180,3 +180,28 @@ def test_a_thread_that_python_did_not_start_records_and_stays_unknown_to_threadi
         assert len(threading._active) == 1
     """)
     assert traced.read().rows == 10
+
+
+def test_of_eight_threads_that_intern_and_record_the_same_at_once_no_span_is_lost_or_has_what_is_anothers(traced: Traced) -> None:
+    out = traced.run("""
+        sys.setswitchinterval(1e-5)
+        recorder.begin(FOLDER)
+        barrier = threading.Barrier(8)
+        def work(thread):
+            barrier.wait()
+            for i in range(5000):
+                span(name("stress", f"name {i // 50}"), i, i + thread, recorder.arguments({"i": i // 25}), thread * 5000 + i)
+        threads = [threading.Thread(target=work, args=(thread,)) for thread in range(8)]
+        for t in threads: t.start()
+        for t in threads: t.join()
+        totals = recorder.end()
+        print(totals.events, totals.dropped)
+    """)
+    assert out.split() == ["40000", "{}"]
+    columns = traced.read()
+    records = zip(*(columns[key].tolist() for key in ("value", "name", "start_ns", "duration_ns", "args")), strict=True)
+    found = {value: (columns.names[name].name, start, duration, columns.arguments[args]) for value, name, start, duration, args in records}
+    assert found == {
+        thread * 5000 + i: (f"name {i // 50}", i, thread, {"i": i // 25}) for thread in range(8) for i in range(5000)
+    }  # fmt: skip
+    assert columns.rows == 40_000

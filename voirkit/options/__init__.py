@@ -36,6 +36,17 @@ class _HelpFormatter(argparse.HelpFormatter):
         # argparse makes a formatter for each option that is added; without a width it would import shutil, 5 ms.
         super().__init__(prog, indent_increment, max_help_position, width or _columns() - 2)
 
+    def _set_color(self, color: bool, **more: Any) -> None:
+        # Each formatter of 3.14 asks for its colours. They are in a dataclass, whose import takes 10 ms of each start.
+        self._colors = color, more
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("_theme", "_decolor"):
+            raise AttributeError(name)
+        color, more = self._colors
+        super()._set_color(color, **more)  # type: ignore[misc]  # 3.14
+        return self.__dict__[name]
+
     def _split_lines(self, text: str, width: int) -> list[str]:
         import textwrap
 
@@ -64,7 +75,7 @@ class _Group(argparse._ArgumentGroup):
 
 
 # ArgumentParser.__init__ with its own words for "options" and "show this help message and exit": looking for translations, of which
-# python has none, imports locale (1.3 ms of each start).  The same code with another `_`; checked with python 3.10 to 3.13.
+# python has none, imports locale (1.3 ms of each start).  The same code with another `_`; checked with python 3.10 to 3.14.
 _usual = argparse.ArgumentParser.__init__
 _begin = FunctionType(_usual.__code__, {**vars(argparse), "_": str}, _usual.__name__, _usual.__defaults__, _usual.__closure__)
 _begin.__kwdefaults__ = _usual.__kwdefaults__
@@ -328,7 +339,9 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """As argparse's, for a command line of nothing but this parser's own words; options may stand between the others."""
+        self._check_tables()
         found, rest = self.parse_known_intermixed_args(args, namespace)
+        self._build(found)  # 3.14's does not pass by parse_known_args
         unknown = next((word for word in rest if word.startswith("-")), None)
         if unknown is not None:
             raise Words(rest, self._option_string_actions).unknown(unknown, self.prog)

@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakSet
 
 from voirkit import streams
-from voirkit.imports import when_imported
+from voirkit.imports import PatchPoint, when_imported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +23,22 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
+PATCH_POINTS = (
+    PatchPoint("torch._dynamo.variables.constant", "ConstantVariable.create", "torch 2.2 to 2.15", ("value",)),
+    PatchPoint("torch._dynamo.symbolic_convert", "InstructionTranslatorBase.LOAD_CONST", "torch 2.1", ("self", "inst")),
+    PatchPoint("torch._dynamo.exc", "SkipFrame", "torch 2.1 to 2.15"),
+    PatchPoint("torch._dynamo.trace_rules", "add", "torch 2.2 to 2.15", ("import_name",)),
+    PatchPoint("torch._dynamo.skipfiles", "add", "torch 2.1", ("import_name",)),
+    PatchPoint(
+        "torch._dynamo.bytecode_transformation", "_cached_cleaned_instructions|cleaned_instructions", "torch 2.1 to 2.15", ("code",)
+    ),
+    PatchPoint("torch.jit.frontend", "parse_def", "torch 2.1 to 2.15", ("fn",)),
+    PatchPoint("cloudpickle.cloudpickle", "Pickler.dispatch_table", "cloudpickle 3.1"),
+    PatchPoint("cloudpickle.cloudpickle", "_extract_code_globals", "cloudpickle 3.1", ("co",)),
+    PatchPoint("cloudpickle.cloudpickle", "_find_imported_submodules", "cloudpickle 3.1", ("code", "top_level_dependencies")),
+    PatchPoint("joblib.externals.cloudpickle.cloudpickle", "Pickler.dispatch_table", "joblib 1.4 to 1.5"),  # 1.6 takes cloudpickle itself
+    PatchPoint("dill._dill", "Pickler.dispatch", "dill 0.4"),
+)
 FOLDER = os.path.dirname(__file__)
 # What ``self.x += y`` becomes a call of; not to be left out, since the program's own value comes of it.
 AUGMENTED = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-from voirkit.imports import when_imported
+from voirkit.imports import PatchPoint, when_imported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
+PATCH_POINTS = (
+    PatchPoint("multiprocessing.process", "BaseProcess", "python 3.10 to 3.14"),  # gets a __reduce_ex__ of its own
+    PatchPoint("multiprocessing.spawn", "get_preparation_data", "python 3.10 to 3.14", ("name",)),
+    PatchPoint("subprocess", "_fork_exec|_posixsubprocess", "python 3.10 to 3.14"),  # by processes.subprocesses, which imports nothing
+)
 _FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 # Run in the child, when multiprocessing has loaded the main module and before it loads what the process is to do.  The child's sys.path is

@@ -4,7 +4,7 @@ The recorder is loaded by what records, not from here: a run that records nothin
 
 The imports of the program's main thread are timed here, the outermost ones, also those inside of functions.  Python takes a lock around
 each import that finds nothing in ``sys.modules``.  That lock's manager is what is timed: its frames are in no traceback, and imports inside
-of an import go on as ever.  Checked with python 3.10 to 3.12; where it is not there, nothing is timed.
+of an import go on as ever.  Where it is not there, nothing is timed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib import _bootstrap
 from time import perf_counter_ns
 
 from voirkit.errors import VoirkitError, tell
-from voirkit.imports import as_importlib, when_imported
+from voirkit.imports import PatchPoint, as_importlib, when_imported
 from voirkit.processes import inherit
 from voirkit.runs.manifest import rank_and_world_size
 
@@ -93,8 +93,7 @@ def go_on(compacts: bool) -> None:
     recorder = sys.modules.get(RECORDER)
     if recorder is not None and _ended is not None and _plan is None:
         _late = _ended, os.getpid()
-        recorder.begin(**_ended, tell=_report)
-        atexit.unregister(recorder.end)  # callbacks that were registered before it are called after it
+        recorder.begin(**_ended, tell=_report, ends_with_python=False)  # callbacks that were registered before it are called after it
 
 
 def end_late() -> None:
@@ -194,6 +193,9 @@ def end_standalone() -> None:
 LEAST_IMPORT_NS = 1_000_000  # what is shorter is not kept: an import that fails, in a loop, takes 50 us each time
 _MOST_IMPORTS = 4096  # that are kept until they are recorded
 
+PATCH_POINTS = (
+    PatchPoint("importlib._bootstrap", "_ModuleLockManager.__enter__|_ModuleLockManager.__exit__", "python 3.10 to 3.14", ("self",)),
+)
 _Manager: Any = getattr(_bootstrap, "_ModuleLockManager", None)
 _main = 0  # the thread whose imports are timed
 _is_timing = False

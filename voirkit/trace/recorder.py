@@ -64,6 +64,7 @@ if not TYPE_CHECKING:
     span, changed, Span = engine.span, engine.changed, engine.Span
 
 _recording: Recording | None = None
+_ends_with_python = True
 _told: set[str] = set()
 
 
@@ -100,7 +101,13 @@ def has_recorded() -> bool:
 
 
 def begin(
-    folder: str, rank: int = 0, host: str | None = None, limit: int = LIMIT, tell: Callable[[str], None] = _tell, world_size: int = 1
+    folder: str,
+    rank: int = 0,
+    host: str | None = None,
+    limit: int = LIMIT,
+    tell: Callable[[str], None] = _tell,
+    world_size: int = 1,
+    ends_with_python: bool = True,
 ) -> None:
     """Record from now on.
 
@@ -111,8 +118,9 @@ def begin(
         limit: The most bytes that all processes of the run may have in that folder; what is beyond is counted as dropped.
         tell: Takes a line for the user, once, when recording has to stop: disk full, folder that is not writable, limit.
         world_size: Of the group that the rank is of; 1 without one.
+        ends_with_python: Whether it ends when python calls what is registered with ``atexit``, if not before.
     """
-    global _recording
+    global _recording, _ends_with_python
     if _recording is not None:
         end()
     _names.begin_recording()
@@ -121,7 +129,12 @@ def begin(
     engine.install(_arrive, _grow, _resolve, _lose, _failed)
     changed()  # what arguments spans have now is not in the files
     engine.switch(1)
-    _end_with_python()
+    _ends_with_python = ends_with_python
+    if "atexit" not in _told:
+        _told.add("atexit")
+        import atexit
+
+        atexit.register(_end_with_python)
 
 
 def end() -> Totals:
@@ -270,11 +283,8 @@ def _after_fork() -> None:
 
 
 def _end_with_python() -> None:
-    if "atexit" not in _told:
-        _told.add("atexit")
-        import atexit
-
-        atexit.register(end)
+    if _ends_with_python:
+        end()
 
 
 def _host() -> str:

@@ -217,7 +217,7 @@ class LoaderTorch:
         self._record_around(module, "_IterableDatasetFetcher.fetch", *by_turn, OUTSIDE, ("self",), (), value=True)
 
     def _patch_worker(self, module: ModuleType) -> None:
-        loop: Any = getattr(module, "_worker_loop", None)
+        loop: Any = innermost(getattr(module, "_worker_loop", None))
         names = loop.__code__.co_varnames if type(loop) is FunctionType else ()
         # By position: the names of the others have changed, these are called alike since 2.1.
         self._record_around(module, "_worker_loop", *self._workers.around_loop(), OUTSIDE, (names[2], names[3], names[10]), ())
@@ -260,7 +260,7 @@ class NamedOperations:
 
     def watch(self) -> None:
         """Look for each when its module has been imported."""
-        for name in self.missing:
+        for name in list(self.missing):  # what is found at once is no longer among them
             module = name.partition(":")[0]
             if module not in _MAIN:
                 when_imported(module, self._imported)

@@ -217,13 +217,13 @@ def loader_setting(ov: Overseer, setting: Mapping[str, int]) -> Iterator[PhaseWi
     from voirkit.intercept import Patches
     from voirkit_instruments.early_stop.record import Stopper
 
-    patches, stopper = Patches(), Stopper(ov)
+    patches, stopper = Patches({"torch": "2.1 to 2.15"}), Stopper(ov)
     hooks: list[Any] = []
     counts = ov.summary["loader_setting"] = {**setting, "loaders": 0}
     left = setting.get("steps", 0)
 
     def patch_loader(module: ModuleType) -> None:
-        patches.wrap(module.DataLoader, "__init__", replace_arguments(setting, counts))
+        patches.wrap(module.DataLoader, "__init__", replace_arguments(setting, counts), ("num_workers", "prefetch_factor"))
 
     def count_steps(module: ModuleType) -> None:
         def after_step(*_: object) -> None:

@@ -54,9 +54,9 @@ class ParsedArguments:
         self._inside: set[int] = set()  # threads within a parsing method: the outermost one has the result
         self._kept: list[Any] = []
         self._done = False
-        self._patches = Patches()
+        self._patches = Patches({"python": "3.10 to 3.14"})
         for name in WHOLE + PARTIAL:
-            self._patches.wrap(argparse.ArgumentParser, name, self._parse)
+            self._patches.wrap(argparse.ArgumentParser, name, self._parse, ("args", "namespace"))
 
     def _parse(self, wrapped: Callable[..., Any], parser: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         thread = get_ident()

@@ -36,6 +36,7 @@ from types import FunctionType
 from voirkit.intercept import Patches, without_this_frame
 from voirkit_instruments.identity import IdentityMap
 from voirkit_instruments.steps.batch_sizes import ItemCounter
+from voirkit_instruments.steps.events import CHECKED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -324,7 +325,7 @@ class LoaderWatch:
     def __init__(self, arrived: Arrived, warn: Callable[[str], None]) -> None:
         self._arrived = arrived
         self._warn = warn
-        self._patches = Patches()
+        self._patches = Patches(CHECKED)
         self._loaders, self._iterators = IdentityMap(), IdentityMap()  # the task of each, in a tuple
         self._asking: set[int] = set()  # iterators inside their method, which may call the one it overrides
         self._unobserved: set[str] = set()

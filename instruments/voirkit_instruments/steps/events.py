@@ -20,6 +20,18 @@ if TYPE_CHECKING:
     Told = Callable[..., None]
     Calls = tuple[Callable[..., Any], Callable[..., Any]]
 
+# In which versions of each library it was checked that the functions that instruments stand around are there, with the variables that are
+# passed.
+CHECKED = {
+    "python": "3.10 to 3.14",
+    "torch": "2.1 to 2.15",
+    "torchdata": "0.11",
+    "torchvision": "0.16 to 0.29",
+    "albumentations": "2.0",
+    "safetensors": "0.7",
+    "keras": "3.15",
+}
+
 OPTIMIZER_STEP, ZERO_GRAD, FORWARD, BACKWARD, BATCH_REQUESTED = "step", "zero_grad", "forward", "backward", "next"
 LOSS, LOSS_SCALED, LOADER_ITERATED = "loss", "scale", "iter"
 
@@ -56,7 +68,7 @@ class FunctionPatches(Patches):
     """Code around functions of torch; what does not fit is left as it is. ``report``: gets a sentence about each function that is left."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
-        super().__init__()
+        super().__init__(CHECKED)
         self._report = report
 
     def off(self, name: str, why: str) -> None:

@@ -140,9 +140,6 @@ class TorchPatches:
         moves = around(IN_BACKWARD, move, ("self",), phase="transfer")
         for name in TENSOR_METHODS:
             yield MODULE, f"Module.{name}", moves
-        written, read = after_checkpoint(recording, "capture"), after_checkpoint(recording, "restart")
-        for module, name, writes, file in CHECKPOINTS:
-            yield module, name, around(IN_BACKWARD, (suppress, written if writes else read), (file,), phase="checkpoint")
         broadcast = around(IN_BACKWARD, (suppress, after_broadcast(recording)), ("tensors",), phase="communication")
         yield "torch.nn.parallel.distributed", "DistributedDataParallel._distributed_broadcast_coalesced", broadcast
         ticks = around(SUPPRESSED, (as_function(self.collectives.tick), as_function(self._leave)))
@@ -156,6 +153,11 @@ class TorchPatches:
         """Put the patches in place, each as soon as its module is there. torch has been imported."""
         for module, path, around in self._functions():
             self.patches.around_path(module, path, around)
+        written, read = after_checkpoint(self.recording, "capture"), after_checkpoint(self.recording, "restart")
+        for module, name, writes, file in CHECKPOINTS:
+            calls = self._suppress, written if writes else read
+            around = self._around(IN_BACKWARD, calls, (file,), phase="checkpoint")
+            self.patches.upon(module, partial(self._put_checkpoint, name, around))
         for module, path in FOREIGN_OPTIMIZERS:
             self.patches.upon(module, partial(self._put_foreign, path))
         self._put_methods(self.recording.torch)
@@ -172,6 +174,12 @@ class TorchPatches:
         self._loaders.finish(completed)
         self.recording.local.__dict__.clear()
         self.patches.remove()
+
+    def _put_checkpoint(self, name: str, around: Around, module: ModuleType) -> None:
+        """What saves or loads; torch 2.1 has other names in ``torch.distributed.checkpoint``, and ``async_save`` came with 2.3."""
+        major, minor = self.recording.torch.__version__.split(".")[:2]
+        if hasattr(module, name) or (int(major), int(minor)) >= (2, 3):
+            self.patches.around_now(module, name, around)
 
     def _put_foreign(self, path: str, module: ModuleType) -> None:
         """An optimizer that is none of torch's; where it does not train with torch (keras on jax) that is no reason to warn."""

@@ -87,7 +87,7 @@ def read_strace(path: str, context: TraceContext | None = None) -> dict[str, Any
     log = StraceLog()
     try:
         with open(path, "rb") as raw, TextIOWrapper(raw, encoding="latin-1", newline="\n") as lines:  # strace escapes all that is not ASCII
-            if b"\0" in raw.peek():  # it may have no lines at all, and more than memory holds
+            if b"\0" in raw.peek()[:8192]:  # it may have no lines at all, and more than memory holds
                 packed = ", and has to be unpacked first" if path.endswith(PACKED) else ""
                 raise SyscallLogError(f"it is no text{packed}.", where=path, next=HOW_TO_TRACE)
             attribution = Attribution(context).add(log.events(bounded_lines(lines)))

@@ -12,6 +12,7 @@ import threading
 import time
 
 from voirkit.fork import at_fork
+from voirkit.imports import PatchPoint
 from voirkit.runs.directory import write_json
 from voirkit.runs.manifest import rank_and_world_size
 from voirkit.trace import recorder
@@ -32,6 +33,12 @@ _GROWN = 2 << 30  # bytes that the process may grow by in a recording: torch kee
 MARK = "voirkit.mark"
 _MARKS_EACH = 3  # at the begin and the end: the first is slow, of the others the best counts
 _PROFILER_MODULES = ("torch.autograd", "torch.autograd.profiler", "torch.autograd.profiler_legacy")
+PATCH_POINTS = (
+    PatchPoint("torch.autograd", "_enable_profiler", "torch 2.1 to 2.15"),
+    PatchPoint("torch.autograd.profiler", "_prepare_profiler", "torch 2.1 to 2.15"),
+    PatchPoint("torch.autograd.profiler", "_enable_profiler", "torch 2.1 to 2.15"),
+    PatchPoint("torch.autograd.profiler", "_disable_profiler", "torch 2.1 to 2.15"),
+)
 _BEGINNINGS = ("_prepare_profiler", "_enable_profiler", "_enable_profiler_legacy")
 _ENDINGS = ("_disable_profiler", "_disable_profiler_legacy")
 

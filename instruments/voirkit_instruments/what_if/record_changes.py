@@ -264,7 +264,7 @@ class PinMemory(_Switch):
     ceiling = staticmethod(_ceiling_of_copies)
 
     def switch(self, module: Any, patches: Patches) -> None:
-        patches.wrap(module.DataLoader, "__init__", self._pin)
+        patches.wrap(module.DataLoader, "__init__", self._pin, ("pin_memory",))
 
     def _pin(self, wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         from inspect import signature

@@ -82,7 +82,7 @@ class ReadAhead:
                 files.start_sample(batch)
                 return original(self_, batch)
 
-        patches.put(fetcher, "fetch", fetch)
+        patches.put(fetcher, "fetch", fetch, ("possibly_batched_index",))
         self._off = ""
 
     def _patch_worker(self, patches: Patches, files: SampleFiles, module: ModuleType) -> None:
@@ -96,7 +96,7 @@ class ReadAhead:
 
             return original(kind, dataset, WatchedQueue(index_queue, on_waiting), *args, **kwargs)
 
-        patches.put(module, "_worker_loop", loop)
+        patches.put(module, "_worker_loop", loop, ("dataset_kind", "dataset", "index_queue"))
 
     def _announce(self, files: SampleFiles, dataset: int, indices: list[Any], early: bool = False) -> bool:
         """Announce the files of a batch that are not announced yet; whether all its samples are known."""
