@@ -230,7 +230,10 @@ class _Program:
 
         until = time.monotonic() + seconds
         while not self.is_over and select([self._fd], [], [], max(until - time.monotonic(), 0.0))[0]:
-            data = os.read(self._fd, 1 << 16)
+            try:
+                data = os.read(self._fd, 1 << 16)
+            except ConnectionError:  # it was killed, and had not taken what was sent to it
+                data = b""
             *whole, self._lines = (self._lines + data).split(b"\n")
             self.is_over = not data
             for line in whole:
@@ -313,12 +316,13 @@ def main(words: Sequence[str]) -> int:
     print("following", file=answers)
 
     def send(message: Any) -> None:
-        print(json.dumps(message), file=answers)
+        try:
+            print(json.dumps(message), file=answers, flush=True)
+        except ConnectionError:
+            pass  # the program is gone
 
     try:
         follow(resolve(reference)(run_dir, rest, send), _Program(0))
-    except BrokenPipeError:
-        return 0  # the program is gone, and all was written that it had to be told of
     except Exception as exc:  # what a library or a server raises
         send({"failed": reason(exc)})
         return 1
