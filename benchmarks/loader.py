@@ -194,7 +194,7 @@ def _environment() -> dict[str, str]:
 
 def rest(folder: Path, images: int, epochs: int = 5) -> None:
     """Bytes a sample in the finished run directory."""
-    ours = [sys.executable, "-m", "voirkit", "--quiet", "--loader", "--run-dir", "run", "program.py", "images", str(epochs)]
+    ours = [sys.executable, "-m", "voirkit", "--quiet", "--loader", "--compact", "--run-dir", "run", "program.py", "images", str(epochs)]
     subprocess.run(ours, cwd=folder, env=_environment(), check=True)
     kept = sum(file.stat().st_size for file in (folder / "run" / "trace" / "kind=loader").rglob("*") if file.is_file())
     print(f"rest       {kept / images / epochs:.1f} bytes a sample ({kept} bytes, {images * epochs} samples, all records of the loader)")
