@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from voirkit.commands.command_lines import CommandLine, command_lines
-from voirkit.runs.summary_schema import NAME, summary_schema
+from voirkit.runs.summary import SCHEMA_FILE, summary_schema
 
 _HERE = Path(__file__).parent
 _HUBS = ("reference/instruments.md", "reference/reports.md")  # whose tables say which page an option has
@@ -148,7 +148,7 @@ def setup(app: Any) -> dict[str, bool]:
 
     def write_schema(app: Any, exception: Exception | None) -> None:
         if exception is None and app.builder.format == "html":
-            Path(app.outdir, NAME).write_text(json.dumps(summary_schema(), indent=1, ensure_ascii=False), encoding="utf-8")
+            Path(app.outdir, SCHEMA_FILE).write_text(json.dumps(summary_schema(), indent=1, ensure_ascii=False), encoding="utf-8")
 
     app.connect("source-read", replace)
     app.connect("build-finished", write_schema)

@@ -166,11 +166,14 @@ def variables_in_code() -> set[str]:
     found = set()
     for path in [*(ROOT / "voirkit").rglob("*.py"), *(ROOT / "instruments").rglob("*.py")]:
         text = path.read_text(encoding="utf-8")
-        if re.search(r"environ|getenv|putenv|unsetenv", text) and path.name != "logger.py":  # whose constants are DFTracer's
+        if re.search(r"environ|getenv|putenv|unsetenv", text):
             nodes = list(ast.walk(ast.parse(text)))
             attributes = {node.args[1] for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr")}
             strings = {node.value for node in nodes if isinstance(node, ast.Constant) and node not in attributes}
-            found |= {value for value in strings if isinstance(value, str) and _NAME.fullmatch(value)}
+            names = {value for value in strings if isinstance(value, str) and _NAME.fullmatch(value)}
+            if path.name == "dftracer.py":  # most of its constants are DFTracer's words
+                names = {name for name in names if name.startswith(("DFTRACER_", "VOIRKIT_"))}
+            found |= names
         found |= {name for pair in _READ.findall(text) for name in pair if name.isupper()}
     return found - _OTHERS
 

@@ -74,7 +74,7 @@ def test_its_part_is_in_the_summary_of_a_run(installed: Path) -> None:
 
 
 def test_the_schema_of_summaries_describes_its_part(installed: Path) -> None:
-    program = "from voirkit.runs.summary_schema import summary_schema; print(summary_schema()['properties']['json']['properties']['calls'])"
+    program = "from voirkit.runs.summary import summary_schema; print(summary_schema()['properties']['json']['properties']['calls'])"
     env = {**CLEAN, "PYTHONPATH": str(installed / "site")}
     shown = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True).stdout
     assert shown == "{'description': 'How many.', 'type': 'integer'}\n"

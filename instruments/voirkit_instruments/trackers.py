@@ -1,6 +1,6 @@
 """What ``--tensorboard``, ``--mlflow`` and ``--wandb`` share: a run's figures while it goes on, and what it came to, where people look.
 
-Another process (``run_reader``) reads the run directory once a second as ``voirkit watch`` does, makes figures of what it reads, and calls
+Another process (``background``) reads the run directory once a second as ``voirkit watch`` does, makes figures of what it reads, and calls
 a tracker's library. So the library is never imported by voirkit into the program, nothing is computed there and no request waits there,
 nothing is done in a step, and a program that is killed has its figures all the same. What only the program knows it is told, by a thread
 that wakes once a second: the last loss, and the program's own run of the tracker. Of several ranks the first does all this, for all.
@@ -16,8 +16,7 @@ import sys
 import time
 
 from voirkit.errors import CommandLineError, reason
-from voirkit_instruments.periodic import PeriodicThread
-from voirkit_instruments.run_reader import RunReader
+from voirkit_instruments.background import PeriodicThread, RunReader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from conftest import Place
 
 from voirkit.errors import CommandLineError
 from voirkit.live import Number, Picture
-from voirkit_instruments.mlflow_writer.record import ActiveRun
+from voirkit_instruments.mlflow_writer.write import ActiveRun
 from voirkit_instruments.steps.record import LossesOfRun
 from voirkit_instruments.trackers import check_installed, figures_of, texts_of
-from voirkit_instruments.wandb_writer.record import ScriptsRun
+from voirkit_instruments.wandb_writer.write import ScriptsRun
 
 
 def test_figures_have_names_of_their_own_and_what_is_not_known_has_none() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from voirkit.report.terminal import rendered_section
-from voirkit_instruments.checks.show import sections
+from voirkit_instruments.checks.analyse import sections
 
 
 def _shown(*checks: tuple[str, bool | None, str]) -> list[str]:

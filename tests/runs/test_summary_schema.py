@@ -11,8 +11,7 @@ from conftest import Place
 
 from voirkit import __version__
 from voirkit.plugins import parts_of_summary
-from voirkit.runs.summary import empty
-from voirkit.runs.summary_schema import summary_schema
+from voirkit.runs.summary import empty, summary_schema
 
 SCHEMA = summary_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)

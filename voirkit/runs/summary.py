@@ -211,3 +211,29 @@ def saving(win: float | None) -> str:
     if win is None:
         return ""
     return f"estimated saving: {'less than 1%' if win < 0.01 else f'about {win:.0%}'} of the run"
+
+
+# its JSON Schema, which no run asks for
+
+
+SCHEMA_FILE = "summary.schema.json"
+
+
+def summary_schema() -> dict[str, Any]:
+    """The JSON Schema of ``summary.json``, of draft 2020-12: voirkit's own keys, and those of all installed instruments.
+
+    Two words are not of the standard, and validators pass over them: ``unit`` of a figure, and ``key``, what the keys of a mapping are.
+    """
+    import json
+    from importlib import resources
+
+    from voirkit.plugins import installed_instruments
+
+    def read(package: str) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(resources.files(package).joinpath(SCHEMA_FILE).read_text(encoding="utf-8"))
+        return document
+
+    schema = read("voirkit.runs")
+    for package in dict.fromkeys(instrument.schema for instrument in installed_instruments() if instrument.schema):
+        schema["properties"].update(read(package)["properties"])
+    return schema

@@ -14,7 +14,7 @@ INSTRUMENT = Instrument(
     schema=__name__,
     summarise="voirkit_instruments.checks.analyse:summarise",
     summarised_from=("check",),
-    sections="voirkit_instruments.checks.show:sections",
+    sections="voirkit_instruments.checks.analyse:sections",
     leads=True,
 )
 

@@ -8,5 +8,5 @@ INSTRUMENT = Instrument(
     "mlflow",
     group="see a run",
     options=(Option("--mlflow", "log rates, phases, loss and the verdict to MLflow, into the script's run where it has one"),),
-    record="voirkit_instruments.mlflow_writer.record:record",
+    record="voirkit_instruments.mlflow_writer.write:record",
 )

@@ -51,7 +51,7 @@ INSTRUMENT = Instrument(
     schema=__name__,
     summarise="voirkit_instruments.monitor.analyse:summarise",
     summarised_from=("counter",),
-    sections="voirkit_instruments.monitor.show:sections",
+    sections="voirkit_instruments.monitor.analyse:sections",
 )  # fmt: skip
 
 __getattr__ = lazy_names(__name__, monitor_all="record", gpu_monitor="record")

@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from voirkit.errors import CommandLineError
 from voirkit.instrument import instrument_definition
+from voirkit_instruments.background import LAST_S, PeriodicThread, RunReader
 from voirkit_instruments.monitor import COUNTS, import_extra
-from voirkit_instruments.periodic import LAST_S, PeriodicThread
-from voirkit_instruments.run_reader import RunReader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

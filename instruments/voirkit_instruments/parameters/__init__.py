@@ -32,7 +32,7 @@ INSTRUMENT = Instrument(
     schema=__name__,
     summarise="voirkit_instruments.parameters.analyse:summarise",
     summarised_from=("parameter",),
-    sections="voirkit_instruments.parameters.show:sections",
+    sections="voirkit_instruments.parameters.analyse:sections",
     priority=1,  # before the steps instrument, which it sees the steps through
 )  # fmt: skip
 

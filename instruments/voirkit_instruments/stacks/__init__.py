@@ -54,11 +54,11 @@ FLAME = Instrument(
     folders=(FLAME_FOLDER,),
     exports={
         "speedscope": (
-            "voirkit_instruments.stacks.export:SPEEDSCOPE_FORMAT",
+            "voirkit_instruments.stacks.analyse:SPEEDSCOPE_FORMAT",
             "stacks by phase, for https://www.speedscope.app (of runs with --flame)",
         ),
         "collapsed": (
-            "voirkit_instruments.stacks.export:COLLAPSED_FORMAT",
+            "voirkit_instruments.stacks.analyse:COLLAPSED_FORMAT",
             "the same as lines, for flame graph tools (of runs with --flame)",
         ),
     },

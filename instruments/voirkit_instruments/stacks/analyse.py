@@ -1,4 +1,7 @@
-"""What the summary says of stacks, and the files for other tools; also of runs that were killed."""
+"""What the summary says of stacks, and the files for other tools; also of runs that were killed.
+
+Other tools read lines (flamegraph.pl, inferno) or a document (https://www.speedscope.app).
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.verdict.evidence import LEAST, Evidence
+from voirkit.errors import VoirkitError
+from voirkit.report.output import text
 from voirkit.runs.directory import file_beside, kept_counts, record_stems
 from voirkit.runs.manifest import rank_and_world_size
+from voirkit.runs.opened import Run
 from voirkit.runs.other_processes import has_settled
 from voirkit.runs.parquet import quoted
+from voirkit.runs.selection import Selection
 from voirkit_instruments.stacks import FLAME_FOLDER
 from voirkit_instruments.stacks.analyse_frames import MAIN, Frame, RecordedSpans, Stacks, label, place
 from voirkit_instruments.stacks.analyse_join import Clock, StackCounts
@@ -24,7 +31,6 @@ from voirkit_instruments.stacks.analyse_samples import read_chrome_trace, read_r
 
 if TYPE_CHECKING:
     from voirkit.analysis.document import Rank
-    from voirkit.runs.opened import Run
 
 SCHEMA = 1
 _ERRORS = re.compile(r"Errors: (\d+)")
@@ -289,3 +295,43 @@ def source_lines(flame: Mapping[str, Any], phases: Sequence[str]) -> list[Eviden
     hot = [(place, share) for place, share in (row.get("lines") or {}).items() if share >= LEAST]
     found = sorted((line for line in hot if phases[0] != "wait" or not _ASKS.search(texts.get(line[0], ""))), key=lambda line: -line[1])
     return [Evidence(" ".join(filter(None, (place.rpartition("/")[2], texts.get(place)))), share) for place, share in found]
+
+
+# formats of voirkit export
+
+
+class StackFormat:
+    """A format of ``voirkit export``. ``file``: the file in ``flame/`` that has it, of all ranks."""
+
+    IS_TEXT = True
+
+    def __init__(self, file: str) -> None:
+        self.NAME, self.SUFFIX = file.partition(".")[0], f".{file}"
+        self._parts = FILES[file]
+
+    def write(self, run: Run, selection: Selection, target: str) -> list[str]:
+        """Write one file; compressed with gzip if its name ends in ``.gz``. Raises VoirkitError: the run has no stacks, or not of what is
+        chosen."""
+        counts = chosen_counts(run, selection, self.NAME)
+        with text(target) as put:
+            for part in self._parts(counts):
+                put(part)
+        return [target]
+
+
+SPEEDSCOPE_FORMAT, COLLAPSED_FORMAT = StackFormat(SPEEDSCOPE), StackFormat(COLLAPSED)
+
+
+def chosen_counts(run: Run, selection: Selection, format: str) -> list[dict[str, Any]]:
+    """The counts of the ranks that are to be exported. Raises VoirkitError: there is nothing, or steps are chosen: stacks are counted over
+    the whole run."""
+    where = f"--format {format}"
+    if selection.steps is not None:
+        raise VoirkitError("stacks are counted over the whole run.", where=f"{where} --steps", next="Leave --steps out.")
+    counts = counts_of(run)
+    if not counts:
+        raise VoirkitError("this run has no stacks.", where=where, next="Sample them: voirkit --flame SCRIPT")
+    counts = [one for one in counts if selection.ranks is None or one["rank"] in selection.ranks]
+    if not counts:
+        raise VoirkitError("the chosen ranks have no stacks.", where=f"{where} --ranks", next="Choose others, or leave --ranks out.")
+    return counts

@@ -8,5 +8,5 @@ INSTRUMENT = Instrument(
     "wandb",
     group="see a run",
     options=(Option("--wandb", "log rates, phases, loss and the verdict to Weights & Biases, into the script's run where it has one"),),
-    record="voirkit_instruments.wandb_writer.record:record",
+    record="voirkit_instruments.wandb_writer.write:record",
 )

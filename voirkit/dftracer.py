@@ -1,6 +1,8 @@
-"""DFTracer's two classes: ``dft_fn``, an annotation with names of the user's own, and ``dftracer``, which begins and ends a trace.
+"""DFTracer's names, for scripts that are annotated for it: ``from voirkit.dftracer import ai, dftracer, dft_fn``.
 
-And its constants and enumerations (pydftracer 2.0.6), and entities, a file or a tensor: a number for each, the same in all processes.
+Under voirkit ``dftracer.logger`` and ``dftracer.python`` are found here where DFTracer itself is not installed. Here are its two classes:
+``dft_fn``, an annotation with names of the user's own, and ``dftracer``, which begins and ends a trace; its constants and enumerations
+(pydftracer 2.0.6), and entities, a file or a tensor: a number for each, the same in all processes.
 
 Under voirkit, or with ``$VOIRKIT_RUN_DIR``, the run is recorded already, and ``dftracer`` has nothing to do.  Without them the spans go to
 a folder beside the log file, which becomes the log file at the end; what is killed before leaves the folder, which voirkit opens.
@@ -14,7 +16,28 @@ import sys
 import time
 from enum import Enum, IntEnum
 
-from voirkit.ai import AI, IO, Checkpoint, Communication, Compute, Data, DataLoader, Device, Other, Pipeline
+from voirkit.ai import (
+    AI,
+    IO,
+    Checkpoint,
+    Communication,
+    Compute,
+    Data,
+    DataLoader,
+    Device,
+    Other,
+    Pipeline,
+    ai,
+    checkpoint,
+    comm,
+    compute,
+    data,
+    dataloader,
+    device,
+    other,
+    pipeline,
+)
+from voirkit.ai import Node as DFTracerAI
 from voirkit.ai.decorate import timed
 from voirkit.ai.node import ALWAYS, UNSET, Node, allow, last_open, pop_open, push_open, set_arguments, use_of
 from voirkit.ai.values import PLAIN, TagValue, key, mapping, plain, real, whole
@@ -32,6 +55,8 @@ if TYPE_CHECKING:
 ITER_COUNT_NAME, INIT_NAME, BLOCK_NAME, ITER_NAME = "count", "init", "block", "iter"
 CTX_SEPARATOR, ROOT_NAME, ROOT_CAT = ".", "ai_root", "ai_root"
 START_METADATA_NAME, STOP_METADATA_NAME = "start", "end"
+DFTRACER_ENABLE_ENV, DFTRACER_INIT_ENV, DFTRACER_LOG_LEVEL_ENV = "DFTRACER_ENABLE", "DFTRACER_INIT", "DFTRACER_LOG_LEVEL"
+DFTRACER_TIME_METRIC_ENV = "DFTRACER_TIME_METRIC"
 
 
 class _StrEnum(str, Enum):
@@ -117,11 +142,29 @@ def described(entity: Any) -> str:
 
 
 __all__ = [
-    "BLOCK_NAME", "CTX_SEPARATOR", "INIT_NAME", "ITER_COUNT_NAME", "ITER_NAME", "ROOT_CAT", "ROOT_NAME", "START_METADATA_NAME",
-    "STOP_METADATA_NAME", "CheckpointEvent", "CommunicationEvent", "ComputeEvent", "DataEvent", "DataLoaderEvent", "DeviceEvent",
-    "EntityRelation", "EntityRole", "EntityStore", "IOEvent", "OtherEvent", "PipelineEvent", "ProfileCategory", "TagDType", "TagType",
-    "TagValue", "get_iter_block_name", "get_iter_handle_name",
+    "BLOCK_NAME", "CTX_SEPARATOR", "DFTRACER_ENABLE_ENV", "DFTRACER_INIT_ENV", "DFTRACER_LOG_LEVEL_ENV", "DFTRACER_TIME_METRIC_ENV",
+    "INIT_NAME", "ITER_COUNT_NAME", "ITER_NAME", "ROOT_CAT", "ROOT_NAME", "START_METADATA_NAME", "STOP_METADATA_NAME", "CheckpointEvent",
+    "CommunicationEvent", "ComputeEvent", "DFTracerAI", "DataEvent", "DataLoaderEvent", "DeviceEvent", "EntityRelation", "EntityRole",
+    "EntityStore", "IOEvent", "OtherEvent", "PipelineEvent", "ProfileCategory", "TagDType", "TagType", "TagValue", "ai", "checkpoint",
+    "comm", "compute", "data", "dataloader", "device", "dft_fn", "dftracer", "get_iter_block_name", "get_iter_handle_name",
+    "get_time_scale", "other", "pipeline",
 ]  # fmt: skip
+
+
+def get_time_scale() -> float:
+    """Units of ``get_time()`` in a second."""
+    return 1e6
+
+
+def __getattr__(name: str) -> Any:
+    # These are asked for when they are needed, not at the import.
+    if name == "DFTRACER_ENABLE":
+        return is_enabled()
+    if name == "DFTRACER_INIT_PRELOAD":
+        return os.environ.get(DFTRACER_INIT_ENV) == "PRELOAD"
+    if name == "DFTRACER_LOG_LEVEL":
+        return os.environ.get(DFTRACER_LOG_LEVEL_ENV, "ERROR")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 # the two classes
