@@ -46,12 +46,12 @@ test-readers: $(STAMP)
 
 # Training with Lightning, accelerate and transformers, in an environment of their own.
 test-frameworks: $(STAMP)
-	UV="$(UV)" PYTHON="$(PY)" bash tests/frameworks/make.sh $(FRAMEWORKS)
+	UV="$(UV)" PYTHON="$(PY)" bash tests/environment.sh $(FRAMEWORKS) frameworks
 	$(FRAMEWORKS)/bin/python -m pytest -m frameworks tests/frameworks
 
 # TensorBoard, MLflow and W&B read back what was written for them, in an environment of their own.
 test-trackers: $(STAMP)
-	UV="$(UV)" PYTHON="$(PY)" bash tests/trackers/make.sh $(TRACKERS)
+	UV="$(UV)" PYTHON="$(PY)" bash tests/environment.sh $(TRACKERS) trackers
 	$(TRACKERS)/bin/python -m pytest -n 2 -m trackers tests/trackers
 
 # A million inputs for each reader of other people's files, in an hour of one core; FUZZ=selector for one of them.

@@ -8,6 +8,7 @@ import os
 import pickle
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -221,3 +222,21 @@ class Elsewhere(Executor):
         for words in zip(*groups, strict=True):
             there, given = pickle.loads(pickle.dumps((function, words)))
             yield pickle.loads(pickle.dumps(there(*given)))
+
+
+def module_at(path: Path) -> Any:
+    """A module of a file that no package holds."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens at."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port

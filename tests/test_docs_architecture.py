@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import module_at
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("docs/architecture.md", "docs/glossary.md", "CONTRIBUTING.md")
@@ -19,13 +19,7 @@ _PATH = re.compile(
 
 
 def drawing() -> Any:
-    """``docs/make_architecture.py``, which no package holds."""
-    spec = importlib.util.spec_from_file_location("make_architecture", ROOT / "docs" / "make_architecture.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(ROOT / "docs" / "make_architecture.py")
 
 
 def names_defined_in(path: Path) -> set[str]:

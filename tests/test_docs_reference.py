@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Place
+from conftest import Place, module_at
 from recorded import record
 
 import voirkit
@@ -30,13 +29,7 @@ def blocks(name: str, language: str = "python") -> list[str]:
 
 
 def generating() -> Any:
-    """``docs/generate.py``, which no package holds."""
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(ROOT / "docs" / "generate.py")
 
 
 def test_every_python_block_of_the_reference_is_run_by_a_test_below() -> None:

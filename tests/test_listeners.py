@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import CLEAN, Place
+from conftest import CLEAN, Place, free_port
 
 from voirkit.probes.exchange import is_of_this_user
 from voirkit_instruments.monitor import address
@@ -52,13 +52,6 @@ EVERYTHING = (
     "*",
     "--html",
 )
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 def listening(place: Place, *options: str) -> list[list[object]]:

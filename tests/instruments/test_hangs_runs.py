@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CLEAN, Place
+from conftest import CLEAN, Place, free_port
 
 from voirkit_instruments.hangs import FOLDER
 
@@ -101,9 +100,7 @@ class Launched:
 
     def __init__(self, folder: Path, case: str, size: int, limit_s: str) -> None:
         self.run, self.size = folder / "run", size
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         words = [sys.executable, "-m", "voirkit", "--run-dir", str(self.run), "--hang", limit_s, "main.py", case]
         self.outputs = [folder / f"err{rank}" for rank in range(size)]
         self.ranks = []
@@ -287,9 +284,7 @@ if __name__ == "__main__":
 
 def test_a_rank_that_its_parent_saw_killed_is_named_with_the_signal(place: Place) -> None:
     place.write(main=SPAWNS)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     words = [sys.executable, "-m", "voirkit", "--run-dir", "run", "main.py", str(port)]
     with started_in(place.folder, words) as started:
         until = time.monotonic() + _MOST_S

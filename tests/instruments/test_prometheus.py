@@ -12,7 +12,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from conftest import CLEAN, Place
+from conftest import CLEAN, Place, free_port
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from live_training import TRAINING
@@ -23,13 +23,6 @@ pytest.importorskip("prometheus_client")
 from prometheus_client.parser import text_string_to_metric_families
 
 SCRIPT = TRAINING + "Training(length=40).epoch()\nprint('trained', flush=True)\ninput()\n"
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 def test_a_run_is_served_while_it_goes_on_and_no_longer(place: Place) -> None:

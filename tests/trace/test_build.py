@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import module_at
 
 from voirkit.trace import layout
 
@@ -62,11 +63,7 @@ class Build:
         for name in ("hatchling", "hatchling.builders", "hatchling.builders.hooks", "hatchling.builders.hooks.plugin"):
             monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
         monkeypatch.setitem(sys.modules, interface.__name__, interface)
-        spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        module = module_at(ROOT / "hatch_build.py")
         for source in SOURCES:
             (root / source.relative_to(ROOT).parent).mkdir(parents=True, exist_ok=True)
             for file in (source, *source.parent.glob("*.h")):

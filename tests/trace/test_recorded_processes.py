@@ -182,9 +182,8 @@ def test_a_child_that_is_started_anew_adopts_the_recording(traced: Traced, metho
 
 
 def test_exec_keeps_what_was_recorded_before_it(traced: Traced) -> None:
-    traced.env["VOIRKIT_RUN_DIR"] = str(traced.folder / "run")
     traced.run("""
-        recorder.begin_from_environment(rank=1)
+        recorder.begin(FOLDER, rank=1)
         again = "again" in sys.argv
         for i in range(10): span(name("a", "after" if again else "before"), i, i)
         if not again:
@@ -206,13 +205,6 @@ def test_os_exit_loses_nothing(traced: Traced) -> None:
         code=3,
     )
     assert traced.counts() == {"b": 5000}
-
-
-def test_without_the_variable_nothing_begins_by_itself(traced: Traced) -> None:
-    traced.run("""
-        recorder.begin_from_environment()
-        assert not recorder.is_recording()
-    """)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from voirkit.trace.plain import Span, changed, span
 
 __all__ = [
-    "Span", "Totals", "adopt", "arguments", "arguments_as_json", "begin", "begin_from_environment", "changed", "counter", "end",
+    "Span", "Totals", "adopt", "arguments", "arguments_as_json", "begin", "changed", "counter", "end",
     "has_recorded", "inherited", "is_recording", "join_group", "key_of", "mark", "name", "now", "span", "timed",
 ]  # fmt: skip
 
@@ -147,13 +147,6 @@ def end() -> Totals:
     recording, _recording = _recording, None
     engine.switch(0)
     return recording.finish() if recording is not None else Totals(0, {}, {}, None)
-
-
-def begin_from_environment(rank: int = 0) -> None:
-    """Record into ``$VOIRKIT_RUN_DIR``, if it is set and nothing is recorded yet."""
-    folder = os.environ.get("VOIRKIT_RUN_DIR")
-    if folder and _recording is None:
-        begin(folder, rank)
 
 
 def inherited() -> Any:

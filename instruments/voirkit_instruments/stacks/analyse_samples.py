@@ -153,10 +153,10 @@ class PerfReader:
         return Batch(*np.array(rows, dtype=np.int64).T)
 
 
-def perf_script(data: str, perf: str = "perf") -> Iterator[str]:
+def perf_script(data: str) -> Iterator[str]:
     """The lines that perf prints of what it has recorded: the perf of this machine, whatever a run says of it. Raises OSError: it cannot be
     run, or cannot read the file; the text is what it printed."""
-    command = [perf, "script", "--force", "--show-lost-events", "--ns", "--no-inline", "--input", data, "--fields", _FIELDS]
+    command = ["perf", "script", "--force", "--show-lost-events", "--ns", "--no-inline", "--input", data, "--fields", _FIELDS]
     # Neither the user's settings nor a server of symbols: what a file does not say stays unknown.
     environment = {**os.environ, "LC_ALL": "C.UTF-8", "PERF_CONFIG": os.devnull, "PAGER": "cat"}
     environment.pop("DEBUGINFOD_URLS", None)
