@@ -36,7 +36,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 class RunReader:
-    """Starts such a process.
+    """Starts another process, which reads the run directory while the run goes on.
 
     Args:
         module: Has ``main(words) -> exit code``. It reads lines of JSON from standard input, to its end, and may
