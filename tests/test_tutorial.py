@@ -88,6 +88,13 @@ def test_what_is_printed_has_the_rows_that_the_page_shows(page: Page, line: str)
     assert [row for row in rows if row not in command.printed] == []
 
 
+def test_the_page_shows_the_line_about_workers_to_its_end(page: Page) -> None:
+    line = re.compile(r"^items/s that workers can make, at best  .*·\s+the\s+training\s+takes\s+up\s+to\s+[\d,]+$", re.MULTILINE)
+    command = page.command("voirkit --run-dir cause")
+    assert line.search(command.printed) is not None
+    assert line.search(command.shown) is not None
+
+
 def test_the_report_is_one_html_file(page: Page) -> None:
     assert (page.folder / "cause" / "report.html").read_text().startswith("<!doctype html>")
 
