@@ -135,14 +135,14 @@ def run(
 
 def launch(
     words: Sequence[str], *, check: bool = False, capture_output: bool = False, timeout: float | None = None,
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | None = None, is_quiet: bool = False,
 ) -> FinishedRun:  # fmt: skip
-    """Run the command ``voirkit`` with these words; the arguments and what is raised are as for ``run``."""
+    """Run the command ``voirkit`` with these words: see ``run``. If it is quiet, the caller shows the report."""
     parser = ExtendedArgumentParser()
     parser.add_argument("--run-dir")
     chosen = parser.early_values(words, "--run-dir")
     path = os.path.abspath(chosen[-1]) if chosen else directory.make(None, _script(words), force=False)
-    command = [*words] if chosen else ["--run-dir", path, *words]
+    command = [*(["--quiet"] if is_quiet else []), *([] if chosen else ["--run-dir", path]), *words]
     environment = {key: value for key, value in os.environ.items() if key not in ("VOIRKIT_RUN_DIR", "DATA_FD")}
     ended = _run([sys.executable, "-m", "voirkit", *command], {**environment, **(env or {})}, capture_output, timeout)
     shown = shlex.join(["voirkit", *words])

@@ -145,7 +145,8 @@ def voirkit_magic(line: str, cell: str | None = None) -> None:
     shell = get_ipython()
     assert shell is not None
     try:
-        run = launch(shlex.split(line)) if cell is None else run_cell(shell, shlex.split(line), cell)
+        words = shlex.split(line)
+        run = launch(words, is_quiet=True) if cell is None else run_cell(shell, words, cell)  # the report is shown below, once
     except VoirkitError as exc:
         raise UsageError(str(exc)) from None
     if run is not None:

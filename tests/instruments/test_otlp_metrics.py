@@ -146,8 +146,9 @@ def test_a_collector_that_does_not_answer_costs_the_program_nothing(place: Place
 
 def test_an_address_is_one_of_http() -> None:
     assert endpoint("http://127.0.0.1:4318") == endpoint("http://127.0.0.1:4318/v1/metrics") == "http://127.0.0.1:4318/v1/metrics"
-    with pytest.raises(ValueError, match="no address"):
-        endpoint("127.0.0.1:4317")
+    for wrong in ("127.0.0.1:4317", "grpc://127.0.0.1:4317", "http://", "http://127.0.0.1:99999", "http://127.0.0.1:port"):
+        with pytest.raises(ValueError, match="no address"):
+            endpoint(wrong)
 
 
 def test_of_several_ranks_each_has_values_of_its_own() -> None:

@@ -619,7 +619,8 @@ def test_a_second_stage_with_an_optimizer_of_its_own(says: Says, loop: Loop) -> 
     assert says(script).ms == [BY_HAND - OTHER, BY_HAND, BY_HAND, BY_HAND] * 2
 
 
-def test_steps_by_closures(says: Says, loop: Loop) -> None:
+@pytest.mark.parametrize("predicts", [False, True])
+def test_steps_by_closures(predicts: bool, says: Says, loop: Loop) -> None:
     optimizer = torch.optim.LBFGS(loop.model.parameters(), max_iter=1)
 
     def closure() -> Any:
@@ -631,6 +632,9 @@ def test_steps_by_closures(says: Says, loop: Loop) -> None:
     def script() -> None:
         for _ in range(3):
             optimizer.step(closure)
+            if predicts:  # evaluation: the closure sets gradients to zero, and its step begins before that
+                with torch.no_grad():
+                    loop.model(torch.ones(4, 4))
 
     found = says(script)
     assert (found.n, found.phases["forward"], found.phases["backward"]) == (3, 9, 15)

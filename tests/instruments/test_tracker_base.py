@@ -16,6 +16,7 @@ from voirkit.errors import CommandLineError
 from voirkit.live import Number, Picture
 from voirkit_instruments.mlflow_writer.write import ActiveRun
 from voirkit_instruments.steps.record import LossesOfRun
+from voirkit_instruments.tensorboard_writer import folder
 from voirkit_instruments.trackers import check_installed, figures_of, texts_of
 from voirkit_instruments.wandb_writer.write import ScriptsRun
 
@@ -54,6 +55,20 @@ def test_a_library_is_looked_for_without_being_imported(tmp_path: Path, monkeypa
         check_installed("library.other", "--library")
     with pytest.raises(CommandLineError, match="folder_of_runs, which is not installed"):
         check_installed("folder_of_runs", "--runs")
+
+
+def test_a_folder_for_tensorboard_is_refused_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nowhere")
+    writable = ["", str(tmp_path), str(tmp_path / "new" / "below")]
+    assert [folder(text) for text in writable] == writable
+    for name in ("file", "file/below", "link"):
+        with pytest.raises(ValueError, match="is no folder"):
+            folder(str(tmp_path / name))
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(ValueError, match="you cannot write in"):
+        folder(str(tmp_path / "new"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]  # nothing is made
 
 
 @pytest.mark.parametrize("library", ["mlflow", "wandb"])

@@ -121,6 +121,7 @@ def test_a_script_and_what_is_wrong(tmp_path: Path) -> None:
     assert "['two words']\n" in texts(script)
     assert (tmp_path / "a run" / "summary.json").exists()
     assert "main.py" in shown(script)["text/plain"]
+    assert "wall time" not in texts(script)  # the report is shown once
     assert "unknown option '--no-such-option'" in texts(option)
     assert "never" not in texts(option)
     assert "there is no script 'nothing.py'" in texts(missing)

@@ -163,7 +163,8 @@ def evaluating(work: Work, marks: Marks, turn: Array, turns: Sequence[StepInterv
     ends = np.array([_NEVER if t.end_ns is None else t.end_ns for t in turns] + [_NEVER], dtype=np.int64)[turn[quiet]]
     loops = np.array([*(t.start_ns for t in turns if t.episode in trains), _NEVER], dtype=np.int64)
     loop_ns = loops[np.searchsorted(loops[:-1], work.start_ns[quiet])]
-    zeroed = np.append(marks.zeroed_ns, _NEVER)[np.searchsorted(marks.zeroed_ns, work.start_ns[quiet])]
+    zeroed_ns = _zeroed(work, marks)
+    zeroed = np.append(zeroed_ns, _NEVER)[np.searchsorted(zeroed_ns, work.start_ns[quiet])]
     begins = np.minimum(loop_ns, np.where(work.training[quiet], zeroed, _NEVER))
     between = ~after_call & (next_ns >= np.where(inside, ends, begins))
     between |= ~inside & (next_ns == _NEVER)
@@ -245,11 +246,24 @@ def _trains(work: Work, evaluates: Array) -> Array:
 
 def _in_optimizer(work: Work) -> Array:
     """What is done in a step of an optimizer, by its closure."""
-    steps = work.of(Work.OPTIMIZER)
-    at = np.searchsorted(steps.start_ns, work.start_ns, side="right") - 1
-    ends = np.append(steps.end_ns, 0)  # the last is that of none
-    inside: Array = (at >= 0) & (work.start_ns < ends[at])
+    inside: Array = _step_around(work, work.start_ns)[0]
     return inside
+
+
+def _step_around(work: Work, at_ns: Array) -> tuple[Array, Array, Array]:
+    """Of each time whether it lies in a step of an optimizer, and from when to when that is."""
+    steps = work.of(Work.OPTIMIZER)
+    at = np.searchsorted(steps.start_ns, at_ns, side="right") - 1
+    starts, ends = np.append(steps.start_ns, 0)[at], np.append(steps.end_ns, 0)[at]  # the last are those of none
+    return (at >= 0) & (at_ns < ends), starts, ends
+
+
+def _zeroed(work: Work, marks: Marks) -> Array:
+    """When gradients were set to zero for the work that follows. A closure (LBFGS) does it in the optimizer's step, which begins it."""
+    walks = work.of(Work.BACKWARD).start_ns
+    inside, starts, ends = _step_around(work, marks.zeroed_ns)
+    by_closure = inside & (np.append(walks, _NEVER)[np.searchsorted(walks, marks.zeroed_ns)] < ends)
+    return np.sort(np.where(by_closure, starts, marks.zeroed_ns))
 
 
 def _in_evaluation_mode(work: Work, marks: Marks) -> Array:

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
 def endpoint(text: str) -> str:
     """An address of a collector."""
-    if not text.startswith(("http://", "https://")):
+    from urllib.parse import urlsplit
+
+    try:
+        there = urlsplit(text)
+        is_address = there.scheme in ("http", "https") and bool(there.hostname) and there.port != 0
+    except ValueError:  # its port is none
+        is_address = False
+    if not is_address:
         raise ValueError(f"{text!r} is no address; give http://HOST:4318, where a collector takes OTLP over HTTP (4317 is gRPC).")
     path = "/v1/metrics"
     return text if text.rstrip("/").endswith(path) else text.rstrip("/") + path

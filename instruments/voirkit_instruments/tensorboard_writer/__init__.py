@@ -15,12 +15,24 @@ if TYPE_CHECKING:
     from voirkit.runner.overseer import Overseer
 
 
+def folder(text: str) -> str:
+    """A folder that can be written, or made."""
+    there = os.path.abspath(text)
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    if not os.path.isdir(there):
+        raise ValueError(f"{there} is no folder.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(f"you cannot write in {there}.")
+    return text
+
+
 def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
     """Write to ``DIR/<name of the run directory>``, or to ``tensorboard`` in that directory: a folder is a run in TensorBoard."""
     from voirkit_instruments.trackers import track
 
-    folder = options["tensorboard"]
-    return track(ov, "tensorboard", os.path.abspath(folder) if folder else "")
+    chosen = options["tensorboard"]
+    return track(ov, "tensorboard", os.path.abspath(chosen) if chosen else "")
 
 
 INSTRUMENT = Instrument(
@@ -29,7 +41,7 @@ INSTRUMENT = Instrument(
     options=(
         Option(
             "--tensorboard", "write rates, phases, loss and the verdict for TensorBoard, into a folder of DIR (default: the run directory)",
-            type=str, metavar="DIR", const="",
+            type=folder, metavar="DIR", const="",
         ),
     ),
     record="voirkit_instruments.tensorboard_writer:record",
