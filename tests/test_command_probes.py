@@ -141,7 +141,7 @@ def test_what_has_no_selector_has_a_reason(file: Path) -> None:
             assert bool(offer.selectors) != bool(offer.refused)
 
 
-@pytest.mark.parametrize("file", EXAMPLES, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("file", [path for path in EXAMPLES if path.with_name("voirfile.py").exists()], ids=lambda path: path.parent.name)
 def test_the_selectors_of_the_examples_voirfiles_are_listed(file: Path, place: Place) -> None:
     text = probes(place, str(file)).out
     assert "//main > use_cuda" in text

@@ -71,7 +71,8 @@ def test_ranks_that_the_script_spawns_are_those_of_the_run(place: Place) -> None
 
 @pytest.mark.parametrize("how", ["ranks", "spawn"])
 def test_the_imports_of_processes_that_train_are_beside_those_of_the_script(place: Place, how: str) -> None:
-    timed = "import time as t; begun = t.perf_counter()\nimport slow\nprint('imports', t.perf_counter() - begun, flush=True)\n"
+    said = "print(f'imports {t.perf_counter() - begun}\\n', end='', flush=True)\n"  # one write, which those of others are not amid
+    timed = f"import time as t; begun = t.perf_counter()\nimport slow\n{said}"
     ended = place.write(main=timed + SCRIPT, slow="import time\ntime.sleep(0.5)\n").voirkit("main.py", how)
     own = [float(line.split()[1]) for line in ended.out.splitlines() if line.startswith("imports")]
     assert len(own) == 3  # the script's process and two that it starts, which begin at the same time
