@@ -49,6 +49,14 @@ def test_what_is_no_condition_is_refused_before_the_script_starts(place: Place) 
     assert "Did you mean 'train_rate'" in ended.err
 
 
+def test_a_quiet_run_says_why_its_exit_code_is_3(place: Place) -> None:
+    place.write(main="print('ran')\n")
+    ended = place.voirkit("--quiet", "--require", "duration<0.1ms", "main.py")
+    assert (ended.code, ended.out) == (3, "ran\n")
+    assert ended.err.startswith("voirkit: check failed: duration<0.1ms: it is ")
+    assert ended.err.count("\n") == 1
+
+
 def test_the_script_s_own_failure_wins(place: Place) -> None:
     place.write(main="import sys; sys.exit(4)")
     assert place.voirkit("--require", "train_rate>=1", "main.py").code == 4

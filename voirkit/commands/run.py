@@ -138,8 +138,9 @@ def closing_words(overseer: Overseer) -> None:
         say_as_it_is(overseer.record.table)
     else:
         _say_words(overseer)
-    for reason in overseer.outcome.failures:
-        overseer.say(f"check failed: {reason}")
+    if rank_and_world_size()[0] == 0:  # also with --quiet: it is why the exit code is 3
+        for reason in overseer.outcome.failures:
+            tell(f"check failed: {reason}")
     for hint in _behind_script(overseer):
         overseer.say(hint)
     if not overseer.record.table and os.path.isdir(overseer.run_dir):
