@@ -40,6 +40,8 @@ class Writer(Tracker):
         self._client.log_batch(run_id, metrics=metrics, tags=tags)
 
     def _run(self) -> str:
+        # MLflow asks a server that does not answer seven times, for minutes; the end of the run waits for this process.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
         from mlflow import MlflowClient
 
         theirs = self.program.get("run")
