@@ -115,7 +115,17 @@ def test_the_metadata_says_version_licence_and_entry_points(wheel: Path) -> None
 
 def test_the_source_distribution_has_what_tests_need_and_nothing_that_was_made() -> None:
     folders = ("voirkit", "instruments", "share", "examples", "tests", "docs", "benchmarks")
-    alone = {"Makefile", "README.md", "CONTRIBUTING.md", "LICENSE", "hatch_build.py", "pyproject.toml", "PKG-INFO", ".gitignore"}
+    alone = {
+        "Makefile",
+        "README.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "LICENSE",
+        "hatch_build.py",
+        "pyproject.toml",
+        "PKG-INFO",
+        ".gitignore",
+    }
     with tarfile.open(only("*.tar.gz")) as archive:
         found = {name.partition("/")[2] for name in archive.getnames()}
     needed = {path for path in set().union(*map(files_below, folders)) if not path.startswith("docs/news/")}

@@ -92,8 +92,8 @@ def py_spy(peer: Peer) -> Callable[[Path, str], Reported]:
             frames = stack.split(";")
             if "train (planted.py" not in stack:  # the training loop alone, as a reader of the flame graph would look at it
                 continue
-            names = {f.split(" (")[0].split(".")[0] for f in frames if "planted.py" in f}
-            functions.update(dict.fromkeys(names - {"<module>", "main", "train", "Samples", "busy"}, int(count)))
+            names = {f.split(" (")[0].split(".")[0] for f in frames if " (planted.py" in f}
+            functions.update(dict.fromkeys(names - {"<module>", "main", "train", "Samples"}, int(count)))
             if "_worker_loop" in stack:
                 continue
             marks = {"wait": "dataloader.py", "forward": "_call_impl", "backward": "Tensor.backward", "optimizer": "optimizer.py"}

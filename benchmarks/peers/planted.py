@@ -25,19 +25,14 @@ else:
     trace_step = contextlib.nullcontext
 
 
-def busy(seconds):
-    """Work that holds a processor."""
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        pass
-
-
 class SlowCrop:
     """The planted transform."""
 
     def __call__(self, sample):
         if CASE in ("transform", "workers"):
-            busy(0.0012)
+            end = time.perf_counter() + 0.0012  # which holds a processor
+            while time.perf_counter() < end:
+                pass
         return sample
 
 
@@ -57,7 +52,9 @@ class SlowBlock(nn.Module):
 
     def forward(self, x):
         if CASE == "forward":
-            busy(0.015)
+            end = time.perf_counter() + 0.015
+            while time.perf_counter() < end:
+                pass
         return x
 
 
