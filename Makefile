@@ -52,7 +52,7 @@ test-frameworks: $(STAMP)
 # TensorBoard, MLflow and W&B read back what was written for them, in an environment of their own.
 test-trackers: $(STAMP)
 	UV="$(UV)" PYTHON="$(PY)" bash tests/environment.sh $(TRACKERS) trackers
-	$(TRACKERS)/bin/python -m pytest -n 2 -m trackers tests/trackers
+	$(TRACKERS)/bin/python -m pytest -n 2 -m "trackers and not torch" tests/trackers
 
 # A million inputs for each reader of other people's files, in an hour of one core; FUZZ=selector for one of them.
 FUZZ ?= segment strace selector configuration summary report
