@@ -45,7 +45,7 @@ def files_below(folder: str) -> set[str]:
     """What a checkout has there, but for what is made in it."""
     found = (path.relative_to(ROOT) for path in (ROOT / folder).rglob("*") if path.is_file())
     kept = (path for path in found if not MADE.intersection(path.parts) and path.suffix not in (".so", ".pyc", ".new"))
-    return {str(path) for path in kept if not path.match("examples/*/images/*")}
+    return {str(path) for path in kept if not path.match("examples/*/images/**/*") and not path.match("examples/*/images/*/*")}
 
 
 def names(wheel: Path) -> set[str]:

@@ -98,13 +98,6 @@ def test_what_is_printed_has_the_rows_that_the_page_shows(page: Followed, line: 
     assert [row for row in rows if row not in printed] == []
 
 
-def test_the_page_shows_the_line_about_workers_to_its_end(page: Followed) -> None:
-    line = re.compile(r"^items/s that workers can make, at best  .*·\s+the\s+training\s+takes\s+up\s+to\s+[\d,]+$", re.MULTILINE)
-    block, printed = page.block("voirkit --run-dir cause")
-    assert line.search(printed) is not None
-    assert line.search(block.text) is not None
-
-
 def test_the_report_is_one_html_file(page: Followed) -> None:
     assert (page.folder / "cause" / "report.html").read_text().startswith("<!doctype html>")
 

@@ -73,7 +73,7 @@ def _make_new(folder: str, mode: int) -> str:
             return path
         except FileExistsError:
             _unfinished.discard(path)  # another's
-        except BaseException:
+        except OSError:  # and no other: where a signal comes now, the file may be there
             _unfinished.discard(path)
             raise
 
