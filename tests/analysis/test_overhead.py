@@ -110,13 +110,15 @@ def test_what_cannot_be_measured_is_said() -> None:
     assert result["parts"]["sampling"]["estimated"]
 
 
-def test_a_record_around_the_programs_work_costs_more_than_one_right_after_another(place: Place) -> None:
+@pytest.mark.parametrize(("category", "cold"), [("compute", range(1990, 2001)), ("device", range(1))], ids=["others", "copies"])
+def test_a_record_around_the_programs_work_costs_more_than_one_right_after_another(place: Place, category: str, cold: range) -> None:
+    """But for copies of tensors, which measure nearly all that they cost themselves."""
     place.write(
-        main="""
+        main=f"""
         import os
         from voirkit import ai
         from voirkit.trace import recorder
-        name, now = recorder.name("device", "transfer", kind="phase"), recorder.now()
+        name, now = recorder.name("{category}", "of it", kind="phase"), recorder.now()
         for i in range(1000):
             at = now + i * 1_000_000
             recorder.span(name, at, at + 100_000, 0, 0)  # long after all others, and work in it
@@ -128,7 +130,7 @@ def test_a_record_around_the_programs_work_costs_more_than_one_right_after_anoth
     with open_run(str(place.folder / "run")) as run:
         ((*_, kind, tally),) = run.tallies()
     assert (kind, tally.n) == ("phase", 2000)
-    assert 1990 <= tally.cold <= 2000  # the first records of the run follow one another
+    assert tally.cold in cold  # the first records of the run follow one another
 
 
 def test_an_edge_beside_the_programs_work_costs_besides() -> None:

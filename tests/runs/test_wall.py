@@ -138,6 +138,20 @@ def test_this_process_began_in_the_past_and_has_not_used_more_than_its_age(monke
     assert process_begun_ns() == pytest.approx(before - used, abs=S)
 
 
+def test_a_process_is_never_taken_to_be_older_than_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel says 1.23 s after boot for a process that began at 1.2399 s; 34 ms later it is no 44 ms old."""
+    import io
+    import os
+
+    monkeypatch.setattr("builtins.open", lambda *_, **__: io.StringIO(f"1 (a) S {'0 ' * 18}123 0"))
+    monkeypatch.setattr(os, "sysconf", lambda _: 100)
+    monkeypatch.setattr("time.CLOCK_BOOTTIME", 7, raising=False)
+    monkeypatch.setattr("time.clock_gettime", lambda _: 1.2399 + 0.034)
+    monkeypatch.setattr("time.process_time_ns", lambda: 30 * MS)
+    monkeypatch.setattr("time.perf_counter_ns", lambda: 500 * MS)
+    assert 30 * MS <= 500 * MS - process_begun_ns() <= 34 * MS
+
+
 # a job that was restarted
 
 

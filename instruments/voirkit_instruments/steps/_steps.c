@@ -42,7 +42,8 @@ typedef struct {
 /* One recording at a time: a thread that meets another one begins anew. */
 static _Thread_local struct { int64_t serial; int inside; } here;
 static int64_t last_serial;
-static PyObject *word_training, *word_shape, *word_begin, *word_end, *word_drop, *word_generation, *word_initialized, *word_collected, *zero;
+static PyObject *word_training, *word_shape, *word_begin, *word_end, *word_drop, *word_generation, *word_initialized, *word_collected, *word_device, *word_data_ptr, *word_nbytes,
+    *zero;
 
 static inline int is_inside(HotPath *hot) {
     return here.serial == hot->serial ? here.inside : hot->at_first;
@@ -520,7 +521,7 @@ static PyMethodDef hot_methods[] = {
     {"leave_step", (PyCFunction)hot_leave_step, METH_VARARGS, "leave_step(describe, look, cuda)"},
     {"leave_fetch", (PyCFunction)hot_leave_fetch, METH_VARARGS, "leave_fetch(describe, other, tensor, modes)"},
     {"collection", (PyCFunction)hot_collection, METH_VARARGS, "collection(name, describe, least_ns)"},
-    {"watched", (PyCFunction)hot_watched, METH_VARARGS, "watched(method, leave)"},
+    {"watch_copies", (PyCFunction)hot_watched, METH_VARARGS, "watch_copies(method, leave, name, way, tensor, modes)"},
     {"everywhere", (PyCFunction)hot_everywhere, METH_O, "everywhere(inside): this thread is there, and those that come"},
     {"forget", (PyCFunction)hot_forget, METH_NOARGS, "forget(): describe all things again"},
     {"__deepcopy__", hot_deepcopy, METH_O, NULL},
@@ -571,10 +572,13 @@ static int execute(PyObject *module) {
     word_initialized = PyUnicode_InternFromString("_initialized");
     word_generation = PyUnicode_InternFromString("generation");
     word_collected = PyUnicode_InternFromString("collected");
+    word_device = PyUnicode_InternFromString("device");
+    word_data_ptr = PyUnicode_InternFromString("data_ptr");
+    word_nbytes = PyUnicode_InternFromString("nbytes");
     zero = PyLong_FromLong(0);
     if (hot_type == NULL || part_type == NULL || watched_type == NULL || bound_type == NULL || word_training == NULL || word_shape == NULL
         || word_begin == NULL || word_end == NULL || word_drop == NULL || word_generation == NULL || word_initialized == NULL || word_collected == NULL
-        || zero == NULL)
+        || word_device == NULL || word_data_ptr == NULL || word_nbytes == NULL || zero == NULL)
         return -1;
     ready = 1;
     return PyModule_AddObject(module, "HotPath", hot_type);

@@ -1,7 +1,7 @@
 /* Part of _steps.c: a method written in C that is watched without a frame of Python, so that a warning that it gives names the program's line,
  * a traceback has no line of voirkit, and torch.compile has nothing more to look at.
  *
- *     hot.watched(method, leave)
+ *     hot.watch_copies(method, leave, name, way, tensor, modes)
  *
  * stands in a class in place of the method. From the class it is the method itself; from an object it is called as
  *
@@ -9,12 +9,15 @@
  *     if result is not object: leave(began, object, result, device)
  *
  * where the thread is inside of nothing that is deaf to it; device is None, or has had begin() called and gets drop() where leave is not called.
+ * The usual copy within the memory of the host, between tensors of torch's own type (tensor) that no mode of the program looks at (modes()),
+ * is not told but recorded here, as leave would: name, way(device, device), bytes. Thousands of small copies in a row are common.
  */
 
 typedef struct {
     PyObject_HEAD
     HotPath *hot;
-    PyObject *method, *leave;
+    PyObject *method, *leave, *name, *way, *tensor, *modes;
+    PyObject *home, *said; /* what way says of copies on this device */
 } Watched;
 
 typedef struct {
@@ -49,13 +52,56 @@ static PyObject *call_method(Bound *bound, PyObject *const *args, size_t nargsf,
     return result;
 }
 
+/* Whether two tensors lie in the same memory, or in none; an exception is the caller's to clear. */
+static int share(PyObject *one, PyObject *other)
+{
+    PyObject *first = PyObject_CallMethodNoArgs(one, word_data_ptr);
+    PyObject *second = first == NULL ? NULL : PyObject_CallMethodNoArgs(other, word_data_ptr);
+    int same = second == NULL ? 1 : PyObject_RichCompareBool(first, second, Py_EQ);
+    Py_XDECREF(first);
+    Py_XDECREF(second);
+    return same != 0;
+}
+
+/* Record a usual copy. 0: it is none, or that failed: leave is to look at it; else all is done. An exception may be set either way. */
+static int record_copy(Watched *watched, int64_t began, PyObject *object, PyObject *result)
+{
+    HotPath *hot = watched->hot;
+    if ((PyObject *)Py_TYPE(object) != watched->tensor || (PyObject *)Py_TYPE(result) != watched->tensor
+        || truth(PyObject_CallNoArgs(watched->modes)) != 0)
+        return 0;
+    PyObject *before = PyObject_GetAttr(object, word_device), *after = before == NULL ? NULL : PyObject_GetAttr(result, word_device);
+    PyObject *start = NULL, *bytes = NULL;
+    int done = after != NULL && PyObject_RichCompareBool(before, after, Py_EQ) == 1;
+    if (!done || is_inside(hot) != IDLE || share(object, result))
+        goto end;
+    if (watched->home == NULL || PyObject_RichCompareBool(watched->home, after, Py_EQ) != 1) {
+        PyObject *said = PyObject_CallFunctionObjArgs(watched->way, before, after, NULL);
+        if (said == NULL) {
+            done = 0;
+            goto end;
+        }
+        Py_XSETREF(watched->home, Py_NewRef(after));
+        Py_XSETREF(watched->said, said);
+    }
+    done = (bytes = PyObject_GetAttr(result, word_nbytes)) != NULL && (start = PyLong_FromLongLong(began)) != NULL
+        && record(hot, watched->name, start, clock_ns(), watched->said, bytes) == 0;
+end:
+    Py_XDECREF(before);
+    Py_XDECREF(after);
+    Py_XDECREF(start);
+    Py_XDECREF(bytes);
+    return done;
+}
+
 /* What the program is to have stays as it is, a result or an exception. */
 static void tell_leave(Watched *watched, int64_t began, PyObject *object, PyObject *result, PyObject *device)
 {
     int64_t end = clock_ns();
     PyObject *type, *value, *trace, *told = NULL;
     PyErr_Fetch(&type, &value, &trace);
-    if (result != NULL && result != object) {
+    if (result != NULL && result != object && (device != Py_None || !record_copy(watched, began, object, result))) {
+        PyErr_Clear();
         PyObject *number = PyLong_FromLongLong(began);
         if (number != NULL)
             told = PyObject_CallFunctionObjArgs(watched->leave, number, object, result, device, NULL);
@@ -187,7 +233,10 @@ static int watched_traverse(PyObject *self, visitproc visit, void *arg)
 {
     Py_VISIT(((Watched *)self)->hot);
     Py_VISIT(((Watched *)self)->method);
-    Py_VISIT(((Watched *)self)->leave);
+    Watched *watched = (Watched *)self;
+    PyObject *held[] = {watched->leave, watched->name, watched->way, watched->tensor, watched->modes, watched->home, watched->said};
+    for (size_t i = 0; i < sizeof held / sizeof *held; i++)
+        Py_VISIT(held[i]);
     Py_VISIT(Py_TYPE(self));
     return 0;
 }
@@ -196,7 +245,10 @@ static int watched_clear(PyObject *self)
 {
     Py_CLEAR(((Watched *)self)->hot);
     Py_CLEAR(((Watched *)self)->method);
-    Py_CLEAR(((Watched *)self)->leave);
+    Watched *watched = (Watched *)self;
+    PyObject **held[] = {&watched->leave, &watched->name, &watched->way, &watched->tensor, &watched->modes, &watched->home, &watched->said};
+    for (size_t i = 0; i < sizeof held / sizeof *held; i++)
+        Py_CLEAR(*held[i]);
     return 0;
 }
 
@@ -218,8 +270,8 @@ static PyType_Spec watched_spec = {"voirkit_instruments.steps._steps.Watched", s
 
 static PyObject *hot_watched(HotPath *self, PyObject *args)
 {
-    PyObject *method, *leave;
-    if (!PyArg_ParseTuple(args, "OO", &method, &leave))
+    PyObject *method, *leave, *name, *way, *tensor, *modes;
+    if (!PyArg_ParseTuple(args, "OOOOOO", &method, &leave, &name, &way, &tensor, &modes))
         return NULL;
     Watched *made = (Watched *)watched_type->tp_alloc(watched_type, 0);
     if (made == NULL)
@@ -227,5 +279,9 @@ static PyObject *hot_watched(HotPath *self, PyObject *args)
     made->hot = (HotPath *)Py_NewRef((PyObject *)self);
     made->method = Py_NewRef(method);
     made->leave = Py_NewRef(leave);
+    made->name = Py_NewRef(name);
+    made->way = Py_NewRef(way);
+    made->tensor = Py_NewRef(tensor);
+    made->modes = Py_NewRef(modes);
     return (PyObject *)made;
 }

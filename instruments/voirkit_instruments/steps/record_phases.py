@@ -217,7 +217,9 @@ class TransferRecording:
 
     def method(self, name: str) -> Any:
         """What is to stand in ``torch.Tensor`` in place of an inherited method written in C."""
-        return self._recording.hot.watched(getattr(self._torch.Tensor, name), self.leave)
+        torch = self._torch
+        modes = getattr(torch._C, "_len_torch_function_stack", lambda: 1)
+        return self._recording.hot.watch_copies(getattr(torch.Tensor, name), self.leave, self._name, self._way, torch.Tensor, modes)
 
     def leave(self, began: int, source: Any, result: Any, device: Any) -> None:
         """After a method that returned another tensor; ``device`` has been told of its beginning, if there is one."""

@@ -209,9 +209,9 @@ class HotPath:
 
         return collection
 
-    def watched(self, method: Any, leave: Callable[..., None]) -> Watched:
+    def watch_copies(self, method: Any, leave: Callable[..., None], *_: object) -> Watched:
         """What stands in a class in place of a method written in C. ``leave``: called with begin, object, result and device after it has
-        returned another object."""
+        returned another object. What else is passed is for the usual copies, which C records itself."""
         return Watched(self, method, leave)
 
 
