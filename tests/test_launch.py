@@ -73,6 +73,8 @@ def test_what_voirkit_refuses_leaves_no_run(folder: Path) -> None:
         voirkit.run("main.py", no_such=True, capture_output=True)
     with pytest.raises(CommandLineError, match="one of script and module"):
         voirkit.run()
+    with pytest.raises(CommandLineError, match="'5 s' is no number of seconds"):
+        voirkit.run("main.py", timeout="5 s")
     assert [path.name for path in (folder / "voirkit-runs").iterdir() if path.is_dir() and not path.is_symlink()] == []
 
 

@@ -105,6 +105,12 @@ def test_a_folder_that_the_user_names_is_taken_with_all_below(tmp_path: Path, sc
     assert trust.fault(path, str(script)) == ""
 
 
+def test_a_folder_that_is_none_is_refused(place: Place) -> None:
+    place.write(main="print('ran')\n")
+    assert place.voirkit("--trust", "main.py", "main.py").err == "voirkit: --trust main.py: main.py is a file; give a folder.\n"
+    assert place.voirkit("--trust", "gone", "main.py").err == "voirkit: --trust gone: gone is not there; give a folder.\n"
+
+
 @as_root
 def test_options_of_somebody_else_are_refused_and_an_empty_table_is_not(tmp_path: Path, script: Path) -> None:
     (tmp_path / "below").mkdir()

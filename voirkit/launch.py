@@ -129,6 +129,8 @@ def run(
     """
     if (script is None) == (module is None):
         raise CommandLineError("one of script and module is needed.", where="voirkit.run()", next='voirkit.run("main.py")')
+    if timeout is not None and not isinstance(timeout, (int, float)):
+        raise CommandLineError(f"{timeout!r} is no number of seconds.", where="voirkit.run(timeout=)", next="timeout=60")
     program = [os.fspath(script)] if script is not None else ["-m", str(module)]
     return launch([*_flags(options), *program, *map(str, args)], check=check, capture_output=capture_output, timeout=timeout, env=env)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import shlex
+from itertools import takewhile
 from types import CodeType, TracebackType
 from typing import TYPE_CHECKING
 
@@ -125,19 +126,20 @@ def _show_from(shell: InteractiveShell, exc: BaseException, tb: TracebackType) -
         pass  # it takes none: voirkit's frames are shown too
 
 
-def _show(run: FinishedRun) -> None:
+def _show(run: FinishedRun, is_quiet: bool = False) -> None:
     from IPython.display import display
 
     global last
     last = run
-    display(run)
+    if not is_quiet:
+        display(run)
 
 
 def voirkit_magic(line: str, cell: str | None = None) -> None:
     """Run a cell, or a script, under voirkit, and show the report.
 
-    ``%%voirkit [options]`` runs the cell in the kernel, ``%voirkit [options] SCRIPT [arguments]`` a script in another process. What was
-    recorded is ``voirkit.notebook.last`` afterwards: its ``summary``, ``path`` and ``report()``.
+    ``%%voirkit [options]`` runs the cell in the kernel, ``%voirkit [options] SCRIPT [arguments]`` a script in another process. With
+    ``--quiet`` no report is shown. What was recorded is ``voirkit.notebook.last`` afterwards: its ``summary``, ``path`` and ``report()``.
     """
     from IPython.core.error import UsageError
     from IPython.core.getipython import get_ipython
@@ -149,8 +151,9 @@ def voirkit_magic(line: str, cell: str | None = None) -> None:
         run = launch(words, is_quiet=True) if cell is None else run_cell(shell, words, cell)  # the report is shown below, once
     except VoirkitError as exc:
         raise UsageError(str(exc)) from None
+    options = words if cell is not None else takewhile(lambda word: word.startswith("-"), words)
     if run is not None:
-        _show(run)
+        _show(run, is_quiet="--quiet" in options)
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

@@ -38,6 +38,13 @@ def fault(path: str, script: str, folders: Sequence[str] = ()) -> str:
     return f"belongs to {' and '.join(map(_named, sorted(strangers)))}" if strangers else ""
 
 
+def trusted_folder(text: str) -> str:
+    """A folder, as the flag takes it. Raises ValueError: there is none of that name."""
+    if text != ALL and not os.path.isdir(text):
+        raise ValueError(f"{text} is {'a file' if os.path.exists(text) else 'not there'}; give a folder.")
+    return text
+
+
 def way_out(path: str) -> str:
     """What to do about a file that is not taken."""
     folder = os.path.dirname(os.path.realpath(path))

@@ -63,6 +63,7 @@ def test_a_port_that_is_taken_is_refused_before_the_script_starts(place: Place) 
         ended = place.voirkit("--prometheus", str(one.getsockname()[1]), "main.py")
     assert (ended.code, ended.out) == (2, "")
     assert "nothing can be served there" in ended.err
+    assert not (place.folder / "run").exists()
 
 
 def test_loopback_unless_a_host_is_given() -> None:

@@ -22,7 +22,7 @@ from voirkit.runner.script import Program, current_folder, module, script, short
 from voirkit.runner.voirfiles import as_error, describe_exception, describe_instrument, text_of
 from voirkit.runs import summary
 from voirkit.runs.manifest import rank_and_world_size
-from voirkit.trust import FLAG, VARIABLE
+from voirkit.trust import FLAG, VARIABLE, trusted_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -493,7 +493,7 @@ def _own_options(parser: ExtendedArgumentParser) -> None:
     add("--version", action="version", version=f"voirkit {voirkit.__version__}", help="print voirkit's version and exit")
     add("--config", action="append", default=[], metavar="FILE", help="read options from a TOML, YAML or JSON file (repeatable)")
     trust = f"take voirfiles and configuration files in DIR and below, whoever owns them; also {VARIABLE} (repeatable)"
-    add(FLAG, action="append", default=[], metavar="DIR", help=trust)
+    add(FLAG, action="append", default=[], metavar="DIR", type=trusted_folder, help=trust)
     add("--follow", action="store_true", help="SCRIPT is a shell script: run each python that it starts under voirkit, torchrun's too")
     for title in GROUPS:
         parser.group(title)

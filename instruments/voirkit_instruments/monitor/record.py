@@ -138,19 +138,41 @@ class Sampler(PeriodicThread):
                 self._give(task="main", time=now, **{key: data})
 
 
+def _not_served(host: str, port: int, why: object) -> CommandLineError:
+    return CommandLineError(f"nothing can be served there ({why}).", where=f"--prometheus {host}:{port}", next="Choose another port.")
+
+
+def _refuse_taken(host: str, port: int) -> None:
+    """Refuse what cannot be listened at before the script is loaded, as the server that comes later would.
+
+    Raises:
+        CommandLineError: The port is taken, or the address is none of this machine's.
+    """
+    import socket
+
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        with socket.socket(family, kind, protocol) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(address)
+            trial.listen()
+    except OSError as exc:
+        raise _not_served(host, port, exc.strerror or exc) from None
+
+
 @instrument_definition
 def prometheus(ov: Overseer, host: str, port: int) -> Iterator[Phase]:
     """Serve the run's figures while the script runs."""
     if os.environ.get("RANK", "0") != "0":
         return
     import_extra("prometheus_client", "--prometheus")
+    _refuse_taken(host, port)
     yield ov.phases.load_script
     if ov.run_dir is None:
         return
     server = RunReader("voirkit_instruments.monitor.record", ov.run_dir, host, str(port))
     if server.first_line() != "serving":
-        why = server.failure()
-        raise CommandLineError(f"nothing can be served there ({why}).", where=f"--prometheus {host}:{port}", next="Choose another port.")
+        raise _not_served(host, port, server.failure())
     try:
         yield ov.phases.run_script
     finally:
