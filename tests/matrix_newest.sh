@@ -30,7 +30,7 @@ mount --bind "$PWD" "$root/src" && mount --rbind /dev "$root/dev" && mount -t pr
 # Tests that a bare folder of Debian's has no tools for are skipped, whatever CI expects of itself.
 unset VOIRKIT_EXPECTED_SKIPS
 within() { PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin LC_ALL=C.UTF-8 HOME=/root chroot "$root" bash -c "cd /src && $1"; }
-within "{ [ -x /v/bin/python ] || uv venv --quiet --python python$version /v; } && uv pip install --quiet --python /v/bin/python -e '.[test]'" >"$log" 2>&1 ||
+within "{ [ -x /v/bin/python ] || uv venv --quiet --seed --python python$version /v; } && uv pip install --quiet --python /v/bin/python -e '.[test]'" >"$log" 2>&1 ||
   give_up "$(tail -n 1 "$log")"
 echo "== $(within '/v/bin/python -VV')"
-within '/v/bin/python -m pytest -q -n 2 --dist worksteal -m "not slow and not readers and not frameworks and not torch" -p no:cacheprovider'
+within '/v/bin/python -m pytest -q -n 2 --dist worksteal -m "not slow and not readers and not frameworks and not trackers and not torch" -p no:cacheprovider'

@@ -30,6 +30,7 @@ from voirkit.report.sections import (
     Table,
     Text,
     sections_of,
+    stored_sections,
 )
 from voirkit.runs.summary import PARTS, PHASES, evaluation_name, saving, shown_phases, throughput
 
@@ -373,7 +374,8 @@ LAST: dict[str, Part] = {"ranks": _ranks, "rates": _rates, "facts": _facts, "war
 def instrument_parts(leads: bool) -> dict[str, Part]:
     """What instruments show, of those that lead or of the others, by the part of the summary: ``steps``, say, is a report's own."""
     shown = [one for one in installed_instruments() if one.sections and one.leads is leads]
-    return {next(iter(one.parts), one.name).replace("_", " "): partial(sections_of, one) for one in shown}
+    parts: dict[str, Part] = {next(iter(one.parts), one.name).replace("_", " "): partial(sections_of, one) for one in shown}
+    return parts if leads else {**parts, "voirfile": stored_sections}
 
 
 def parts_of_report() -> dict[str, Part]:

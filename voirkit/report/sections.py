@@ -375,6 +375,30 @@ def sections_of(instrument: Instrument, summary: Mapping[str, Any]) -> Iterator[
         yield from resolve(instrument.sections)(part, summary)
 
 
+_STORED = {
+    one.__name__: one
+    for one in (
+        Text, Figure, Figures, Facts, Finding, Amounts, Column, Cell, Lines, Bar, Table, Bars, Stacked, Series, Timeline, Group, Grid,
+        Details, OnPage, InText,
+    )
+}  # fmt: skip
+
+
+def stored_sections(summary: Mapping[str, Any]) -> Iterator[Section]:
+    """The sections that instruments of voirfiles have put into a summary (``ov.section``)."""
+    for at, one in enumerate(summary.get("sections") or ()):
+        blocks = [Text(block) if isinstance(block, str) else _from_json(block) for block in one["blocks"]]
+        yield Section(f"own-{at}", str(one["title"]), blocks, str(one["note"]))
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        kind = value.get("block")
+        fields = {key: _from_json(one) for key, one in value.items() if key != "block" or not isinstance(kind, str)}
+        return _STORED[kind](**fields) if isinstance(kind, str) else fields
+    return [_from_json(one) for one in value] if isinstance(value, list) else value
+
+
 def begin_ns(run: Run, otherwise: int) -> int:
     """When a run began, on the clock of its spans: zero of an axis of seconds."""
     clocks = run.manifest.get("clocks")

@@ -228,6 +228,21 @@ class Overseer(GivenOverseer):
         """Have the run end with exit code 3, unless the script itself fails."""
         self.outcome.failures.append(reason)
 
+    def section(self, title: str, *blocks: Any, note: str = "") -> None:
+        """Have every report of this run show a section; for voirfiles, whose instruments are not there when a run is read.
+
+        Args:
+            title: Its heading.
+            blocks: From top to bottom: ``Table``, ``Bars``, ``Series``, ``Figures`` and the others of ``voirkit.report.sections``; a
+                string is a line of text. What must be read of the run's records (``OnPage`` with a function) cannot be among them.
+            note: What it shows, and what of it can be trusted.
+
+        Raises:
+            TypeError: Something is no block.
+        """
+        shown = [summary.as_json(block) for block in blocks]
+        self.summary.setdefault("sections", []).append({"title": str(title), "note": str(note), "blocks": shown})
+
     # a run
 
     @property

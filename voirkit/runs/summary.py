@@ -37,6 +37,25 @@ def empty(version: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def as_json(block: Any) -> Any:
+    """A block of a section, or what is in one, as it stands in a summary: ``{"block": "Text", "text": "hello"}``.
+
+    Raises:
+        TypeError: It holds what JSON cannot.
+    """
+    if isinstance(block, tuple) and hasattr(block, "_fields"):
+        return {"block": type(block).__name__, **{key: as_json(getattr(block, key)) for key in block._fields}}
+    if isinstance(block, dict):
+        return {str(key): as_json(value) for key, value in block.items()}
+    if isinstance(block, (list, tuple)):
+        return [as_json(one) for one in block]
+    if block is None or isinstance(block, (str, int, float)):
+        return block
+    if hasattr(block, "item"):  # a number of numpy's or torch's
+        return as_json(block.item())
+    raise TypeError(f"{type(block).__name__} is nothing that a section can show; blocks are in voirkit.report.sections.")
+
+
 def add_trace(summary: dict[str, Any], totals: Any, duration_s: float) -> None:
     """Put into a summary what recording came to. ``totals``: what ``recorder.end()`` returned: ``events``, ``dropped`` by name, ``parts``:
     seconds by what they were spent on; ``duration_s``: of the run."""
