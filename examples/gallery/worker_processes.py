@@ -7,8 +7,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-torch.set_num_threads(1)
-
 
 class FromDisk(Dataset):
     def __len__(self):
@@ -19,10 +17,15 @@ class FromDisk(Dataset):
         return torch.full((64,), index / 3000), index % 4
 
 
-model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-workers = int(sys.argv[2]) if sys.argv[1] == "after" else 0
-for x, y in DataLoader(FromDisk(), batch_size=16, num_workers=workers, persistent_workers=workers > 0):
-    optimizer.zero_grad()
-    nn.functional.cross_entropy(model(x), y).backward()
-    optimizer.step()
+def main(workers):
+    torch.set_num_threads(1)
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x, y in DataLoader(FromDisk(), batch_size=16, num_workers=workers, persistent_workers=workers > 0):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[2]) if sys.argv[1] == "after" else 0)
