@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Runs the tests that need no torch (with $WITH_TORCH all, and torch) on the newest Python that Debian has, where this machine has none: in a folder of Debian's (sid) that
-# debootstrap fills, .cache/newest. That needs root and a network; where it cannot be made this is said, and nothing has failed.
+# Runs the tests that need no torch (all, with torch, if $WITH_TORCH has its version) on the newest Python that Debian has, where this machine
+# has none: in a folder of Debian's (sid) that debootstrap fills, .cache/newest. That needs root and a network; where it cannot be made this
+# is said, and nothing has failed.
 # Mounts are made in a name space of their own, which ends with this: in none of them can `rm -rf .cache` reach what is outside.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 version=3.14
 chosen="not slow and not readers and not frameworks and not trackers and not torch" extra=test
-[ -z "${WITH_TORCH:-}" ] || { chosen=${chosen% and not torch} extra=dev; }
+[[ " ${WITH_TORCH:-} " != *" $version "* ]] || { chosen=${chosen% and not torch} extra=dev; }
 root=$PWD/.cache/newest log=$PWD/.cache/newest.log
 if "python$version" -c '' 2>/dev/null; then echo "== python $version is on the PATH: make matrix runs its tests"; exit; fi
 give_up() { echo "== python $version: its tests are not run: $1"; exit; }
@@ -32,7 +33,7 @@ mount --bind "$PWD" "$root/src" && mount --rbind /dev "$root/dev" && mount -t pr
 # Tests that a bare folder of Debian's has no tools for are skipped, whatever CI expects of itself.
 unset VOIRKIT_EXPECTED_SKIPS
 within() { PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin LC_ALL=C.UTF-8 HOME=/root chroot "$root" bash -c "cd /src && $1"; }
-within "{ [ -x /v/bin/python ] || uv venv --quiet --seed --python python$version /v; } && uv pip install --quiet --python /v/bin/python -e '.[$extra]'" >"$log" 2>&1 ||
-  give_up "$(tail -n 1 "$log")"
+within "[ -x /v/bin/python ] || uv venv --quiet --seed --python python$version /v" >"$log" 2>&1 || give_up "$(tail -n 1 "$log")"
+within "uv pip install --quiet --python /v/bin/python -e '.[$extra]'" || exit 1
 echo "== $(within '/v/bin/python -VV')"
 within "/v/bin/python -m pytest -q -n 2 --dist worksteal -m '$chosen' -p no:cacheprovider"

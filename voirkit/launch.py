@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from numbers import Real
 from threading import Thread
 from typing import Any
 
@@ -129,7 +130,7 @@ def run(
     """
     if (script is None) == (module is None):
         raise CommandLineError("one of script and module is needed.", where="voirkit.run()", next='voirkit.run("main.py")')
-    if timeout is not None and not isinstance(timeout, (int, float)):
+    if timeout is not None and not isinstance(timeout, Real):
         raise CommandLineError(f"{timeout!r} is no number of seconds.", where="voirkit.run(timeout=)", next="timeout=60")
     program = [os.fspath(script)] if script is not None else ["-m", str(module)]
     return launch([*_flags(options), *program, *map(str, args)], check=check, capture_output=capture_output, timeout=timeout, env=env)
@@ -143,7 +144,7 @@ def launch(
     parser = ExtendedArgumentParser()
     parser.add_argument("--run-dir")
     chosen = parser.early_values(words, "--run-dir")
-    path = os.path.abspath(chosen[-1]) if chosen else directory.make(None, _script(words), force=False)
+    path = os.path.abspath(chosen[-1]) if chosen else directory.make(None, script_in(words), force=False)
     command = [*(["--quiet"] if is_quiet else []), *([] if chosen else ["--run-dir", path]), *words]
     environment = {key: value for key, value in os.environ.items() if key not in ("VOIRKIT_RUN_DIR", "DATA_FD")}
     ended = _run([sys.executable, "-m", "voirkit", *command], {**environment, **(env or {})}, capture_output, timeout)
@@ -192,7 +193,7 @@ def _run(
     return subprocess.CompletedProcess(command, process.returncode)
 
 
-def _script(words: Sequence[str]) -> str:
+def script_in(words: Sequence[str]) -> str:
     """What is run, for the name of the run directory."""
     words = [word for word in words if not word.startswith("-")]
     return next((word for word in words if word.endswith(".py")), words[0] if words else "run")

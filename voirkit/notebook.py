@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import ast
 import shlex
-from itertools import takewhile
 from types import CodeType, TracebackType
 from typing import TYPE_CHECKING
 
 from voirkit.errors import CommandLineError, VoirkitError, tell
-from voirkit.launch import FinishedRun, launch
+from voirkit.launch import FinishedRun, launch, script_in
 from voirkit.options import BUILT_IN, PLUGIN
 from voirkit.runner import completion, recording, voirfiles
 from voirkit.runner.overseer import Overseer
@@ -94,7 +93,7 @@ def run_cell(shell: InteractiveShell, words: list[str], text: str) -> FinishedRu
         if own is not None:
             _show_from(shell, exc, own)
         if own is not None and overseer.run_dir is not None:
-            _show(_finished(overseer, overseer.run_dir))
+            _show(_finished(overseer, overseer.run_dir), is_quiet="--quiet" in words)
         elif isinstance(exc, SystemExit):
             return None
         raise
@@ -151,9 +150,8 @@ def voirkit_magic(line: str, cell: str | None = None) -> None:
         run = launch(words, is_quiet=True) if cell is None else run_cell(shell, words, cell)  # the report is shown below, once
     except VoirkitError as exc:
         raise UsageError(str(exc)) from None
-    options = words if cell is not None else takewhile(lambda word: word.startswith("-"), words)
     if run is not None:
-        _show(run, is_quiet="--quiet" in options)
+        _show(run, is_quiet="--quiet" in (words if cell is not None else words[: words.index(script_in(words))]))
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import Place
 from phases import Kept, net
 from torch import nn
 
@@ -79,3 +81,36 @@ def test_buffers_that_ddp_takes_from_the_first_rank_are_communication(kept: Kept
         dist.destroy_process_group()
     assert kept.seen("comm.broadcast_buffers") == [{"bytes": 40}]  # mean, variance, number of batches
     assert kept.kinds()[-2:] == ["comm.broadcast_buffers", "compute.forward"]
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs signals")
+@pytest.mark.parametrize("tensor", ["torch.randn(1500, 1500)", "torch.nn.Parameter(torch.randn(1500, 1500))"], ids=["tensor", "parameter"])
+def test_what_a_signal_handler_raises_while_a_copy_is_made_reaches_the_program(place: Place, tensor: str) -> None:
+    place.write(
+        main=f"""
+        import signal, threading, torch
+        torch.set_num_threads(1)
+        x = {tensor}
+        fired = reached = 0
+
+        def handler(*_):
+            global fired
+            fired += 1
+            raise KeyboardInterrupt
+
+        signal.signal(signal.SIGALRM, handler)
+        with torch.no_grad():
+            for _ in range(20):
+                before = fired
+                signal.setitimer(signal.ITIMER_REAL, 0.001)
+                try:
+                    x.to(torch.float64)
+                    while fired == before:
+                        pass
+                except KeyboardInterrupt:
+                    reached += 1
+        print(fired, reached)
+        """
+    )
+    ended = place.voirkit("--quiet", "main.py")
+    assert (ended.out, ended.err) == ("20 20\n", "")

@@ -90,7 +90,7 @@ def process_begun_ns() -> int:
         age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - (ticks + 1) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError, AttributeError):
         return now - used_ns
-    return now - (max(int(age_s * 1e9), used_ns) if used_ns * 1e-9 <= age_s + 0.02 and age_s < _LONGEST_S else used_ns)
+    return now - (max(int(age_s * 1e9), used_ns) if age_s < _LONGEST_S else used_ns)
 
 
 def _collect(overseer: Overseer, argv: Sequence[str]) -> None:

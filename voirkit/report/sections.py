@@ -385,18 +385,34 @@ _STORED = {
 
 
 def stored_sections(summary: Mapping[str, Any]) -> Iterator[Section]:
-    """The sections that instruments of voirfiles have put into a summary (``ov.section``)."""
-    for at, one in enumerate(summary.get("sections") or ()):
-        blocks = [Text(block) if isinstance(block, str) else _from_json(block) for block in one["blocks"]]
-        yield Section(f"own-{at}", str(one["title"]), blocks, str(one["note"]))
+    """The sections that instruments of voirfiles have put into a summary (``ov.section``); one that is damaged says so."""
+    seen: dict[str, int] = {}
+    for one in summary.get("sections") or ():
+        title = str(one["title"])
+        seen[title] = seen.get(title, 0) + 1
+        try:
+            blocks = [Text(block) if isinstance(block, str) else _from_json(block) for block in one["blocks"]]
+        except (KeyError, TypeError, ValueError) as exc:
+            blocks = [Text(f"it cannot be shown ({type(exc).__name__}: {exc}).", mood="warning")]
+        # Two runs are compared by keys.
+        yield Section(f"own-{re.sub('[^A-Za-z0-9]+', '-', title)}-{seen[title]}", title, blocks, str(one["note"]))
 
 
 def _from_json(value: Any) -> Any:
-    if isinstance(value, dict):
-        kind = value.get("block")
-        fields = {key: _from_json(one) for key, one in value.items() if key != "block" or not isinstance(kind, str)}
-        return _STORED[kind](**fields) if isinstance(kind, str) else fields
-    return [_from_json(one) for one in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_from_json(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if "block" not in value:
+        return {key: _from_json(one) for key, one in value.items()}
+    if value["block"] == "dict":
+        return {str(key): _from_json(one) for key, one in value["items"]}
+    fields = {key: _from_json(one) for key, one in value.items() if key != "block"}
+    if "indent" in fields:
+        fields["indent"] = min(max(int(fields["indent"]), 0), 20)
+    if value["block"] == "Figure":
+        fields["value"] = math.nan if fields["value"] is None else float(fields["value"])
+    return _STORED[value["block"]](**fields)
 
 
 def begin_ns(run: Run, otherwise: int) -> int:
@@ -443,7 +459,9 @@ def cell_text(cell: AnyCell) -> str:
         return cell
     if isinstance(cell, Lines):
         return ", ".join(cell.lines)
-    return cell.text if isinstance(cell, Cell) else ""
+    if isinstance(cell, Bar) or cell is None:
+        return ""
+    return str(cell.text if isinstance(cell, Cell) else cell)
 
 
 def fact_text(name: str, value: str) -> str:

@@ -135,7 +135,14 @@ def _drawn_sections(part: Part, summary: Summary, width: int) -> Drawn:
 
 def shows(summary: Summary) -> bool:
     """Whether any instrument has a part of the table of this summary."""
-    return any(True for leads in (True, False) for part in instrument_parts(leads).values() for _ in _drawn_sections(part, summary, LINES))
+    return any(_shows(part, summary) for leads in (True, False) for part in instrument_parts(leads).values())
+
+
+def _shows(part: Part, summary: Summary) -> bool:
+    try:
+        return any(True for _ in _drawn_sections(part, summary, LINES))
+    except Exception:  # what is wrong with it is a line of the table
+        return True
 
 
 def draw_sections(parts: Iterable[sections.Section], console: Console) -> None:
@@ -239,7 +246,9 @@ def _table(block: sections.Table, width: int) -> Iterator[RenderableType]:
     _shrink(widths, [at for at, one in columns if one.cut], width, _LEAST)
     drawn = tables.Table(box=None, padding=(0, 1), header_style="dim")
     for at, one in columns:
-        drawn.add_column(one.head, justify="left" if one.left else "right", no_wrap=True, min_width=widths[at], max_width=widths[at])
+        drawn.add_column(
+            texts.Text(one.head), justify="left" if one.left else "right", no_wrap=True, min_width=widths[at], max_width=widths[at]
+        )
     for row in rows:
         drawn.add_row(*(_cell(row[at], widths[at]) for at, _ in columns))
     if block.caption:

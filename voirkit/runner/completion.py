@@ -42,12 +42,7 @@ def has_records(path: str) -> bool:
 
 
 def finish(
-    path: str,
-    rank: int,
-    warn: Callable[[str], None],
-    draw: tuple[int, bool, str] | None = None,
-    compacts: bool = False,
-    shows: bool = False,
+    path: str, rank: int, warn: Callable[[str], None], draw: tuple[int, bool, str] | None = None, compacts: bool = False
 ) -> tuple[dict[str, Any] | None, str]:
     """Have the record of a rank completed by another process, and wait for it: steps and verdict.
 
@@ -55,14 +50,11 @@ def finish(
         path: The run directory, its summary written as far as the run itself knows it.
         warn: Told if that fails; the segments are still there then.
         draw: Columns, whether with colours, and the name of the run directory to be shown, if a table is wanted.
-        shows: Whether there is something to be drawn even if nothing was recorded.
         compacts: Whether Parquet files take the place of segments now, and not when somebody first reads the run.
 
     Returns:
-        The completed summary (None if nothing was recorded, or that failed), and the table (empty if there were no steps).
+        The completed summary (None if that failed), and the table (empty if there were no steps).
     """
-    if not shows and not has_records(path):
-        return None, ""
     words = ["--rank", str(rank), "--pid", str(os.getpid())]
     if compacts:
         words.append("--compact")

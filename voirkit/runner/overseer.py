@@ -229,7 +229,8 @@ class Overseer(GivenOverseer):
         self.outcome.failures.append(reason)
 
     def section(self, title: str, *blocks: Any, note: str = "") -> None:
-        """Have every report of this run show a section; for voirfiles, whose instruments are not there when a run is read.
+        """Have every report of this run show a section; for voirfiles, whose instruments are not there when a run is read. Of several
+        ranks, that of rank 0 is shown.
 
         Args:
             title: Its heading.
@@ -240,7 +241,7 @@ class Overseer(GivenOverseer):
         Raises:
             TypeError: Something is no block.
         """
-        shown = [summary.as_json(block) for block in blocks]
+        shown = [summary.block_as_json(block) for block in blocks]
         self.summary.setdefault("sections", []).append({"title": str(title), "note": str(note), "blocks": shown})
 
     # a run

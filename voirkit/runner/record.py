@@ -158,8 +158,8 @@ class RunRecord:
             return
         try:
             self._summarise(files)
-            # Records may be of processes that the script has started.
-            if self._has_trace or ov.summary.get("sections") or completion.has_records(files.path):
+            shows = bool(ov.summary.get("sections")) and not files.manifest["rank"]
+            if shows or completion.has_records(files.path):  # maybe of processes that the script has started
                 files.end(ov.outcome.ended, ov.exit_code, ov.summary)  # read by what completes it
                 self._complete(files)
             if not late and children.has_running_children():
@@ -177,9 +177,7 @@ class RunRecord:
         if files.is_whole:  # else nothing can be written there, of which the user has been warned
             before = os.times()
             draw = None if ov.is_quiet else (*_terminal(), shorten(files.path))
-            completed, self.table = completion.finish(
-                files.path, rank, ov.warn, draw, bool(ov.options.compact), bool(ov.summary.get("sections"))
-            )
+            completed, self.table = completion.finish(files.path, rank, ov.warn, draw, bool(ov.options.compact))
             after = os.times()
             ov.summary = completed or ov.summary
             # Of all children: the only one that ends meanwhile.

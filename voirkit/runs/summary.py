@@ -37,23 +37,32 @@ def empty(version: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def as_json(block: Any) -> Any:
-    """A block of a section, or what is in one, as it stands in a summary: ``{"block": "Text", "text": "hello"}``.
+def block_as_json(block: Any) -> Any:
+    """A block of a section as it stands in a summary: ``{"block": "Table", "heads": ["step"], ...}``; a string is a line of text.
 
     Raises:
-        TypeError: It holds what JSON cannot.
+        TypeError: It is none, or holds what JSON cannot.
     """
-    if isinstance(block, tuple) and hasattr(block, "_fields"):
-        return {"block": type(block).__name__, **{key: as_json(getattr(block, key)) for key in block._fields}}
-    if isinstance(block, dict):
-        return {str(key): as_json(value) for key, value in block.items()}
-    if isinstance(block, (list, tuple)):
-        return [as_json(one) for one in block]
-    if block is None or isinstance(block, (str, int, float)):
-        return block
-    if hasattr(block, "item"):  # a number of numpy's or torch's
-        return as_json(block.item())
-    raise TypeError(f"{type(block).__name__} is nothing that a section can show; blocks are in voirkit.report.sections.")
+    if not isinstance(block, str) and not (isinstance(block, tuple) and hasattr(block, "_fields")):
+        raise TypeError(f"{type(block).__name__} is no block of a section; they are in voirkit.report.sections.")
+    return _value_as_json(block)
+
+
+def _value_as_json(value: Any) -> Any:
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        fields = {key: getattr(value, key) for key in value._fields}
+        inner = {"blocks": [block_as_json(one) for one in fields.pop("blocks")]} if isinstance(fields.get("blocks"), (list, tuple)) else {}
+        return {"block": type(value).__name__, **{key: _value_as_json(one) for key, one in fields.items()}, **inner}
+    if isinstance(value, dict):
+        items = [(str(key), _value_as_json(one)) for key, one in value.items()]
+        return {"block": "dict", "items": items} if "block" in dict(items) else dict(items)
+    if isinstance(value, (list, tuple)):
+        return [_value_as_json(one) for one in value]
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if getattr(value, "ndim", None) == 0:  # a number of numpy's or torch's
+        return _value_as_json(value.item())
+    raise TypeError(f"{type(value).__name__} is nothing that a section can show; blocks are in voirkit.report.sections.")
 
 
 def add_trace(summary: dict[str, Any], totals: Any, duration_s: float) -> None:

@@ -156,6 +156,8 @@ def _refuse_taken(host: str, port: int) -> None:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             trial.bind(address)
             trial.listen()
+    except UnicodeError:
+        raise _not_served(host, port, "that is no name of a host") from None
     except OSError as exc:
         raise _not_served(host, port, exc.strerror or exc) from None
 

@@ -13,8 +13,6 @@ from voirkit.errors import VoirkitError
 from voirkit_instruments.metrics import METRICS, Metric
 from voirkit_instruments.trackers import Tracker
 
-_TIMEOUT_S = 3  # for an answer; the exporter's own default is 10
-
 
 class Writer(Tracker):
     """Sends the metrics every so many seconds, whether a step has ended or not: that none has is to be seen there."""
@@ -39,9 +37,7 @@ class Writer(Tracker):
         from opentelemetry.sdk.metrics.export import MetricExportResult, MetricReader
         from opentelemetry.sdk.resources import Resource
 
-        # It tries again until then, and the end of a run waits for it.
-        given = any(f"OTEL_EXPORTER_OTLP_{kind}TIMEOUT" in os.environ for kind in ("", "METRICS_"))
-        exporter = OTLPMetricExporter(endpoint=self.words[0], timeout=None if given else _TIMEOUT_S)
+        exporter = OTLPMetricExporter(endpoint=self.words[0])
 
         # The SDK's own one sends in a thread, and keeps to itself what went wrong.
         class Sender(MetricReader):  # type: ignore[misc]  # a class that has no types here

@@ -52,7 +52,7 @@ static PyObject *call_method(Bound *bound, PyObject *const *args, size_t nargsf,
     return result;
 }
 
-/* Whether two tensors lie in the same memory, or in none; an exception is the caller's to clear. */
+/* Whether two tensors lie in the same memory, or in none (of vmap's). */
 static int share(PyObject *one, PyObject *other)
 {
     PyObject *first = PyObject_CallMethodNoArgs(one, word_data_ptr);
@@ -60,16 +60,19 @@ static int share(PyObject *one, PyObject *other)
     int same = second == NULL ? 1 : PyObject_RichCompareBool(first, second, Py_EQ);
     Py_XDECREF(first);
     Py_XDECREF(second);
+    PyErr_Clear();
     return same != 0;
 }
 
-/* Record a usual copy. 0: it is none, or that failed: leave is to look at it; else all is done. An exception may be set either way. */
+/* Record a usual copy. 1: done; 0: it is none, or could not be looked at, and leave is to; -1: a handler of the program's raised. */
 static int record_copy(Watched *watched, int64_t began, PyObject *object, PyObject *result)
 {
     HotPath *hot = watched->hot;
     if ((PyObject *)Py_TYPE(object) != watched->tensor || (PyObject *)Py_TYPE(result) != watched->tensor
-        || truth(PyObject_CallNoArgs(watched->modes)) != 0)
+        || truth(PyObject_CallNoArgs(watched->modes)) != 0) {
+        PyErr_Clear();
         return 0;
+    }
     PyObject *before = PyObject_GetAttr(object, word_device), *after = before == NULL ? NULL : PyObject_GetAttr(result, word_device);
     PyObject *start = NULL, *bytes = NULL;
     int done = after != NULL && PyObject_RichCompareBool(before, after, Py_EQ) == 1;
@@ -78,40 +81,49 @@ static int record_copy(Watched *watched, int64_t began, PyObject *object, PyObje
     if (watched->home == NULL || PyObject_RichCompareBool(watched->home, after, Py_EQ) != 1) {
         PyObject *said = PyObject_CallFunctionObjArgs(watched->way, before, after, NULL);
         if (said == NULL) {
-            done = 0;
+            done = PyErr_ExceptionMatches(PyExc_Exception) ? 0 : -1;
             goto end;
         }
         Py_XSETREF(watched->home, Py_NewRef(after));
         Py_XSETREF(watched->said, said);
     }
-    done = (bytes = PyObject_GetAttr(result, word_nbytes)) != NULL && (start = PyLong_FromLongLong(began)) != NULL
-        && record(hot, watched->name, start, clock_ns(), watched->said, bytes) == 0;
+    done = (bytes = PyObject_GetAttr(result, word_nbytes)) != NULL && (start = PyLong_FromLongLong(began)) != NULL;
+    if (done && record(hot, watched->name, start, clock_ns(), watched->said, bytes) < 0)
+        done = -1;
 end:
     Py_XDECREF(before);
     Py_XDECREF(after);
     Py_XDECREF(start);
     Py_XDECREF(bytes);
+    if (done >= 0)
+        PyErr_Clear();
     return done;
 }
 
-/* What the program is to have stays as it is, a result or an exception. */
-static void tell_leave(Watched *watched, int64_t began, PyObject *object, PyObject *result, PyObject *device)
+/* What the program is to have stays as it is, a result or an exception. -1: a handler of the program's for a signal has raised meanwhile (Ctrl-C):
+ * that exception is set, and takes the place of the result. */
+static int tell_leave(Watched *watched, int64_t began, PyObject *object, PyObject *result, PyObject *device)
 {
     int64_t end = clock_ns();
-    PyObject *type, *value, *trace, *told = NULL;
+    PyObject *type, *value, *trace;
+    int raised = 0;
     PyErr_Fetch(&type, &value, &trace);
-    if (result != NULL && result != object && (device != Py_None || !record_copy(watched, began, object, result))) {
-        PyErr_Clear();
-        PyObject *number = PyLong_FromLongLong(began);
+    if (result != NULL && result != object) {
+        int copied = device == Py_None ? record_copy(watched, began, object, result) : 0;
+        PyObject *number = copied == 0 ? PyLong_FromLongLong(began) : NULL, *told = NULL;
         if (number != NULL)
             told = PyObject_CallFunctionObjArgs(watched->leave, number, object, result, device, NULL);
+        raised = copied < 0 || (number != NULL && told == NULL && !PyErr_ExceptionMatches(PyExc_Exception)); /* as trouble() does */
         Py_XDECREF(number);
+        Py_XDECREF(told);
     } else if (device != Py_None)
-        told = PyObject_CallMethodNoArgs(device, word_drop);
-    Py_XDECREF(told);
+        Py_XDECREF(PyObject_CallMethodNoArgs(device, word_drop));
+    watched->hot->own_ns += clock_ns() - end;
+    if (raised)
+        return -1;
     PyErr_Clear();
     PyErr_Restore(type, value, trace);
-    watched->hot->own_ns += clock_ns() - end;
+    return 0;
 }
 
 static PyObject *call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
@@ -131,7 +143,8 @@ static PyObject *call(PyObject *self, PyObject *const *args, size_t nargsf, PyOb
     hot->own_ns += began - asked;
     PyObject *result = call_method(bound, args, nargsf, names);
     if (device != Py_None || (result != NULL && result != bound->object))
-        tell_leave(watched, began, bound->object, result, device);
+        if (tell_leave(watched, began, bound->object, result, device) < 0)
+            Py_CLEAR(result);
     Py_DECREF(device);
     return result;
 }
@@ -231,10 +244,9 @@ static PyObject *watched_get(PyObject *self, PyObject *object, PyObject *type)
 
 static int watched_traverse(PyObject *self, visitproc visit, void *arg)
 {
-    Py_VISIT(((Watched *)self)->hot);
-    Py_VISIT(((Watched *)self)->method);
     Watched *watched = (Watched *)self;
-    PyObject *held[] = {watched->leave, watched->name, watched->way, watched->tensor, watched->modes, watched->home, watched->said};
+    Py_VISIT(watched->hot);
+    PyObject *held[] = {watched->method, watched->leave, watched->name, watched->way, watched->tensor, watched->modes, watched->home, watched->said};
     for (size_t i = 0; i < sizeof held / sizeof *held; i++)
         Py_VISIT(held[i]);
     Py_VISIT(Py_TYPE(self));
@@ -243,10 +255,9 @@ static int watched_traverse(PyObject *self, visitproc visit, void *arg)
 
 static int watched_clear(PyObject *self)
 {
-    Py_CLEAR(((Watched *)self)->hot);
-    Py_CLEAR(((Watched *)self)->method);
     Watched *watched = (Watched *)self;
-    PyObject **held[] = {&watched->leave, &watched->name, &watched->way, &watched->tensor, &watched->modes, &watched->home, &watched->said};
+    Py_CLEAR(watched->hot);
+    PyObject **held[] = {&watched->method, &watched->leave, &watched->name, &watched->way, &watched->tensor, &watched->modes, &watched->home, &watched->said};
     for (size_t i = 0; i < sizeof held / sizeof *held; i++)
         Py_CLEAR(*held[i]);
     return 0;

@@ -240,14 +240,14 @@ class TransferRecording:
 
     def _tensor_copied(self, source: Any, result: Any) -> tuple[int, int] | None:
         """From where to where and how many bytes, if something was copied that is to be recorded."""
+        if any(type(one).__module__.startswith("torch._subclasses") for one in (source, result)):  # a compiler's, without data
+            return None
         with self._torch._C.DisableTorchFunction():
             before, after = source.device, result.device
             if before == after:
                 if self._recording.hot.here.inside != IDLE or _share(source, result):
                     return None
-            elif (
-                before.type == "meta" or after.type == "meta" or type(source).__module__.startswith("torch._subclasses")
-            ):  # a compiler's, without data
+            elif before.type == "meta" or after.type == "meta":
                 return None
             return self._way(before, after), result.nbytes
 

@@ -160,7 +160,7 @@ def _cell(cell: sections.AnyCell) -> Html:
     if isinstance(cell, sections.Lines):
         return Html("<br>".join(marks.text(line) for line in cell.lines))
     if isinstance(cell, sections.Cell):
-        indent = f' style="padding-left:{cell.indent}em"' if cell.indent else ""
+        indent = f' style="padding-left:{int(cell.indent)}em"' if cell.indent else ""
         return Html(f'<span class="{_CLASSES.get(cell.style, "")}"{indent}>{marks.text(cell.text)}</span>')
     return marks.text(cell)
 
