@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import shlex
+from itertools import takewhile
 from types import CodeType, TracebackType
 from typing import TYPE_CHECKING
 
@@ -151,7 +152,8 @@ def voirkit_magic(line: str, cell: str | None = None) -> None:
     except VoirkitError as exc:
         raise UsageError(str(exc)) from None
     if run is not None:
-        _show(run, is_quiet="--quiet" in (words if cell is not None else words[: words.index(script_in(words))]))
+        own = words if cell is not None else takewhile(lambda word: word != script_in(words), words)
+        _show(run, is_quiet="--quiet" in own)
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

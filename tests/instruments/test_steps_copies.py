@@ -85,10 +85,10 @@ def test_buffers_that_ddp_takes_from_the_first_rank_are_communication(kept: Kept
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs signals")
 @pytest.mark.parametrize("tensor", ["torch.randn(1500, 1500)", "torch.nn.Parameter(torch.randn(1500, 1500))"], ids=["tensor", "parameter"])
-def test_what_a_signal_handler_raises_while_a_copy_is_made_reaches_the_program(place: Place, tensor: str) -> None:
+def test_what_a_signal_handler_raises_while_a_copy_is_made_reaches_the_program(place: Place, engine: str, tensor: str) -> None:
     place.write(
         main=f"""
-        import signal, threading, torch
+        import signal, torch
         torch.set_num_threads(1)
         x = {tensor}
         fired = reached = 0
@@ -112,5 +112,5 @@ def test_what_a_signal_handler_raises_while_a_copy_is_made_reaches_the_program(p
         print(fired, reached)
         """
     )
-    ended = place.voirkit("--quiet", "main.py")
+    ended = place.voirkit("--quiet", "main.py", env={"VOIRKIT_NO_EXTENSION": "0" if engine == "C" else "1"})
     assert (ended.out, ended.err) == ("20 20\n", "")

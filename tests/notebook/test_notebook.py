@@ -109,7 +109,7 @@ def test_an_exception_is_shown_from_the_cell_on_and_the_report_all_the_same(tmp_
 
 def test_a_script_and_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text("import sys\nprint(sys.argv[1:])\n")
-    script, option, missing, nested, asked, checked, quiet, kept = executed(
+    script, option, missing, nested, asked, checked, quiet, kept, quiet_script = executed(
         tmp_path,
         "%voirkit --run-dir 'a run' main.py 'two words'",
         "%%voirkit --no-such-option\nprint('never')",
@@ -119,6 +119,7 @@ def test_a_script_and_what_is_wrong(tmp_path: Path) -> None:
         "%%voirkit --require 'duration<0.1ms' --html --run-dir checked\n1",
         "%%voirkit --quiet\n2",
         "import voirkit.notebook\nvoirkit.notebook.last.exit_code",
+        "%voirkit --run-dir again --quiet main.py --quiet",
     )
     assert "['two words']\n" in texts(script)
     assert (tmp_path / "a run" / "summary.json").exists()
@@ -134,3 +135,4 @@ def test_a_script_and_what_is_wrong(tmp_path: Path) -> None:
     assert (tmp_path / "checked" / "report.html").exists()
     assert [one.output_type for one in quiet] == ["execute_result"]
     assert kept[0].data["text/plain"] == "0"
+    assert [one.output_type for one in quiet_script] == ["stream"]

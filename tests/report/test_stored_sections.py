@@ -26,7 +26,7 @@ from voirkit.report.sections import (
     Text,
     figures_of,
     stored_sections,
-)  # fmt: skip
+)
 from voirkit.report.terminal import draw
 from voirkit.runs.summary import block_as_json
 
@@ -123,7 +123,7 @@ def test_numbers_are_cells_and_brackets_no_markup() -> None:
 def test_an_indent_is_a_small_number() -> None:
     cell = {"block": "Cell", "text": "a", "indent": 60_000_000}
     table = {"block": "Table", "heads": ["a"], "rows": [[cell]]}
-    ((section,),) = (tuple(stored_sections({"sections": [{"title": "Own", "note": "", "blocks": [table]}]})),)
+    (section,) = stored_sections({"sections": [{"title": "Own", "note": "", "blocks": [table]}]})
     assert section.blocks[0].rows[0][0].indent == 20  # type: ignore[union-attr]
     (damaged,) = stored_sections(
         {"sections": [{"title": "Own", "note": "", "blocks": [{**table, "rows": [[{**cell, "indent": '1"><h1>'}]]}]}]}

@@ -158,8 +158,7 @@ class RunRecord:
             return
         try:
             self._summarise(files)
-            shows = bool(ov.summary.get("sections")) and not files.manifest["rank"]
-            if shows or completion.has_records(files.path):  # maybe of processes that the script has started
+            if self._has_trace or self._can_be_completed(files):
                 files.end(ov.outcome.ended, ov.exit_code, ov.summary)  # read by what completes it
                 self._complete(files)
             if not late and children.has_running_children():
@@ -171,15 +170,20 @@ class RunRecord:
         except Exception as exc:  # an instrument may have put anything into the summary
             ov.warn(f"the summary cannot be written ({type(exc).__name__}: {text_of(exc)}).")
 
+    def _can_be_completed(self, files: Record) -> bool:
+        """Whether there are records, maybe of processes that the script has started, or sections of rank 0 to be drawn."""
+        return completion.has_records(files.path) or bool(self._ov.summary.get("sections") and not files.manifest["rank"])
+
     def _complete(self, files: Record) -> None:
         """Have steps and verdict put into the summary."""
         ov, rank = self._ov, files.manifest["rank"]
         if files.is_whole:  # else nothing can be written there, of which the user has been warned
             before = os.times()
             draw = None if ov.is_quiet else (*_terminal(), shorten(files.path))
-            completed, self.table = completion.finish(files.path, rank, ov.warn, draw, bool(ov.options.compact))
+            if self._can_be_completed(files):
+                completed, self.table = completion.finish(files.path, rank, ov.warn, draw, bool(ov.options.compact))
+                ov.summary = completed or ov.summary
             after = os.times()
-            ov.summary = completed or ov.summary
             # Of all children: the only one that ends meanwhile.
             used = after.children_user + after.children_system - before.children_user - before.children_system
             cost = ov.summary["overhead"]

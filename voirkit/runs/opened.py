@@ -21,7 +21,7 @@ from voirkit.runs.other_processes import goes_on
 from voirkit.runs.selection import EVERYTHING, Selection
 from voirkit.runs.trace_files import (
     COLD_NS,
-    MEASURED,
+    COPIES,
     Process,
     SegmentRecords,
     Tally,
@@ -73,7 +73,7 @@ _RECORDS_AT_ONCE = 500_000  # some 0.4 GB while steps are found in them
 _TASKS = 32  # as many at least for an executor, if there are so many ranks
 _TALLIES = (  # as trace_files.tally has them
     f"SELECT rank, host, pid, kind, count(*), coalesce(sum((duration_ns > {COLD_NS})::INT + "
-    f"coalesce((start_ns - before_ns > {COLD_NS})::INT, 0)) FILTER (kind = 'phase' AND category <> '{MEASURED}'), 0)::BIGINT, "
+    f"coalesce((start_ns - before_ns > {COLD_NS})::INT, 0)) FILTER (kind = 'phase' AND category <> '{COPIES}'), 0)::BIGINT, "
     "coalesce(sum(duration_ns) FILTER (category = 'voirkit' AND name = 'look'), 0)::BIGINT, "
     "count(*) FILTER (kind = 'counter' AND category = 'memory'), max(start_ns + duration_ns) FROM (SELECT *, "
     "lag(start_ns + duration_ns) OVER (PARTITION BY rank, host, pid, tid ORDER BY start_ns + duration_ns) AS before_ns FROM spans) "

@@ -145,7 +145,7 @@ class Tally(NamedTuple):
     """What there is of a process's records of a kind: enough to say what they cost it, without reading them."""
 
     n: int  # how many
-    cold: int  # how many of the edges of phases that are no copies (``MEASURED``) come after ``COLD_NS`` of something else
+    cold: int  # how many of the edges of phases that are no copies (``COPIES``) come after ``COLD_NS`` of something else
     looks_ns: int  # how long voirkit's own looks took
     readings: int  # how many are readings of the memory
     end_ns: int  # when the last one ended, on its host's clock
@@ -159,7 +159,7 @@ class Tally(NamedTuple):
 
 
 COLD_NS = 50_000  # of the program's own work, after which nothing of voirkit is in the processor's caches
-MEASURED = "device"  # the category of copies of tensors: what stands around them runs in C, and measures nearly all that it takes itself
+COPIES = "device"  # the category of copies of tensors, which measure nearly all that they cost themselves (in C, within the host)
 
 
 def tally(piece: Piece, into: dict[int, dict[str, Tally]]) -> None:
@@ -179,7 +179,7 @@ def tally(piece: Piece, into: dict[int, dict[str, Tally]]) -> None:
         return np.flatnonzero(np.array(wanted, bool)[columns["name"]])
 
     phases, looks = (
-        np.flatnonzero(np.array([name.kind == "phase" and name.category != MEASURED for name in names], bool)[columns["name"]]),
+        np.flatnonzero(np.array([name.kind == "phase" and name.category != COPIES for name in names], bool)[columns["name"]]),
         records_of("voirkit", name="look"),
     )
     last = np.zeros(processes * len(kinds), np.int64)

@@ -42,8 +42,8 @@ typedef struct {
 /* One recording at a time: a thread that meets another one begins anew. */
 static _Thread_local struct { int64_t serial; int inside; } here;
 static int64_t last_serial;
-static PyObject *word_training, *word_shape, *word_begin, *word_end, *word_drop, *word_generation, *word_initialized, *word_collected, *word_device, *word_data_ptr, *word_nbytes,
-    *zero;
+static PyObject *word_training, *word_shape, *word_begin, *word_end, *word_drop, *word_generation, *word_initialized, *word_collected;
+static PyObject *word_device, *word_data_ptr, *word_nbytes, *zero;
 
 static inline int is_inside(HotPath *hot) {
     return here.serial == hot->serial ? here.inside : hot->at_first;
@@ -521,7 +521,7 @@ static PyMethodDef hot_methods[] = {
     {"leave_step", (PyCFunction)hot_leave_step, METH_VARARGS, "leave_step(describe, look, cuda)"},
     {"leave_fetch", (PyCFunction)hot_leave_fetch, METH_VARARGS, "leave_fetch(describe, other, tensor, modes)"},
     {"collection", (PyCFunction)hot_collection, METH_VARARGS, "collection(name, describe, least_ns)"},
-    {"watch_copies", (PyCFunction)hot_watched, METH_VARARGS, "watch_copies(method, leave, name, way, tensor, modes)"},
+    {"watch_copies", (PyCFunction)hot_watch_copies, METH_VARARGS, "watch_copies(method, leave, name, way, tensor, modes)"},
     {"everywhere", (PyCFunction)hot_everywhere, METH_O, "everywhere(inside): this thread is there, and those that come"},
     {"forget", (PyCFunction)hot_forget, METH_NOARGS, "forget(): describe all things again"},
     {"__deepcopy__", hot_deepcopy, METH_O, NULL},

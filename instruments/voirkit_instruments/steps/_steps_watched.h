@@ -17,7 +17,7 @@ typedef struct {
     PyObject_HEAD
     HotPath *hot;
     PyObject *method, *leave, *name, *way, *tensor, *modes;
-    PyObject *home, *said; /* what way says of copies on this device */
+    PyObject *cached_device, *cached_args; /* what way says of copies on this device */
 } Watched;
 
 typedef struct {
@@ -78,17 +78,17 @@ static int record_copy(Watched *watched, int64_t began, PyObject *object, PyObje
     int done = after != NULL && PyObject_RichCompareBool(before, after, Py_EQ) == 1;
     if (!done || is_inside(hot) != IDLE || share(object, result))
         goto end;
-    if (watched->home == NULL || PyObject_RichCompareBool(watched->home, after, Py_EQ) != 1) {
+    if (watched->cached_device == NULL || PyObject_RichCompareBool(watched->cached_device, after, Py_EQ) != 1) {
         PyObject *said = PyObject_CallFunctionObjArgs(watched->way, before, after, NULL);
         if (said == NULL) {
             done = PyErr_ExceptionMatches(PyExc_Exception) ? 0 : -1;
             goto end;
         }
-        Py_XSETREF(watched->home, Py_NewRef(after));
-        Py_XSETREF(watched->said, said);
+        Py_XSETREF(watched->cached_device, Py_NewRef(after));
+        Py_XSETREF(watched->cached_args, said);
     }
     done = (bytes = PyObject_GetAttr(result, word_nbytes)) != NULL && (start = PyLong_FromLongLong(began)) != NULL;
-    if (done && record(hot, watched->name, start, clock_ns(), watched->said, bytes) < 0)
+    if (done && record(hot, watched->name, start, clock_ns(), watched->cached_args, bytes) < 0)
         done = -1;
 end:
     Py_XDECREF(before);
@@ -142,9 +142,8 @@ static PyObject *call(PyObject *self, PyObject *const *args, size_t nargsf, PyOb
     int64_t began = clock_ns();
     hot->own_ns += began - asked;
     PyObject *result = call_method(bound, args, nargsf, names);
-    if (device != Py_None || (result != NULL && result != bound->object))
-        if (tell_leave(watched, began, bound->object, result, device) < 0)
-            Py_CLEAR(result);
+    if ((device != Py_None || (result != NULL && result != bound->object)) && tell_leave(watched, began, bound->object, result, device) < 0)
+        Py_CLEAR(result);
     Py_DECREF(device);
     return result;
 }
@@ -246,7 +245,8 @@ static int watched_traverse(PyObject *self, visitproc visit, void *arg)
 {
     Watched *watched = (Watched *)self;
     Py_VISIT(watched->hot);
-    PyObject *held[] = {watched->method, watched->leave, watched->name, watched->way, watched->tensor, watched->modes, watched->home, watched->said};
+    PyObject *held[] = {watched->method, watched->leave, watched->name, watched->way, watched->tensor, watched->modes, watched->cached_device,
+                        watched->cached_args};
     for (size_t i = 0; i < sizeof held / sizeof *held; i++)
         Py_VISIT(held[i]);
     Py_VISIT(Py_TYPE(self));
@@ -257,7 +257,8 @@ static int watched_clear(PyObject *self)
 {
     Watched *watched = (Watched *)self;
     Py_CLEAR(watched->hot);
-    PyObject **held[] = {&watched->method, &watched->leave, &watched->name, &watched->way, &watched->tensor, &watched->modes, &watched->home, &watched->said};
+    PyObject **held[] = {&watched->method, &watched->leave, &watched->name, &watched->way, &watched->tensor, &watched->modes,
+                         &watched->cached_device, &watched->cached_args};
     for (size_t i = 0; i < sizeof held / sizeof *held; i++)
         Py_CLEAR(*held[i]);
     return 0;
@@ -279,7 +280,7 @@ static PyType_Slot watched_slots[] = {
 static PyType_Spec watched_spec = {"voirkit_instruments.steps._steps.Watched", sizeof(Watched), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
                                    watched_slots};
 
-static PyObject *hot_watched(HotPath *self, PyObject *args)
+static PyObject *hot_watch_copies(HotPath *self, PyObject *args)
 {
     PyObject *method, *leave, *name, *way, *tensor, *modes;
     if (!PyArg_ParseTuple(args, "OOOOOO", &method, &leave, &name, &way, &tensor, &modes))
