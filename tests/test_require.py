@@ -49,6 +49,14 @@ def test_what_is_no_condition_is_refused_before_the_script_starts(place: Place) 
     assert "Did you mean 'train_rate'" in ended.err
 
 
+def test_a_figure_that_a_voirfile_puts_into_the_summary_is_one(place: Place) -> None:
+    place.write(main="print('hello')", voirfile="def instrument_figure(ov):\n    yield ov.phases.run_script\n    ov.summary['lowest'] = 0.25\n")
+    assert place.voirkit("--require", "lowest<1", "main.py").code == 0
+    ended = place.voirkit("--force", "--require", "lowset<1", "main.py")
+    assert ended.code == 3
+    assert "check failed: lowset<1: this run has no lowset. Did you mean 'lowest' or 'loss'?" in ended.err
+
+
 def test_a_quiet_run_says_why_its_exit_code_is_3(place: Place) -> None:
     place.write(main="print('ran')\n")
     ended = place.voirkit("--quiet", "--require", "duration<0.1ms", "main.py")

@@ -37,13 +37,20 @@ print("trained")
 class Collector:
     """What an OTLP endpoint was sent: values by metric and labels, of each request."""
 
+    refuses = 0  # how many requests, first
+
     def __init__(self, place: Place) -> None:
+        outer = self
         requests: list[dict[str, dict[tuple[tuple[str, str], ...], float]]] = []
         resources: list[dict[str, str]] = []
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
+                if outer.refuses:
+                    outer.refuses -= 1
+                    self.send_error(400)
+                    return
                 request = ExportMetricsServiceRequest()
                 request.ParseFromString(gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body)
                 (of_resource,) = request.resource_metrics
@@ -142,6 +149,16 @@ def test_a_collector_that_does_not_answer_costs_the_program_nothing(place: Place
     ended = place.voirkit("--otlp", "http://127.0.0.1:9", "main.py", env={"OTEL_EXPORTER_OTLP_TIMEOUT": "1"})
     assert (ended.code, ended.out) == (0, "trained\n")
     assert "voirkit: otlp: not all was written (" in ended.err
+
+
+def test_a_collector_that_refuses_once_gets_what_comes_after(place: Place, collector: Collector) -> None:
+    collector.refuses = 1
+    place.write(main=SCRIPT)
+    ended = place.voirkit("--otlp", collector.address, "main.py")
+    n = 1 + len(collector.requests)
+    assert n > 2
+    assert collector.requests[-1]["voirkit_steps_total"][()] == ended.summary["steps"]["n"]
+    assert f"voirkit: otlp: not all was written (the collector did not take the metrics, or did not answer, 1 of {n} times)." in ended.err
 
 
 def test_an_address_is_one_of_http() -> None:

@@ -76,6 +76,15 @@ def test_it_is_never_longer_than_its_lines_nor_wider_than_the_terminal(width: in
     assert "step" in text
 
 
+@pytest.mark.parametrize("width", [40, 100])
+def test_a_sentence_that_is_cut_ends_with_an_ellipsis(width: int) -> None:
+    summary = {**SUMMARY, "warnings": ["another " * 200 + "end"]}
+    whole = drawn(summary, width, lines=None)
+    cut = drawn(summary, width, lines=len(whole) - 3)
+    assert [line for line in whole if "…" in line] == []
+    assert [line.split()[-2:] for line in cut if "…" in line] == [["another", "…"]]
+
+
 def test_the_numbers_of_rates_stand_below_each_other() -> None:
     rates = {name: {**SUMMARY["rates"]["train_rate"], "value": value} for name, value in (("train_rate", 512.0), ("loading_rate", 90210.0))}
     lines = drawn({**SUMMARY, "rates": rates})

@@ -270,10 +270,11 @@ def compare(argv: Sequence[str]) -> int:
         raise CommandLineError(f"--markdown and --{beside} are two answers; ask for one of them.")
     if options.require and asked:
         raise CommandLineError(f"--require is of figures, and is not looked at with --{asked.name}.")
-    required = [read(text, {*empty(""), *parts_of_summary()}, baseline=True) for text in options.require]
     with ExitStack() as opened:
         executor = opened.enter_context(_engine(options.engine))
         runs = [[opened.enter_context(open_run(path)) for path in side] for side in paths]
+        known = {*empty(""), *parts_of_summary(), *chain.from_iterable(run.summary or () for run in chain(*runs))}
+        required = [read(text, known, baseline=True) for text in options.require]
         for run in chain(*runs):
             run.executor = executor
         try:

@@ -12,6 +12,7 @@ from rich.console import Console, RenderableType
 from rich.console import Group as Parts
 from rich.padding import Padding
 from rich.segment import Segment, SegmentLines
+from rich.style import Style
 
 from voirkit.errors import left_out, reason, visible
 from voirkit.report import sections
@@ -32,6 +33,7 @@ _POINTS = 48  # columns of a curve
 _SHADES = " ░▒▓█"
 _SENTENCES = ("because", "next")  # keys of texts that may have several lines
 _LEAST = 12  # columns that a column keeps which is cut
+_MORE = Segment(" …", Style(dim=True))
 
 
 Summary = Mapping[str, Any]
@@ -52,7 +54,7 @@ def draw(summary: Summary, console: Console, run_dir: str | None = None, lines: 
     hint = texts.Text.assemble(("all of it  ", "dim"), f"voirkit report {run_dir}" if run_dir else "voirkit report")
     if lines is not None and sum(len(part) for _, part in parts) > lines:
         hints = rendered(console, hint)
-        parts = [*_cut(parts, lines - len(hints)), (0, hints)]
+        parts = [*_cut(parts, lines - len(hints), console.width), (0, hints)]
     for _, part in parts:
         console.print(SegmentLines(part, new_lines=True), end="")
 
@@ -82,8 +84,9 @@ def _trimmed(line: list[Segment]) -> list[Segment]:
     return [*line[:-1], line[-1]._replace(text=line[-1].text.rstrip())] if line else []
 
 
-def _cut(parts: Sequence[tuple[int, Lines]], most: int) -> list[tuple[int, Lines]]:
-    """Parts of at most so many lines in all: what is furthest above its least is cut first; then the longest but the breakdown."""
+def _cut(parts: Sequence[tuple[int, Lines]], most: int, width: int) -> list[tuple[int, Lines]]:
+    """Parts of at most so many lines in all: what is furthest above its least is cut first; then the longest but the breakdown. What is
+    left of a part ends with an ellipsis."""
     left = [(least, list(part)) for least, part in parts]
     while sum(len(part) for _, part in left) > most:
         over = [i for i, (least, part) in enumerate(left) if len(part) > least]
@@ -95,7 +98,18 @@ def _cut(parts: Sequence[tuple[int, Lines]], most: int) -> list[tuple[int, Lines
         left[i][1].pop()
         if left[i][0] >= _ROWS and len(left[i][1]) < _ROWS - 1:  # a table's head without rows tells nothing
             left[i][1].clear()
+    for (_, whole), (_, part) in zip(parts, left, strict=True):
+        if part and len(part) < len(whole):
+            part[-1] = [*_shortened(part[-1], width - _MORE.cell_length), _MORE]
     return left
+
+
+def _shortened(line: list[Segment], width: int) -> list[Segment]:
+    """A line of at most so many columns; whole words of what it ends with."""
+    if Segment.get_line_length(line) > width:
+        *line, last = Segment.adjust_line_length(line, width, pad=False)
+        line.append(last._replace(text=last.text.rpartition(" ")[0] or last.text))
+    return _trimmed(line)
 
 
 Drawn = Iterator[tuple[int, RenderableType]]

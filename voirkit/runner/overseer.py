@@ -294,7 +294,7 @@ class Overseer(GivenOverseer):
             if self.options.require:
                 from voirkit.runs import conditions
 
-                known = set(self.summary)
+                known = None if self.voirfiles else set(self.summary)
                 self._required = [conditions.read(text, known) for text in self.options.require]
             self.script = self.options.SCRIPT if self.options.MODULE is None else self.options.MODULE
             self._report_displaced()

@@ -70,7 +70,8 @@ def _inside(value: Any) -> dict[str, Any]:
 
 
 def _hint(text: str, key: str, there: dict[str, Any], at: int) -> str:
-    near = did_you_mean(key, there) if at and f".{key}" in text else ""  # not of what a short name stands for
+    own = f".{key}" in text if at else text.startswith(key)  # not of what a short name stands for
+    near = did_you_mean(key, there) if own else ""
     return f". {near}" if near else ""
 
 
@@ -83,12 +84,12 @@ def _shown(value: float, unit: str) -> str:
     return f"{value / size('1' + unit):.6g}{unit}" if unit else f"{value:.6g}"
 
 
-def read(text: str, known: set[str], *, baseline: bool = False) -> Condition:
+def read(text: str, known: set[str] | None, *, baseline: bool = False) -> Condition:
     """A condition from its text.
 
     Args:
         text: Such as ``train_rate>=500``.
-        known: The first keys that a summary has.
+        known: The first keys that a summary has; None if it may have others, since a voirfile adds some.
         baseline: Whether there is a run that the figures stand beside.
 
     Raises:
@@ -100,7 +101,7 @@ def read(text: str, known: set[str], *, baseline: bool = False) -> Condition:
         raise CommandLineError("this is no condition.", where=where, next="Write a figure, a comparison and a number: train_rate>=500")
     name, operator, number = match.groups()
     path = tuple(SHORT.get(name, name).split("."))
-    if path[0] not in known:
+    if known is not None and path[0] not in known:
         nearest = did_you_mean(name, [*SHORT, *known])
         raise CommandLineError(f"a summary has no {name!r}.", where=where, next=nearest or f"Such as: {', '.join(SHORT)}.")
     try:

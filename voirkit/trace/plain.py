@@ -68,8 +68,9 @@ class _Thread:
         self.writer: _Writer | None = None
 
     def __del__(self) -> None:
-        if self.writer is not None:
-            self.free.append(self.writer)
+        writer = getattr(self, "writer", None)  # what a signal handler raised may have ended __init__
+        if writer is not None:
+            self.free.append(writer)
 
 
 # These are replaced, all at once, when a recording ends, and in a forked child: what was made before cannot be written to any more.

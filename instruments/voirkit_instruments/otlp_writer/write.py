@@ -13,6 +13,8 @@ from voirkit.errors import VoirkitError
 from voirkit_instruments.metrics import METRICS, Metric
 from voirkit_instruments.trackers import Tracker
 
+_TIMEOUT_S = 2.0  # of one export, where the environment has none: the SDK tries for 10, and the end of a run waits for the last
+
 
 class Writer(Tracker):
     """Sends the metrics every so many seconds, whether a step has ended or not: that none has is to be seen there."""
@@ -20,15 +22,16 @@ class Writer(Tracker):
     every_s = 5.0
     is_state = True
     _reader: Any = None
+    _n = _failed = 0
 
     def write(self, step: int, figures: Mapping[str, float], texts: Mapping[str, str]) -> None:
-        """Send the metrics of the picture.
-
-        Raises:
-            VoirkitError: The collector did not take them.
-        """
+        """Send the metrics of the picture. That a collector does not take them is said at the end: it may take the next."""
         reader = self._reader = self._reader or self._start()
-        reader.collect()
+        self._n += 1
+        try:
+            reader.collect()
+        except VoirkitError:
+            self._failed += 1
 
     def _start(self) -> Any:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -37,13 +40,14 @@ class Writer(Tracker):
         from opentelemetry.sdk.metrics.export import MetricExportResult, MetricReader
         from opentelemetry.sdk.resources import Resource
 
-        exporter = OTLPMetricExporter(endpoint=self.words[0])
+        stated = any(os.environ.get(f"OTEL_EXPORTER_OTLP_{name}TIMEOUT") for name in ("", "METRICS_"))
+        exporter = OTLPMetricExporter(endpoint=self.words[0], timeout=None if stated else _TIMEOUT_S)
 
         # The SDK's own one sends in a thread, and keeps to itself what went wrong.
         class Sender(MetricReader):  # type: ignore[misc]  # a class that has no types here
             def _receive_metrics(self, metrics_data: Any, timeout_millis: float = 10_000, **_: Any) -> None:
                 if exporter.export(metrics_data, timeout_millis=timeout_millis) is not MetricExportResult.SUCCESS:
-                    raise VoirkitError("the collector does not take the metrics, or does not answer.")
+                    raise VoirkitError("the collector did not take them.")
 
             def shutdown(self, timeout_millis: float = 30_000, **_: Any) -> None:
                 exporter.shutdown(timeout_millis=timeout_millis)
@@ -64,5 +68,11 @@ class Writer(Tracker):
         return reader
 
     def end(self, step: int, report: str) -> None:
-        """The last metrics have been sent."""
+        """The last metrics have been sent.
+
+        Raises:
+            VoirkitError: The collector did not take some.
+        """
         self._reader.shutdown()
+        if self._failed:
+            raise VoirkitError(f"the collector did not take the metrics, or did not answer, {self._failed} of {self._n} times.")
