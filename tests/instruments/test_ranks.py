@@ -48,6 +48,7 @@ class Training:
         behind_ns: Sequence[int] | None = None,
         group: str = "0",
         unit_ns: int = MS,
+        name: str = "all_reduce",
     ) -> None:
         n, self.ranks, self.timelines = len(delays[0]), [], {}
         lasts = [max(own[k] for own in delays) for k in range(n)]
@@ -67,7 +68,7 @@ class Training:
             begun = np.array(starts)
             table = Table(begun, np.diff(np.append(begun, at)), np.full(n, 8), np.zeros((n, 14), np.int64))
             passes = [(start, lasted) for start, lasted, meaning in spans if meaning == BACKWARD]
-            self.ranks.append(Rank(rank, "here", Steps(table, NO_STEPS.evaluation, True), collectives=began(entries, passes, group=group)))
+            self.ranks.append(Rank(rank, "here", Steps(table, NO_STEPS.evaluation, True), collectives=began(entries, passes, name, group)))
 
     def groups(self) -> list[Group]:
         return matched({i: rank.collectives for i, rank in enumerate(self.ranks)})
@@ -209,14 +210,16 @@ def test_of_a_rank_that_was_killed_the_steps_count_in_which_it_is_known_what_it_
 
 
 def test_delays_of_a_time_slice_are_named_only_where_the_ranks_have_the_processors():
-    def late(delay_ms: float, starved: float) -> Any:
-        training = Training([[0.0] * 20, [10 * delay_ms] * 20], unit_ns=MS // 10)  # steps of 10 ms and that
+    def late(delay_ms: float, starved: float, name: str = "all_reduce") -> Any:
+        training = Training([[0.0] * 20, [10 * delay_ms] * 20], unit_ns=MS // 10, name=name)  # steps of 10 ms and that
         return training.document(dict.fromkeys((0, 1), starved))["late"]
 
     assert late(2.0, 0.0)["rank"] == 1
     assert late(2.0, 0.1) is None
     assert late(5.0, 0.1)["rank"] == 1
     assert late(0.9, 0.0) is None
+    assert late(5.0, 0.1, "all_gather") is None  # two of these are waited for in a step
+    assert late(6.0, 0.1, "all_gather")["rank"] == 1
 
 
 def test_equal_ranks_wait_for_nobody():

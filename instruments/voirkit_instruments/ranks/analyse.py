@@ -41,9 +41,9 @@ _CHANCE = 0.02  # the most likely by chance that a rank is named for
 _CAUSES = 0.75  # of all waiting: who causes less is one of several
 _LEAST_NS = 1_000_000  # less is not worth a name
 # Where ranks share processors, a thread that could go on waits for the time slice of another: in Linux they last up to 3 ms (kernel/sched,
-# base_slice_ns by the number of processors), and ranks that do the same are unlike by as much.
+# base_slice_ns by the number of processors), and ranks that do the same are unlike by as much, anew at each collective.
 _SLICE_NS = 4_000_000
-_CONTENDED = 0.03  # of the time a rank was ready to run and had no processor
+_CONTENDED = 0.01  # of the time a rank was ready to run and had no processor
 _EVEN = (
     "Give each rank as much to do in every step: samples of like length or size in a batch, as many workers, no work that single ranks do "
     "by turns."
@@ -585,7 +585,9 @@ def _late(
     step_ns = float(lasts[:, usual].mean(axis=1).max())
     share = late_ns / step_ns
     often = int((excess >= STRAGGLES * lasted).sum())
-    least_ns = _SLICE_NS if max((starved.get(i, 1.0) for i in range(len(ranks))), default=1.0) >= _CONTENDED else _LEAST_NS
+    contended = max((starved.get(i, 1.0) for i in range(len(ranks))), default=1.0) >= _CONTENDED
+    meetings = sum(int(one.group.waited_for[one.at].sum()) for one in new) / n  # a step
+    least_ns = _SLICE_NS * max(math.sqrt(meetings), 1.0) if contended else _LEAST_NS  # what chance makes of each adds up like that
     if share < STRAGGLES or often < LATE_IN * len(excess) or late_ns < least_ns:
         return None
     rivals = int((np.max(others, axis=0) - stretches[rank] >= STRAGGLES * lasted).sum())
