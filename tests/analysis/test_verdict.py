@@ -455,6 +455,30 @@ def test_mostly_evaluation_is_evaluation_bound():
     assert "Evaluate half as often" in advice[0]["do"]
 
 
+def test_where_no_loader_was_seen_what_is_evaluated_may_be_rollouts():
+    script = Script()
+    for _ in range(20):
+        script.do("compute", "zero_grad", 5)
+        script.train_on()
+    spent = wall(11.7, startup=7.0, training=0.4, evaluation=3.1, exit=0.5, between=0.7)
+    _, advice = concluded(Rank(0, "here", steps_of(script.timeline())), wall=spent)
+    assert "If these are rollouts: call the model on more environments at once." in advice[0]["do"]
+    _, advice = concluded(planted(steps=20, forward=10, backward=10), wall=spent)
+    assert "rollouts" not in str(advice)
+
+
+def test_where_what_is_left_out_was_all_of_the_known_other_parts_the_rest_is_host_code():
+    steps = figures([planted(other=60, forward=10, backward=20, optimizer=10)])["steps"]
+    steps["phases"]["other"]["parts"] = {"import": {"share": 0.9, "total_s": 9.0}}
+    steps["typical"] = {
+        "outliers": {"n": 0, "first": -1, "share": 0.9, "total_s": 9.0, "phase": "import"},
+        "phases": {"wait": 0.0, "transfer": 0.0, "forward": 0.1, "backward": 0.2, "optimizer": 0.1, "other": 0.6},
+        "parts": {},
+    }  # fmt: skip
+    found = verdict({**figures([planted(other=60)]), "steps": steps}, {})
+    assert (found["kind"], found["evidence"]["share"]) == ("host-bound", pytest.approx(0.6))
+
+
 def test_a_start_of_a_moment_is_not_advised_about_however_short_the_run():
     rank = planted(steps=20, forward=10, backward=10)
     assert "before its first step" not in str(concluded(rank, wall=wall(1.5, startup=0.2, **{"import": 0.8}, training=0.4, exit=0.1))[1])

@@ -15,10 +15,11 @@ pytestmark = pytest.mark.long
 pytest.importorskip("torch")
 
 HEAD = """
-    import gc, inspect, pickle, random, sys, traceback, warnings
+    import gc, inspect, multiprocessing, pickle, random, sys, traceback, warnings
     import torch
     from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
     torch.manual_seed(0); random.seed(0); torch.set_num_threads(1)
+    multiprocessing.set_start_method("fork")  # nothing is below a main guard here, which the others need
 
     class Noise:
         def __call__(self, x):

@@ -116,7 +116,8 @@ def account(summary: Mapping[str, Any]) -> Account:
     if exposed is not None:
         waits = rows["backward"] * exposed.share
         rows = {**rows, "backward": rows["backward"] - waits, "communication": rows.get("communication", 0.0) + waits}
-    other = typical.get("parts") or {name: row["share"] for name, row in steps["phases"]["other"].get("parts", {}).items()}
+    parts = typical.get("parts")  # none, where what stands out was all of them
+    other = parts if parts is not None else {name: row["share"] for name, row in steps["phases"]["other"].get("parts", {}).items()}
     steps_s = steps.get("total_s") or sum(row["total_s"] for row in steps["phases"].values()) / max(len(summary.get("ranks") or ()), 1)
     outliers = typical.get("outliers") or {}
     usual_s = steps_s - outliers.get("total_s", 0.0)

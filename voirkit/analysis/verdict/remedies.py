@@ -292,9 +292,10 @@ def _evaluation(time: Account, summary: Summary) -> Iterator[Remedy]:
             time.of_run(inference) * HALF_AS_OFTEN,
         )
     seconds = time.seconds("evaluation-bound")
+    rollouts = "" if summary["steps"].get("wait_known", True) else " If these are rollouts: call the model on more environments at once."
     yield Remedy(
         "evaluation-bound",
-        "Evaluate half as often, or on a part of the data; larger batches, under torch.inference_mode().",
+        f"Evaluate half as often, or on a part of the data; larger batches, under torch.inference_mode().{rollouts}",
         f"{percent(time.of_run(seconds))} of the run is evaluation",
         time.of_run(seconds) * HALF_AS_OFTEN,
     )
