@@ -25,7 +25,6 @@ ROOT = Path(__file__).parent.parent
 DIST = Path(os.environ.get("VOIRKIT_DIST", ""))
 PACKAGES = {"voirkit": "voirkit", "instruments/voirkit_instruments": "voirkit_instruments"}
 MADE = {"__pycache__", ".cache", ".mypy_cache", ".ruff_cache", ".pytest_cache", "voirkit-runs"}
-PICTURES = {".gif", ".jpg", ".png", ".webp"}
 LIBRARY = re.compile(r"\.cpython-\d+-[\w-]+\.so$")
 EXTENSIONS = ("voirkit/trace/_recorder", "voirkit/probes/_entry", "voirkit_instruments/calls/_calls", "voirkit_instruments/steps/_steps")
 
@@ -129,7 +128,7 @@ def test_the_source_distribution_has_what_tests_need_and_nothing_that_was_made()
     with tarfile.open(only("*.tar.gz")) as archive:
         found = {name.partition("/")[2] for name in archive.getnames()}
     needed = {path for path in set().union(*map(files_below, folders)) if not path.startswith("docs/news/")}
-    assert found == alone | {path for path in needed if Path(path).suffix not in PICTURES or not path.startswith("docs/")}
+    assert found == alone | needed
 
 
 # installed

@@ -40,12 +40,22 @@ def test_the_first_loss_that_is_no_number_is_named(bad: float) -> None:
 def test_a_loss_that_does_not_fall_is_told() -> None:
     assert kinds(summary(noisy(2, 2, noise=0))) == ["loss-not-falling"]
     assert kinds(summary(noisy(2, 3))) == ["loss-not-falling"]
+    assert kinds(summary(noisy(2, 2, n=100, noise=0.05))) == ["loss-not-falling"]
+    assert kinds(summary(noisy(1, 6, n=60, noise=1.5))) == ["loss-not-falling"]
 
 
 def test_a_loss_that_falls_and_a_short_run_are_not() -> None:
     assert kinds(summary(noisy(2, 1))) == []
     assert kinds(summary(noisy(10.9, 10.5, 60, 0.02))) == []
     assert kinds(summary([2.0] * 10)) == []
+
+
+def test_a_loss_whose_noise_would_hide_that_it_falls_is_not() -> None:
+    assert kinds(summary(noisy(2, 2, n=60, noise=0.5))) == []
+    assert kinds(summary([loss for _ in range(40) for loss in (0.1, 0.9, 3.0, 1.6)])) == []
+
+
+def test_without_a_loss_there_is_no_alert() -> None:
     assert kinds({"loss": None}) == []
 
 

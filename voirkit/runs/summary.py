@@ -196,14 +196,19 @@ def loss_not_finite(loss: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def loss_not_falling(loss: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The loss is no lower at the end than at the beginning."""
+    """The loss is no lower at the end than at the beginning, and not since its noise hides that.
+
+    The standard error of a median is 1.25 times that of a mean, the spread of the losses 1.48 times their median distance from their
+    median (as of normal ones): by two standard errors more it may have fallen.
+    """
     curve = (loss or {}).get("curve") or []
     values = [value for _, value in curve if value is not None]
     quarter = len(values) // 4
     if loss is None or loss["n"] < limits.FEW_LOSSES or not quarter:
         return None
-    first, last = median(values[:quarter]), median(values[-quarter:])
-    if first - last >= limits.FALLS * abs(first):
+    (first, spread), (last, other) = map(_middle, (values[:quarter], values[-quarter:]))
+    error = 1.25 * 1.48 * ((spread**2 + other**2) / quarter) ** 0.5
+    if first - last >= limits.FALLS * abs(first) or first - last + 2 * error > limits.COULD_FALL * abs(first):
         return None
     return {
         "kind": "loss-not-falling",
@@ -212,6 +217,12 @@ def loss_not_falling(loss: Mapping[str, Any] | None) -> dict[str, Any] | None:
         " In reinforcement learning and adversarial training it need not fall.",
         "evidence": {"first": first, "last": last, "n": loss["n"]},
     }
+
+
+def _middle(values: Sequence[float]) -> tuple[float, float]:
+    """The median, and the median distance from it."""
+    middle = median(values)
+    return middle, median([abs(value - middle) for value in values])
 
 
 def busy_machine(processors: Mapping[str, Any] | None) -> dict[str, Any] | None:
