@@ -50,7 +50,9 @@ def test_what_is_no_condition_is_refused_before_the_script_starts(place: Place) 
 
 
 def test_a_figure_that_a_voirfile_puts_into_the_summary_is_one(place: Place) -> None:
-    place.write(main="print('hello')", voirfile="def instrument_figure(ov):\n    yield ov.phases.run_script\n    ov.summary['lowest'] = 0.25\n")
+    place.write(
+        main="print('hello')", voirfile="def instrument_figure(ov):\n    yield ov.phases.run_script\n    ov.summary['lowest'] = 0.25\n"
+    )
     assert place.voirkit("--require", "lowest<1", "main.py").code == 0
     ended = place.voirkit("--force", "--require", "lowset<1", "main.py")
     assert ended.code == 3
