@@ -26,9 +26,10 @@ from voirkit.runs.trace_files import Layout, layout
 pytestmark = pytest.mark.long
 
 TRAINING = """
-import os, signal, torch
+import multiprocessing, os, signal, torch
 from voirkit import ai
 from torch.utils.data import DataLoader, TensorDataset
+multiprocessing.set_start_method("fork", force=True)
 
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)

@@ -21,8 +21,9 @@ INSTANCES = Path("/sys/kernel/tracing/instances")
 # Calls that nothing else makes here: getpgrp, setpgid's like. In each step of ten: 2 in forward, 1 in backward, 3 in the step, and for each
 # of its four samples a file is opened, 3 bytes are read twice, and it is closed.
 PLANTED = """
-import os, sys
+import multiprocessing, os, sys
 import torch
+multiprocessing.set_start_method("fork", force=True)
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 

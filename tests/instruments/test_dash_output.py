@@ -93,7 +93,8 @@ def test_what_workers_and_subprocesses_print_is_not_garbled(on_terminal: Run) ->
         os.write(2, b"past\\nall\\nof\\npython\\n" * 5)
         give(end=1)
         wait(0.6)
-    main()
+    if __name__ == "__main__":
+        main()
     """  # fmt: skip
     with_dash, without = on_terminal(script), None
     assert with_dash.end() == 0

@@ -58,7 +58,8 @@ def main():
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     shared = torch.ones(8)
-    for number, batch in enumerate(torch.utils.data.DataLoader(Samples(), batch_size=4, num_workers=2 if case == "worker" else 0)):
+    workers = {"num_workers": 2, "multiprocessing_context": "fork"} if case == "worker" else {}
+    for number, batch in enumerate(torch.utils.data.DataLoader(Samples(), batch_size=4, **workers)):
         optimizer.zero_grad()
         model(batch).sum().backward()
         if size > 1 and not (case == "skip" and rank == 1 and number == 11):

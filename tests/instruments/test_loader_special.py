@@ -15,10 +15,11 @@ pytestmark = pytest.mark.long
 torch = pytest.importorskip("torch")
 
 NUMBERS = """
-    import os, signal, sys, time
+    import multiprocessing, os, signal, sys, time
     import torch
     from torch.utils.data import DataLoader, Dataset
     torch.set_num_threads(1)
+    multiprocessing.set_start_method("fork", force=True)  # nothing is below a main guard, which the others need
 
     class Numbers(Dataset):
         def __init__(self, n, killed_at=None):
@@ -164,7 +165,7 @@ def test_the_transforms_of_albumentations(tmp_path: Path) -> None:
             return 4
         def __getitem__(self, i):
             return self.transform(image=np.full((8, 8, 3), i, np.uint8))["image"]
-    for batch in DataLoader(Pictures(), batch_size=2, num_workers=1):
+    for batch in DataLoader(Pictures(), batch_size=2, num_workers=1, multiprocessing_context="fork"):
         pass
     """
     said = under_loader(write(tmp_path, main=text))

@@ -19,7 +19,7 @@ HEAD = """
     import torch
     from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
     torch.manual_seed(0); random.seed(0); torch.set_num_threads(1)
-    multiprocessing.set_start_method("fork")  # nothing is below a main guard here, which the others need
+    multiprocessing.set_start_method("fork", force=True)  # nothing is below a main guard here, which the others need
 
     class Noise:
         def __call__(self, x):

@@ -242,7 +242,7 @@ def test_workers_that_are_forked_in_the_window_are_not_recorded(place: Place) ->
     """The loop is left early, so that the next workers are forked before the loader has told that it has no more."""
     loop = """
 for epoch in range(5):
-    for n, (x, y) in enumerate(DataLoader(data, batch_size=8, num_workers=1)):
+    for n, (x, y) in enumerate(DataLoader(data, batch_size=8, num_workers=1, multiprocessing_context="fork")):
         if n == 2:
             break
         step(x, y)

@@ -21,7 +21,7 @@ class Cropped(Dataset):
 
 
 torch.manual_seed(0)
-loader = DataLoader(Cropped(), batch_size=6, num_workers=2, shuffle=True)
+loader = DataLoader(Cropped(), batch_size=6, num_workers=2, shuffle=True, multiprocessing_context="fork")
 model = nn.Linear(8, 2)
 opt = torch.optim.SGD(model.parameters(), lr=0.1)
 for epoch in range(3):

@@ -15,7 +15,7 @@ class Stream(IterableDataset):
 
 
 torch.manual_seed(0)
-loader = DataLoader(Stream(), batch_size=8, num_workers=2)  # here
+loader = DataLoader(Stream(), batch_size=8, num_workers=2, multiprocessing_context="fork")  # here
 model = nn.Linear(6, 1)
 opt = torch.optim.SGD(model.parameters(), lr=0.05)
 for epoch in range(2):
