@@ -42,6 +42,7 @@ def test_a_loss_that_does_not_fall_is_told() -> None:
     assert kinds(summary(noisy(2, 3))) == ["loss-not-falling"]
     assert kinds(summary(noisy(2, 2, n=100, noise=0.05))) == ["loss-not-falling"]
     assert kinds(summary(noisy(1, 6, n=60, noise=1.5))) == ["loss-not-falling"]
+    assert kinds(summary([1e200, 1.01e200] * 40)) == ["loss-not-falling"]
 
 
 def test_a_loss_that_falls_and_a_short_run_are_not() -> None:

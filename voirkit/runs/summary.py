@@ -207,7 +207,7 @@ def loss_not_falling(loss: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if loss is None or loss["n"] < limits.FEW_LOSSES or not quarter:
         return None
     (first, spread), (last, other) = map(_middle, (values[:quarter], values[-quarter:]))
-    error = 1.25 * 1.48 * ((spread**2 + other**2) / quarter) ** 0.5
+    error = 1.25 * 1.48 * abs(complex(spread, other)) / quarter**0.5
     if first - last >= limits.FALLS * abs(first) or first - last + 2 * error > limits.COULD_FALL * abs(first):
         return None
     return {
