@@ -132,8 +132,10 @@ def test_a_rank_for_which_the_others_wait():
         script.step()
 
     fast, slow = run(waits_in_backward), run(train, wait=710)
-    found = said(fast, Rank(1, "there", slow.steps))
+    both = figures([fast, Rank(1, "there", slow.steps)])
+    found, (advice,) = conclusions({**both, "wall": wall(4 * both["steps"]["total_s"])}, FACTS)
     assert (found["kind"], found["evidence"]["rank"], found["evidence"]["phase"]) == ("straggler", 1, "wait")
+    assert advice["win"] == pytest.approx(found["evidence"]["share"] / 4)  # of the run
 
 
 def ranks(*waits, backward=200):
