@@ -271,10 +271,10 @@ def compare(argv: Sequence[str]) -> int:
     if options.require and asked:
         raise CommandLineError(f"--require is of figures, and is not looked at with --{asked.name}.")
     with ExitStack() as opened:
-        executor = opened.enter_context(_engine(options.engine))
         runs = [[opened.enter_context(open_run(path)) for path in side] for side in paths]
         known = {*empty(""), *parts_of_summary(), *chain.from_iterable(run.summary or () for run in chain(*runs))}
         required = [read(text, known, baseline=True) for text in options.require]
+        executor = opened.enter_context(_engine(options.engine))
         for run in chain(*runs):
             run.executor = executor
         try:

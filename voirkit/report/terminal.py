@@ -86,7 +86,7 @@ def _trimmed(line: list[Segment]) -> list[Segment]:
 
 def _cut(parts: Sequence[tuple[int, Lines]], most: int, width: int) -> list[tuple[int, Lines]]:
     """Parts of at most so many lines in all: what is furthest above its least is cut first; then the longest but the breakdown. What is
-    left of a part ends with an ellipsis."""
+    left of a part ends with an ellipsis, where that has room."""
     left = [(least, list(part)) for least, part in parts]
     while sum(len(part) for _, part in left) > most:
         over = [i for i, (least, part) in enumerate(left) if len(part) > least]
@@ -100,16 +100,11 @@ def _cut(parts: Sequence[tuple[int, Lines]], most: int, width: int) -> list[tupl
             left[i][1].clear()
     for (_, whole), (_, part) in zip(parts, left, strict=True):
         if part and len(part) < len(whole):
-            part[-1] = [*_shortened(part[-1], width - _MORE.cell_length), _MORE]
+            if Segment.get_line_length(part[-1]) + _MORE.cell_length <= width:
+                part[-1] = [*part[-1], _MORE]
+            elif len(part) > 1:  # no number is cut for it
+                part[-1] = [_MORE]
     return left
-
-
-def _shortened(line: list[Segment], width: int) -> list[Segment]:
-    """A line of at most so many columns; whole words of what it ends with."""
-    if Segment.get_line_length(line) > width:
-        *line, last = Segment.adjust_line_length(line, width, pad=False)
-        line.append(last._replace(text=last.text.rpartition(" ")[0] or last.text))
-    return _trimmed(line)
 
 
 Drawn = Iterator[tuple[int, RenderableType]]

@@ -296,6 +296,9 @@ class Overseer(GivenOverseer):
 
                 known = None if self.voirfiles else set(self.summary)
                 self._required = [conditions.read(text, known) for text in self.options.require]
+                for one in self._required:
+                    if one.path[0] not in self.summary:
+                        self.say(f"note: --require {one.text!r} holds only if a voirfile adds {one.path[0]!r} to the summary.")
             self.script = self.options.SCRIPT if self.options.MODULE is None else self.options.MODULE
             self._report_displaced()
         self._refuse()

@@ -70,8 +70,8 @@ def _inside(value: Any) -> dict[str, Any]:
 
 
 def _hint(text: str, key: str, there: dict[str, Any], at: int) -> str:
-    own = f".{key}" in text if at else text.startswith(key)  # not of what a short name stands for
-    near = did_you_mean(key, there) if own else ""
+    own = f".{key}" in text if at else text.lstrip().startswith(key)  # not of what a short name stands for
+    near = did_you_mean(key, there if at else [*SHORT, *there]) if own else ""
     return f". {near}" if near else ""
 
 

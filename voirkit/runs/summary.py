@@ -5,6 +5,8 @@ Loads nothing: every run needs it.
 
 from __future__ import annotations
 
+from math import hypot
+
 from voirkit.runs import thresholds as limits
 
 TYPE_CHECKING = False
@@ -196,18 +198,18 @@ def loss_not_finite(loss: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def loss_not_falling(loss: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The loss is no lower at the end than at the beginning, and not since its noise hides that.
+    """The loss is no lower at the end than at the beginning, and its noise could not hide a fall.
 
-    The standard error of a median is 1.25 times that of a mean, the spread of the losses 1.48 times their median distance from their
-    median (as of normal ones): by two standard errors more it may have fallen.
+    Of normal values the standard deviation is 1.48 times the median distance from the median, and the standard error of a median 1.25
+    times that of a mean. What two such errors would hide is no reason for an alert.
     """
     curve = (loss or {}).get("curve") or []
     values = [value for _, value in curve if value is not None]
     quarter = len(values) // 4
-    if loss is None or loss["n"] < limits.FEW_LOSSES or not quarter:
+    if loss is None or loss["n"] < limits.FEW_LOSSES or quarter < limits.FEW_IN_QUARTER:
         return None
     (first, spread), (last, other) = map(_middle, (values[:quarter], values[-quarter:]))
-    error = 1.25 * 1.48 * abs(complex(spread, other)) / quarter**0.5
+    error = 1.25 * 1.48 * hypot(spread, other) / quarter**0.5
     if first - last >= limits.FALLS * abs(first) or first - last + 2 * error > limits.COULD_FALL * abs(first):
         return None
     return {

@@ -34,7 +34,8 @@ START_OF_WORKERS = 0.5  # of the wait is for the first batches of epochs: the wo
 # A loss that does not fall: medians of the first and the last quarter of its curve.
 FEW_LOSSES = 40  # under which nothing is said
 FALLS = 0.01  # by so much of the first, at least
-COULD_FALL = 0.05  # by so much of the first it may have fallen, noise considered, for all that is known: then nothing is said
+FEW_IN_QUARTER = 5  # finite losses
+COULD_FALL = 0.05  # of the first: where noise could hide a fall by as much, nothing is said
 
 # Memory that creeps: the slope over the second half of the run.
 FEW_SAMPLES = 20  # of memory in that half, under which nothing is said

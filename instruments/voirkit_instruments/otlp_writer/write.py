@@ -26,12 +26,8 @@ class Writer(Tracker):
 
     def write(self, step: int, figures: Mapping[str, float], texts: Mapping[str, str]) -> None:
         """Send the metrics of the picture. That a collector does not take them is said at the end: it may take the next."""
-        reader = self._reader = self._reader or self._start()
-        self._n += 1
-        try:
-            reader.collect()
-        except VoirkitError:
-            self._failed += 1
+        self._reader = self._reader or self._start()
+        self._reader.collect()
 
     def _start(self) -> Any:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -43,11 +39,17 @@ class Writer(Tracker):
         stated = any(os.environ.get(f"OTEL_EXPORTER_OTLP_{name}TIMEOUT") for name in ("", "METRICS_"))
         exporter = OTLPMetricExporter(endpoint=self.words[0], timeout=None if stated else _TIMEOUT_S)
 
+        writer = self
+
         # The SDK's own one sends in a thread, and keeps to itself what went wrong.
         class Sender(MetricReader):  # type: ignore[misc]  # a class that has no types here
             def _receive_metrics(self, metrics_data: Any, timeout_millis: float = 10_000, **_: Any) -> None:
-                if exporter.export(metrics_data, timeout_millis=timeout_millis) is not MetricExportResult.SUCCESS:
-                    raise VoirkitError("the collector did not take them.")
+                writer._n += 1
+                try:
+                    taken = exporter.export(metrics_data, timeout_millis=timeout_millis) is MetricExportResult.SUCCESS
+                except Exception:  # exporters of some versions raise what requests does
+                    taken = False
+                writer._failed += not taken
 
             def shutdown(self, timeout_millis: float = 30_000, **_: Any) -> None:
                 exporter.shutdown(timeout_millis=timeout_millis)

@@ -586,7 +586,7 @@ def _late(
     share = late_ns / step_ns
     often = int((excess >= STRAGGLES * lasted).sum())
     contended = max((starved.get(i, 1.0) for i in range(len(ranks))), default=1.0) >= _CONTENDED
-    meetings = sum(int(one.group.waited_for[one.at].sum()) for one in new) / n  # a step
+    meetings = sum(int(one.group.waited_for[one.at[one.step < n]].sum()) for one in new if rank in one.group.ranks) / n  # a step
     least_ns = _SLICE_NS * max(math.sqrt(meetings), 1.0) if contended else _LEAST_NS  # what chance makes of each adds up like that
     if share < STRAGGLES or often < LATE_IN * len(excess) or late_ns < least_ns:
         return None

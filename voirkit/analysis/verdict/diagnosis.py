@@ -59,7 +59,7 @@ def conclusions(figures: Figures, facts: Facts, of_rank: Callable[[int], Figures
         return hung, [{"do": hung["next"], "because": hung["because"], "win": time.of_run(hung["evidence"]["seconds"])}]
     late = straggler(figures, of_rank)
     if late is not None:
-        return late, [{"do": late["next"], "because": late["because"], "win": time.of_run(late["evidence"]["share"] * time.steps_s)}]
+        return late, [{"do": late["next"], "because": late["because"], "win": time.of_run(late["evidence"]["share"] * time.usual_s)}]
     found = _outside(time, figures) or _starved(steps) or _inside(time, figures, facts)
     said = [found["because"], _second(time, found), _outlying(time, steps), _micro_batches(steps, facts)]
     found["because"] = " ".join(filter(None, said))

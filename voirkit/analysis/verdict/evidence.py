@@ -90,6 +90,11 @@ class Account:
     startup_s: float  # the script's own time before its first step, without imports
     outliers: Mapping[str, Any]  # ``steps.typical.outliers`` of the summary: the steps that are left out of the shares; empty for none
 
+    @property
+    def usual_s(self) -> float:
+        """Time of the steps that shares are of."""
+        return self.steps_s - float(self.outliers.get("total_s", 0.0))
+
     def of(self, kind: str) -> list[Part]:
         """The parts of a kind."""
         return [part for part in self.parts if part.kind == kind]
@@ -116,7 +121,7 @@ def account(summary: Mapping[str, Any]) -> Account:
     if exposed is not None:
         waits = rows["backward"] * exposed.share
         rows = {**rows, "backward": rows["backward"] - waits, "communication": rows.get("communication", 0.0) + waits}
-    parts = typical.get("parts")  # none, where what stands out was all of them
+    parts = typical.get("parts")  # empty where what stands out was all of them
     other = parts if parts is not None else {name: row["share"] for name, row in steps["phases"]["other"].get("parts", {}).items()}
     steps_s = steps.get("total_s") or sum(row["total_s"] for row in steps["phases"].values()) / max(len(summary.get("ranks") or ()), 1)
     outliers = typical.get("outliers") or {}

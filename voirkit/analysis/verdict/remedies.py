@@ -171,7 +171,7 @@ def _has_bfloat16(facts: Facts) -> bool:
 
 def _compute(time: Account, summary: Summary, facts: Facts) -> Iterator[Remedy]:
     kind, phases = "compute-bound", summary["steps"]["phases"]
-    usual_s = time.steps_s - time.outliers.get("total_s", 0.0)
+    usual_s = time.usual_s
     passes = time.rows["forward"] + time.rows["backward"]
     run = time.of_run(passes * usual_s)
     because = f"forward and backward take {percent(passes)} of a step"
@@ -229,7 +229,7 @@ def _communication(time: Account, summary: Summary) -> Iterator[Remedy]:
     kind = "communication-bound"
     seconds, late = time.seconds(kind), first_evidence(summary, "late rank")
     if late and late.do:
-        uneven = (late.saves or 0.0) * time.steps_s
+        uneven = (late.saves or 0.0) * time.usual_s
         seconds = max(seconds - uneven, 0.0)
         yield Remedy(kind, late.do, late.what, time.of_run(uneven))
     yield Remedy(
@@ -252,7 +252,7 @@ def _checkpoint(time: Account, summary: Summary) -> Iterator[Remedy]:
 
 def _host(time: Account, summary: Summary) -> Iterator[Remedy]:
     kind = "host-bound"
-    usual_s = time.steps_s - time.outliers.get("total_s", 0.0)
+    usual_s = time.usual_s
     gc = time.other.get("gc", 0.0)
     if gc:
         yield Remedy(
