@@ -18,7 +18,7 @@ import json, time
 
 class Slow(dict):
     def items(self):
-        time.sleep(0.004)
+        time.sleep(0.03)
         return super().items()
 
 print(len(json.dumps({"a": 1})))
@@ -48,7 +48,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     subprocess.run(install, check=True, capture_output=True)
     (folder / "main.py").write_text(SCRIPT)
-    ended = voirkit(folder, "--run-dir", "run", "--json-time", "main.py")
+    ended = voirkit(folder, "--run-dir", "run", "--json-time=20", "main.py")
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == "8\njson\n"
     return folder
@@ -69,7 +69,7 @@ def test_its_option_is_in_the_help_and_its_value_is_checked(installed: Path) -> 
 def test_its_part_is_in_the_summary_of_a_run(installed: Path) -> None:
     summary: dict[str, Any] = json.loads(voirkit(installed, "report", "run", "--json").stdout)
     assert summary["json"]["calls"] == 3
-    assert 0.012 <= summary["json"]["total_s"] < 1
+    assert 0.09 <= summary["json"]["total_s"] < 1
     assert summary["json"]["bytes"] == 3 * len('{"b": 2}')
 
 
