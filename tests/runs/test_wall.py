@@ -138,18 +138,30 @@ def test_this_process_began_in_the_past_and_has_not_used_more_than_its_age(monke
     assert process_begun_ns() == pytest.approx(before - used, abs=S)
 
 
-def test_a_process_is_never_taken_to_be_older_than_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel says 1.23 s after boot for a process that began at 1.2399 s; 34 ms later it is no 44 ms old."""
+def age_ns(monkeypatch: pytest.MonkeyPatch, faults_of_children: int, now_s: float) -> int:
+    """How old a process is taken to be that began 1.23 s after boot, by the kernel's ticks, and has used 30 ms."""
     import io
     import os
 
-    monkeypatch.setattr("builtins.open", lambda *_, **__: io.StringIO(f"1 (a) S {'0 ' * 18}123 0"))
+    stat = f"1 (a) S {'0 ' * 7}{faults_of_children} {'0 ' * 10}123 0"
+    monkeypatch.setattr("builtins.open", lambda *_, **__: io.StringIO(stat))
     monkeypatch.setattr(os, "sysconf", lambda _: 100)
     monkeypatch.setattr("time.CLOCK_BOOTTIME", 7, raising=False)
-    monkeypatch.setattr("time.clock_gettime", lambda _: 1.2399 + 0.034)
+    monkeypatch.setattr("time.clock_gettime", lambda _: now_s)
     monkeypatch.setattr("time.process_time_ns", lambda: 30 * MS)
-    monkeypatch.setattr("time.perf_counter_ns", lambda: 500 * MS)
-    assert 30 * MS <= 500 * MS - process_begun_ns() <= 34 * MS
+    monkeypatch.setattr("time.perf_counter_ns", lambda: 90 * S)
+    return 90 * S - process_begun_ns()
+
+
+def test_a_process_is_never_taken_to_be_older_than_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It began at 1.2399 s; 34 ms later it is no 44 ms old."""
+    assert 30 * MS <= age_ns(monkeypatch, 0, 1.2399 + 0.034) <= 34 * MS
+
+
+def test_what_a_shell_did_before_it_became_this_process_is_not_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``sh -c 'prepare; exec voirkit main.py'``: the process is as old as its shell, which has waited for others."""
+    assert age_ns(monkeypatch, 0, 60.0) == pytest.approx(58.76 * S, abs=MS)
+    assert age_ns(monkeypatch, 431, 60.0) == 30 * MS
 
 
 # a job that was restarted

@@ -86,9 +86,12 @@ def process_begun_ns() -> int:
     now, used_ns = time.perf_counter_ns(), time.process_time_ns()
     try:
         with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
-            ticks = int(file.read().rpartition(")")[2].split()[19])
+            words = file.read().rpartition(")")[2].split()
+        faults_of_children, ticks = int(words[8]), int(words[19])
         age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - (ticks + 1) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError, AttributeError):
+        return now - used_ns
+    if faults_of_children:  # a shell that has waited for other commands became this one (exec): its age is not that of the run
         return now - used_ns
     return now - (max(int(age_s * 1e9), used_ns) if age_s < _LONGEST_S else used_ns)
 
