@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LEADS_TO_SCRIPT = ("contextlib.py", "runpy.py")
-_LONGEST_S = 60.0  # a shell that waited for long and became python by exec
+_LONGEST_S = 60.0  # older is what a shell was that waited, and became python by exec
 
 
 def main(argv: Sequence[str], with_process: bool = False) -> int:
@@ -82,18 +82,18 @@ def list_commands() -> str:
 def process_begun_ns() -> int:
     """When this process was started: python's own start, and the import of voirkit, are part of what a run takes. On the clock of
     ``time.perf_counter_ns``, and never too early: the kernel (Linux) says it to 10 ms, rounded down, this process's processor time says
-    how long it has been there at least."""
+    how long it has been there at least. A shell that had waited for other commands before it became this process (exec) has its age: then
+    the processor time is all that is known."""
     now, used_ns = time.perf_counter_ns(), time.process_time_ns()
     try:
         with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
             words = file.read().rpartition(")")[2].split()
-        faults_of_children, ticks = int(words[8]), int(words[19])
+        faults_of_ended_children, ticks = int(words[8]), int(words[19])
         age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - (ticks + 1) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError, AttributeError):
         return now - used_ns
-    if faults_of_children:  # a shell that has waited for other commands became this one (exec): its age is not that of the run
-        return now - used_ns
-    return now - (max(int(age_s * 1e9), used_ns) if age_s < _LONGEST_S else used_ns)
+    was_a_shell = faults_of_ended_children > 0 or age_s >= _LONGEST_S
+    return now - (used_ns if was_a_shell else max(int(age_s * 1e9), used_ns))
 
 
 def _collect(overseer: Overseer, argv: Sequence[str]) -> None:

@@ -5,8 +5,6 @@ Loads nothing: every run needs it.
 
 from __future__ import annotations
 
-from math import hypot
-
 from voirkit.runs import thresholds as limits
 
 TYPE_CHECKING = False
@@ -208,6 +206,8 @@ def loss_not_falling(loss: Mapping[str, Any] | None) -> dict[str, Any] | None:
     quarter = len(values) // 4
     if loss is None or loss["n"] < limits.FEW_LOSSES or quarter < limits.FEW_IN_QUARTER:
         return None
+    from math import hypot
+
     (first, spread), (last, other) = map(_middle, (values[:quarter], values[-quarter:]))
     error = 1.25 * 1.48 * hypot(spread, other) / quarter**0.5
     if first - last >= limits.FALLS * abs(first) or first - last + 2 * error > limits.COULD_FALL * abs(first):

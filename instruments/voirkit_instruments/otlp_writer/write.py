@@ -22,7 +22,7 @@ class Writer(Tracker):
     every_s = 5.0
     is_state = True
     _reader: Any = None
-    _n = _failed = 0
+    _sends = _failed = 0
 
     def write(self, step: int, figures: Mapping[str, float], texts: Mapping[str, str]) -> None:
         """Send the metrics of the picture. That a collector does not take them is said at the end: it may take the next."""
@@ -38,13 +38,12 @@ class Writer(Tracker):
 
         stated = any(os.environ.get(f"OTEL_EXPORTER_OTLP_{name}TIMEOUT") for name in ("", "METRICS_"))
         exporter = OTLPMetricExporter(endpoint=self.words[0], timeout=None if stated else _TIMEOUT_S)
-
         writer = self
 
         # The SDK's own one sends in a thread, and keeps to itself what went wrong.
         class Sender(MetricReader):  # type: ignore[misc]  # a class that has no types here
             def _receive_metrics(self, metrics_data: Any, timeout_millis: float = 10_000, **_: Any) -> None:
-                writer._n += 1
+                writer._sends += 1
                 try:
                     taken = exporter.export(metrics_data, timeout_millis=timeout_millis) is MetricExportResult.SUCCESS
                 except Exception:  # exporters of some versions raise what requests does
@@ -77,4 +76,4 @@ class Writer(Tracker):
         """
         self._reader.shutdown()
         if self._failed:
-            raise VoirkitError(f"the collector did not take the metrics, or did not answer, {self._failed} of {self._n} times.")
+            raise VoirkitError(f"the collector did not take the metrics, or did not answer, {self._failed} of {self._sends} times.")

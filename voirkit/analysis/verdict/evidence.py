@@ -85,15 +85,11 @@ class Account:
     rows: Mapping[str, float]
     other: Mapping[str, float]  # share of a typical step by part of ``other``
     steps_s: float  # time of all steps; what one rank spent
+    usual_s: float  # of it, that of the steps that the shares are of: without the outliers
     work_s: float  # that and all that lies outside of the steps, but for the start: imports, and the script's own before its first step
     total_s: float  # the run's duration; of the steps and checkpoints where it is not known (a run that goes on, or of an older voirkit)
     startup_s: float  # the script's own time before its first step, without imports
     outliers: Mapping[str, Any]  # ``steps.typical.outliers`` of the summary: the steps that are left out of the shares; empty for none
-
-    @property
-    def usual_s(self) -> float:
-        """Time of the steps that shares are of."""
-        return self.steps_s - float(self.outliers.get("total_s", 0.0))
 
     def of(self, kind: str) -> list[Part]:
         """The parts of a kind."""
@@ -153,7 +149,7 @@ def account(summary: Mapping[str, Any]) -> Account:
     work_s = steps_s + sum(part.seconds for part in outside)
     return Account(
         (*(Part(kind, name, share * usual_s, share) for kind, name, share in inside), *outside),
-        rows, other, steps_s, work_s, wall.get("total_s") or work_s, _startup_s(wall), outliers,
+        rows, other, steps_s, usual_s, work_s, wall.get("total_s") or work_s, _startup_s(wall), outliers,
     )  # fmt: skip
 
 
