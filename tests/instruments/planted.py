@@ -139,7 +139,7 @@ class Threads(Kept):
         name, start, end, args, value = columns.T
         return Records(
             start, end - start, name - 1, args, value, np.zeros(len(name), np.int64), np.array(self.threads, np.int64),
-            [(category, what) for category, what, _, _ in self._names], self._arguments, [(0, "here", 1)],
+            [(category, what) for category, what, _, _ in self._names], self._arguments, [(0, "here", 1)], [1],
         )  # fmt: skip
 
 

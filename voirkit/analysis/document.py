@@ -48,6 +48,7 @@ class Rank:
     processes: tuple[tuple[str, int], ...] = ()  # (host, pid) of those that did it: of a rank that was started again there are several
     alone: bool = False  # whether it is a process that trains beside others and is in no group with them; its ``rank`` says nothing then
     collectives: Collectives | None = None  # what the last of its processes began together with other ranks; None for nothing
+    thread: int = 0  # of a second training of a process, at the same time as its first, the thread that does it
 
 
 def figures(ranks: Sequence[Rank]) -> dict[str, Any]:
@@ -72,6 +73,8 @@ def figures(ranks: Sequence[Rank]) -> dict[str, Any]:
     if (stands_out := typical(teams[0])) is not None:
         steps["typical"] = stands_out
     saver = max((r.steps for r in trained), key=lambda one: one.saving_between_ns, default=None)
+    if uncounted := [row for rank in ranks if (row := _uncounted(rank))]:
+        steps["uncounted"] = uncounted
     if saver and saver.saving_between_ns:  # a share of the steps and these together
         steps["checkpoints_between"] = _part(saver.saving_between_ns, saver.saving_between_ns + int(saver.train.time_ns.sum()))
     return {
@@ -80,6 +83,22 @@ def figures(ranks: Sequence[Rank]) -> dict[str, Any]:
         "evaluation": _evaluation(evaluated, [r.facts for r in ranks]) if evaluated else None,
         "ranks": [row for row, r in zip(rows, trained, strict=True) if not r.alone] if len(teams[0]) > 1 else [],
         "processes": [_alone(*one) for one in zip(rows, trained, tables, strict=True)] if len(teams) > 1 else [],
+    }
+
+
+def _uncounted(rank: Rank) -> dict[str, Any] | None:
+    """What a rank or process trained in no counted step and in no evaluation; None for nothing."""
+    known = rank.steps.uncounted
+    if not known:
+        return None
+    pids = [pid for _, pid in rank.processes]
+    return {
+        "rank": None if rank.alone else rank.rank,
+        "pid": pids[0] if len(pids) == 1 else None,
+        "thread": rank.thread or None,
+        "optimizer_steps": known.optimizer_steps,
+        "backward_passes": known.backward_passes,
+        "first_ns": known.first_ns,
     }
 
 
@@ -251,7 +270,8 @@ def _alone(row: dict[str, Any], rank: Rank, table: Table) -> dict[str, Any]:
     """The row of a process among others that train for themselves; of a rank among them too, which has its number."""
     pids = [pid for _, pid in rank.processes]
     items = int(table.items[table.items >= 0].sum())
-    return {**row, "rank": None if rank.alone else rank.rank, "pid": pids[0] if len(pids) == 1 else None, "items": items}
+    whose = {"rank": None if rank.alone else rank.rank, "pid": pids[0] if len(pids) == 1 else None}
+    return {**row, **whose, "items": items, **({"thread": rank.thread} if rank.thread else {})}
 
 
 def _rows(trained: Sequence[Rank], tables: Sequence[Table]) -> list[dict[str, Any]]:

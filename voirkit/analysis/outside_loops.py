@@ -6,8 +6,10 @@ Steps of training are cut at those of the optimizer that leads there. Evaluation
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,7 +22,7 @@ class Led:
     """Steps of one optimizer, one after the other, that no loop of a loader interrupts."""
 
     start_ns: Array  # when each step of the optimizer began; shape (n,), ascending
-    end_ns: Array  # when it ended
+    end_ns: Array  # when the last step of any optimizer ended before the next of them: optimizers that take turns are one step
     after_ns: int  # when what trained before them (another optimizer, a loop over a loader) was over
     is_rest: bool  # whether a loop over a loader came before: steps without a model call of their own are then what remained of it
     ahead: int = 0  # how many batches that loop had read ahead: as many walks through graphs after it are what remained of it, too
@@ -49,12 +51,15 @@ def steps_outside(work: Work, turn: Array, turns: Sequence[StepInterval], trains
     for n in np.unique(loop).tolist():
         inside = steps[loop == n]
         after = int(ends[n - 1]) if n else 0
-        for i, leading in enumerate(leading_steps(inside, work.optimizer[inside])):
+        stretches = leading_steps(inside, work.optimizer[inside])
+        for i, leading in enumerate(stretches):
             before = inside[inside < leading[0]]
+            until = stretches[i + 1][0] if i + 1 < len(stretches) else inside[-1] + 1
+            cuts = inside[np.searchsorted(inside, [*leading[1:], until]) - 1]
             after = int(work.end_ns[before[-1]]) if len(before) else after
             is_rest = bool(n) and not i
             ahead = _read_ahead(work, turn, turns, loops[n - 1].episode) if is_rest else 0
-            found.append(Led(work.start_ns[leading], work.end_ns[leading], after, is_rest, ahead))
+            found.append(Led(work.start_ns[leading], work.end_ns[cuts], after, is_rest, ahead))
     return found
 
 
@@ -132,7 +137,7 @@ class Calls:
 
 
 def evaluating(work: Work, marks: Marks, turn: Array, turns: Sequence[StepInterval], trains: frozenset[int], steps_ns: Array) -> Array:
-    """Which model calls evaluate, though they lie in no loop that does; shape (n,).
+    """Which model calls evaluate, though they lie in no loop that does, and which backward passes belong to them; shape (n,).
 
     Args:
         work: What was done, ascending by start.
@@ -145,13 +150,15 @@ def evaluating(work: Work, marks: Marks, turn: Array, turns: Sequence[StepInterv
     - between ``eval()`` and the next ``train()``;
     - without gradients between two steps: after the work of one and before the next batch is asked for, or before ``zero_grad()``;
     - without gradients at any other place of fewer than half of the steps.
+    Gradients that are taken where models evaluate by the first two rules are a part of that (forces, attacks), unless an optimizer steps.
     """
     asked = np.array([t.episode in trains for t in turns] + [True])[turn]  # the last is that of OUTSIDE
     calls = asked & (work.kind == Work.FORWARD) & ~_in_optimizer(work)
     trained = work.of(Work.TRAINS).start_ns
     if len(trained):  # models are called once while they are built, with gradients, before anything is trained
         calls &= ~work.grad | (work.start_ns > trained[0]) | (_annotation(work, marks) >= 0)
-    found = calls & (_in_evaluation_mode(work, marks) | (_annotation(work, marks) >= 0))
+    is_declared = _in_evaluation_mode(work, marks) | (_annotation(work, marks) >= 0)
+    found = (calls | (asked & (work.kind == Work.BACKWARD))) & is_declared
     quiet = np.flatnonzero(calls & ~found & ~work.grad)
     if not len(quiet):
         return found
@@ -176,24 +183,67 @@ def evaluating(work: Work, marks: Marks, turn: Array, turns: Sequence[StepInterv
 
 
 def requests_of_evaluation(
-    chosen: Array, work: Work, marks: Marks, turn: Array, turns: Sequence[StepInterval], trains: frozenset[int], number: int
+    chosen: Array,
+    work: Work,
+    marks: Marks,
+    turn: Array,
+    turns: Sequence[StepInterval],
+    trains: frozenset[int],
+    number: int,
+    requests: Sequence[Request] = (),
 ) -> list[Request]:
     """One request where each model call begins, and one that finds nothing where the last of a row of them is over.
 
     Args:
-        chosen: Which model calls evaluate, as ``evaluating`` tells, whose arguments the others are.
+        chosen: Which work evaluates, as ``evaluating`` tells, whose arguments the others are.
         number: Of the first episode; the others count down.
+        requests: What loaders were asked for: a batch that is drawn for an evaluation is a part of it.
     """
     found: list[Request] = []
-    for k, calls in enumerate(_rows(chosen, work, marks, turn, turns, trains)):
+    rows = _with_their_draws(_rows(chosen, work, marks, turn, turns, trains), requests, work, turns, trains)
+    for k, calls in enumerate(rows):
         found += [Request(Kind.FETCH, at, at, number - k, number - k) for at in calls.start_ns]
         found.append(Request(Kind.END, calls.end_ns, calls.end_ns, number - k, number - k))
     return found
 
 
+def _with_their_draws(
+    rows: list[Calls], requests: Sequence[Request], work: Work, turns: Sequence[StepInterval], trains: frozenset[int]
+) -> list[Calls]:
+    """The rows, each from the draws of the batches that it evaluates (``u, v = next(held_out)`` between two steps).
+
+    Those are the last that was asked for before it, with no work between, of a loader that most often is asked for that.
+    """
+    asks = sorted((r for r in requests if r.kind in (Kind.ITER, Kind.FETCH)), key=lambda r: r.start_ns)
+    asks_ns = [r.start_ns for r in asks]
+    opening_ns = {turn.start_ns for turn in turns if turn.episode in trains}  # a step's own batch
+    ends_ns = np.maximum.accumulate(work.end_ns) if len(work.end_ns) else work.end_ns
+    drawn: list[list[Request]] = []
+    for row in rows:
+        begin_ns = row.start_ns[0]
+        before = int(np.searchsorted(work.start_ns, begin_ns))
+        worked_ns = int(ends_ns[before - 1]) if before else 0
+        own: list[Request] = []
+        at = bisect_left(asks_ns, begin_ns) - 1
+        while at >= 0 and asks[at].start_ns >= worked_ns and asks_ns[at] not in opening_ns:
+            if own and asks[at].loader != own[0].loader:
+                break
+            own.append(asks[at])
+            at -= 1
+        drawn.append(own)
+    of_evaluation = Counter(r.loader for own in drawn for r in own if r.kind is Kind.FETCH)
+    in_all = Counter(r.loader for r in asks if r.kind is Kind.FETCH)
+    return [
+        replace(row, start_ns=[own[-1].start_ns, *row.start_ns[1:]])
+        if own and 2 * of_evaluation[own[0].loader] >= in_all[own[0].loader]
+        else row
+        for row, own in zip(rows, drawn, strict=True)
+    ]
+
+
 def _rows(chosen: Array, work: Work, marks: Marks, turn: Array, turns: Sequence[StepInterval], trains: frozenset[int]) -> list[Calls]:
     """The calls that follow each other with no training between; by mode a row lasts from ``eval()`` to ``train()``."""
-    calls = np.flatnonzero(chosen)
+    calls = np.flatnonzero(chosen & (work.kind == Work.FORWARD))
     trained = _trains(work, chosen)
     starts = work.start_ns[trained]
     ends = np.maximum.accumulate(work.end_ns[trained]) if trained.any() else starts
@@ -213,6 +263,10 @@ def _rows(chosen: Array, work: Work, marks: Marks, turn: Array, turns: Sequence[
         if by_mode[last] and _from(on, end):
             closed = [own.end_ns] if own is not None and own.end_ns is not None else []
             end = max(end, min([*closed, *(at for times in (on, marks.saved_ns, starts, loops) for at in _from(times, end))]))
+        for gradients in range(last + 1, len(chosen)):
+            if not chosen[gradients] or work.kind[gradients] != Work.BACKWARD:
+                break
+            end = max(end, int(work.end_ns[gradients]))
         around = [marks.annotated[i] for i in (annotation[first], annotation[last]) if i >= 0]
         begin, end = min([begin, *(at for at, _ in around)]), max([end, *(at for _, at in around)])
         if own is not None:
@@ -267,24 +321,34 @@ def _zeroed(work: Work, marks: Marks) -> Array:
 
 
 def _in_evaluation_mode(work: Work, marks: Marks) -> Array:
-    """What is done between an ``eval()`` and the next ``train()``, of any module, between which nothing is trained."""
+    """What is done between an ``eval()`` and the next ``train()``, of any module, between which nothing is trained.
+
+    Gradients may be taken there (forces, attacks), if no optimizer steps, and not in half of the steps: what each step does so is a part
+    of it (adversarial training).
+    """
     off, on = _switches(marks)
     if not len(off):
         return np.zeros(len(work.start_ns), dtype=bool)
-    trained = work.of(Work.TRAINS).start_ns
     until = np.append(on, _NEVER)[np.searchsorted(on, off)]
-    valid = np.append(trained, _NEVER)[np.searchsorted(trained, off)] >= until
+    walks, updates = work.of(Work.BACKWARD).start_ns, work.of(Work.OPTIMIZER).start_ns
+    has_walk, has_update = (np.append(times, _NEVER)[np.searchsorted(times, off)] < until for times in (walks, updates))
+    differentiates = has_walk & ~has_update
+    is_seldom = np.count_nonzero(differentiates) < _OFTEN * len(updates)
+    valid = ~has_update & (~has_walk | is_seldom)
     at = np.searchsorted(off, work.start_ns, side="right") - 1
     inside: Array = (at >= 0) & valid[at] & (work.start_ns < until[at])
-    return inside & ~work.training
+    return inside & (~work.training | (work.kind == Work.BACKWARD))
 
 
 def _annotation(work: Work, marks: Marks) -> Array:
-    """In which annotation each lies, of those in which nothing is trained; -1 for none."""
+    """In which annotation each lies, of those in which nothing is trained (no optimizer steps, or where none does at all, no gradient is
+    taken); -1 for none."""
     if not marks.annotated:
         return np.full(len(work.start_ns), -1)
     begins, ends = np.array(marks.annotated, dtype=np.int64).T
-    trained = work.of(Work.TRAINS).start_ns
+    trained = work.of(Work.OPTIMIZER).start_ns
+    if not len(trained):
+        trained = work.of(Work.BACKWARD).start_ns
     valid = np.searchsorted(trained, begins) == np.searchsorted(trained, ends)
     at = np.searchsorted(begins, work.start_ns, side="right") - 1
     inside = (at >= 0) & valid[at] & (work.start_ns < ends[at])

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from voirkit.analysis.document import Collectives, Rank
+from voirkit.analysis.loader_requests import requests_through_queue
 from voirkit.analysis.nesting import NONE, Array, distinct, innermost, outer_first
 from voirkit.analysis.outside_loops import leading_steps
-from voirkit.analysis.segmentation import Kind, Request, requests_through_queue
+from voirkit.analysis.segmentation import Kind, Request
 from voirkit.analysis.steps import (
     BACKWARD,
     COMMUNICATION,
@@ -30,10 +32,12 @@ from voirkit.analysis.steps import (
     Steps,
     Table,
     Timeline,
+    Uncounted,
     concatenated,
     on_device,
     steps_of,
 )
+from voirkit.analysis.training_threads import activities, group_by_training, outermost
 
 KIND = "phase"  # of the records
 DEVICE = "device"  # of those that say how long the same lasted on a GPU
@@ -73,7 +77,7 @@ EVALUATIONS = (("annotated", "evaluate"), ("annotated", "test"), ("given", "eval
 _REQUESTS = {
     ("dataloader", "iter"): Kind.ITER, ("dataloader", "fetch"): Kind.FETCH, ("dataloader", "end"): Kind.END,
     # A loop over a loader, whole: it is over where this ends, however that came.
-    ("pipeline", "epoch"): Kind.LEFT, ("pipeline", "evaluate"): Kind.LEFT,
+    ("pipeline", "epoch"): Kind.LEFT, ("pipeline", "evaluate"): Kind.LEFT, ("dataloader", "left"): Kind.LEFT,
 }  # fmt: skip
 
 
@@ -95,11 +99,18 @@ def ranks(
     """
     parts: list[Rank] = []
     for number, (rank, host, pid) in enumerate(records.processes):
-        chosen = training_thread(records, number) if (host, pid) not in without else None
-        if chosen is not None:
+        trainings = training_threads(records, number) if (host, pid) not in without else []
+        if trainings:
+            chosen = trainings[0]
             alone = bool(records.world_sizes) and records.world_sizes[number] == 1
             of = Rank(rank, host, NO_STEPS, {}, ((host, pid),), alone)
+            beside = [_process(records, number, own, cpus, None, of) for own in trainings[1:]]
             of = _process(records, number, chosen, cpus, device, of)
+            if alone:
+                threads = [int(records.tid[own[0]]) for own in trainings[1:]]
+                parts += [replace(one, thread=thread) for one, thread in zip(beside, threads, strict=True)]
+            else:  # a rank has one training: what other threads of it do beside that is no step of its group
+                of = replace(of, steps=replace(of.steps, uncounted=_all_of(records, of.steps.uncounted, trainings[1:])))
             if exchanged is not None and (rank, host, pid) in exchanged.processes:
                 what = meanings(records.names)[records.name[chosen]]
                 if len(train := of.steps.train):  # a pass that an exception ends, and what it waited for until then, is in no step
@@ -117,12 +128,12 @@ def _process(records: Records, number: int, chosen: Array, cpus: int | None, dev
     steps = steps_of(timeline)
     waited = chosen
     if not steps.wait_known:
-        others = np.flatnonzero((records.process == number) & (records.tid != records.tid[chosen[0]]))
+        others = np.flatnonzero((records.process == number) & ~np.isin(records.tid, np.unique(records.tid[chosen])))
         requests = _queue_requests(records, chosen, others, timeline)
         if requests:
             steps, waited = steps_of(replace(timeline, requests=requests)), others
     if device is not None:
-        steps = replace(steps, device=_on_device(timeline, device, records.processes[number], int(records.tid[chosen[0]]), steps.train))
+        steps = replace(steps, device=_on_device(timeline, device, records.processes[number], np.unique(records.tid[chosen]), steps.train))
     trained = steps.episodes if waited is chosen else ()
     script = script_facts(records, chosen, steps.train, leading_optimizers_ns(timeline))
     inference = in_training_mode(timeline, steps.evaluation) or None
@@ -138,28 +149,54 @@ def leading_optimizers_ns(timeline: Timeline) -> Array:
     return ns
 
 
-def _on_device(host: Timeline, device: Records, process: tuple[int, str, int], tid: int, train: Table) -> DeviceTable | None:
+def _on_device(host: Timeline, device: Records, process: tuple[int, str, int], tids: Array, train: Table) -> DeviceTable | None:
     if process not in device.processes:
         return None
-    own = np.flatnonzero((device.process == list(device.processes).index(process)) & (device.tid == tid))
+    own = np.flatnonzero((device.process == list(device.processes).index(process)) & np.isin(device.tid, tids))
     own = own[outer_first(device.start_ns[own], device.duration_ns[own])]
     return on_device(host, _timeline(device, own), train)
 
 
-def training_thread(records: Records, process: int) -> Array | None:
-    """Indices of the records of the thread that steps optimizers, or else works most; ascending by start, outer before inner."""
+def training_threads(records: Records, process: int) -> list[Array]:
+    """By training of a process, the one that steps most first, indices of the records of the threads that take turns at it; ascending by
+    start, outer before inner. Where nothing is trained and no model called, those of the thread that does most else."""
     own = np.flatnonzero(records.process == process)
     if not len(own):
-        return None
+        return []
+    own = own[outer_first(records.start_ns[own], records.duration_ns[own])]
     meaning = meanings(records.names)[records.name[own]]
     if np.isin(meaning, (COMPILE, IMPORT, GC)).all():
-        return None  # it has imported torch, and that is all
-    for wanted in ((OPTIMIZER,), (BACKWARD,), (FORWARD,), tuple(range(COMPILE))):
-        threads, counts = np.unique(records.tid[own][np.isin(meaning, wanted)], return_counts=True)
-        if len(threads):
-            own = own[records.tid[own] == threads[np.argmax(counts)]]
-            break
-    return own[outer_first(records.start_ns[own], records.duration_ns[own])]
+        return []  # it has imported torch, and that is all
+    tids = records.tid[own]
+    names = np.array([name for _, name in records.names] + [""])[records.name[own]]
+    is_request = np.array([name in _REQUESTS for name in records.names] + [False])[records.name[own]] & (meaning == WAIT)
+    of_queue = np.array([name == ("dataloader", "queue") for name in records.names] + [False])[records.name[own]]
+    is_kind = {
+        "forward": meaning == FORWARD,
+        "backward": meaning == BACKWARD,
+        "optimizer": meaning == OPTIMIZER,
+        "request": is_request,
+        "fetch": is_request & (names == "fetch"),
+        "queue": of_queue,
+    }
+    which = np.array([arguments.get("which", 0) for arguments in records.arguments])[records.args[own]]
+    start_ns = records.start_ns[own]
+    threads = activities(tids, start_ns, start_ns + records.duration_ns[own], is_kind, which)
+    groups = [[one.tid for one in group] for group in group_by_training(threads)]
+    if not groups:
+        known, counts = np.unique(tids[(meaning >= 0) & (meaning < COMPILE)], return_counts=True)
+        groups = [[int(known[np.argmax(counts)])]] if len(known) else [np.unique(tids).tolist()]
+    return [own[np.isin(tids, group)] for group in groups]
+
+
+def _all_of(records: Records, uncounted: Uncounted, beside: Sequence[Array]) -> Uncounted:
+    """With all that is trained in some other threads."""
+    for own in beside:
+        meaning = meanings(records.names)[records.name[own]]
+        trains = np.isin(meaning, (BACKWARD, OPTIMIZER))
+        steps = int(np.count_nonzero(meaning == OPTIMIZER))
+        uncounted = uncounted.plus(Uncounted(steps, int(np.count_nonzero(trains)) - steps, int(records.start_ns[own[trains]][0])))
+    return uncounted
 
 
 def meanings(names: Sequence[tuple[str, str]]) -> Array:
@@ -235,9 +272,16 @@ def _modes(records: Records, chosen: Array) -> list[tuple[int, bool]]:
 
 
 def _requests(records: Records, chosen: Array) -> Iterator[Request]:
+    """What was asked of loaders; and when their iterators were let go, by whichever thread of the process (garbage may be collected in
+    any)."""
     kinds = {i: _REQUESTS[name] for i, name in enumerate(records.names) if name in _REQUESTS}
     asked = chosen[np.isin(records.name[chosen], list(kinds))]
     askers = [(arguments.get("episode", 0), _number(arguments, "loader")) for arguments in records.arguments]
+    if len(asked):
+        closing = [i for i, kind in kinds.items() if kind is Kind.LEFT]
+        of_process = records.process == records.process[asked[0]]
+        elsewhere = np.flatnonzero(of_process & np.isin(records.name, closing) & ~np.isin(records.tid, np.unique(records.tid[chosen])))
+        asked = np.concatenate((asked, elsewhere))
     columns = (records.name, records.start_ns, records.duration_ns, records.value, records.args)
     fetch, left = Kind.FETCH, Kind.LEFT  # looking a member up takes longer than all the rest of a line
     for name, start, duration, value, args in zip(*(c[asked].tolist() for c in columns), strict=True):
@@ -292,9 +336,8 @@ def _loader(records: Records, chosen: Array, trained: Collection[int]) -> dict[s
 
 def _outermost(records: Records, which: Array) -> tuple[Array, Array]:
     """When those of some spans that lie in no other began and ended; they are given ascending by start, outer before inner."""
-    start, end = records.start_ns[which], records.start_ns[which] + records.duration_ns[which]
-    before = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(end)[:-1])) if len(end) else end
-    return start[start >= before], end[start >= before]
+    start_ns = records.start_ns[which]
+    return outermost(start_ns, start_ns + records.duration_ns[which])
 
 
 def _collectives(exchanged: Records, process: int, passes: tuple[Array, Array], calls: tuple[Array, Array]) -> Collectives:
@@ -396,6 +439,7 @@ def _after_each_other(parts: Sequence[Steps]) -> Steps:
     return Steps(
         train, _table([part.evaluation for part in parts])[0], all(part.wait_known for part in parts), device,
         saving_between_ns=sum(part.saving_between_ns for part in parts), aside_ns=_aside(parts),
+        uncounted=reduce(Uncounted.plus, (part.uncounted for part in parts)),
     )  # fmt: skip
 
 

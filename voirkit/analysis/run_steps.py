@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from hashlib import sha256
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,7 +15,7 @@ import numpy as np
 from voirkit.analysis.document import Collectives, Rank
 from voirkit.analysis.nesting import Array, distinct
 from voirkit.analysis.phases import COLLECTIVE, DEVICE, KIND, Records, joined, ranks
-from voirkit.analysis.steps import PARTS, DeviceTable, Steps, Table
+from voirkit.analysis.steps import ALL_COUNTED, PARTS, DeviceTable, Steps, Table, Uncounted
 from voirkit.runs.summary import PHASES
 from voirkit.runs.trace_files import SegmentRecords, layout
 from voirkit.trace.reader import of_stem
@@ -178,7 +178,8 @@ def roll_up(run: Run, rank: Rank) -> str:
     unknown), the time by phase and part, which sum to ``time_ns``, and ``launching_ns``. The file's metadata hold, under ``voirkit``, what
     else is known of the rank.
 
-    A process that trains for itself beside others has ``steps/process=<pid>.parquet``. What a rank began together with others is in
+    A process that trains for itself beside others has ``steps/process=<pid>.parquet``, and one of several trainings that go on at once in
+    threads of a process ``steps/process=<pid>-thread=<tid>.parquet``. What a rank began together with others is in
     ``collectives/rank=<r>.parquet``, a row a collective: ``kind`` (an index into the metadata's ``kinds``), ``number``, ``backward`` and
     ``begun_ns``.
 
@@ -188,7 +189,8 @@ def roll_up(run: Run, rank: Rank) -> str:
     Raises:
         OSError, duckdb.Error: It cannot be written.
     """
-    name = f"process={rank.processes[0][1]}.parquet" if rank.alone else f"rank={rank.rank}.parquet"
+    thread = f"-thread={rank.thread}" if rank.thread else ""
+    name = f"process={rank.processes[0][1]}{thread}.parquet" if rank.alone else f"rank={rank.rank}.parquet"
     columns: dict[str, Any] = {}
     if (own := rank.collectives) is not None:
         columns = {key: getattr(own, key).astype(np.int64) for key in (*_SHARED, "begun_ns")}
@@ -209,7 +211,7 @@ def roll_up(run: Run, rank: Rank) -> str:
     facts = {
         "schema": 1, "rank": rank.rank, "host": rank.host, "wait_known": rank.steps.wait_known,
         "saving_between_ns": rank.steps.saving_between_ns, "aside_ns": dict(rank.steps.aside_ns), "facts": dict(rank.facts),
-        "processes": rank.processes, "alone": rank.alone,
+        "processes": rank.processes, "alone": rank.alone, "thread": rank.thread, "uncounted": astuple(rank.steps.uncounted),
     }  # fmt: skip
     task = "CASE which WHEN 0 THEN 'train' WHEN 1 THEN 'evaluation' ELSE 'device' END AS task"
     return _write(run, os.path.join(FOLDER, name), columns, f"{task}, start_ns, time_ns, items, {', '.join(_TIMES)}, launching_ns", facts)
@@ -355,6 +357,7 @@ def _rank(known: Mapping[str, Any], tables: Sequence[Table], launching: Array) -
     saving = known.get("saving_between_ns", 0)
     aside = {name: (before, since) for name, (before, since) in known.get("aside_ns", {"checkpoint": (0, saving)}).items()}
     on_device = DeviceTable(device, launching) if len(device) else None
-    steps = Steps(train, evaluation, known["wait_known"], on_device, saving_between_ns=saving, aside_ns=aside)
+    uncounted = Uncounted(*known.get("uncounted", astuple(ALL_COUNTED)))
+    steps = Steps(train, evaluation, known["wait_known"], on_device, saving_between_ns=saving, aside_ns=aside, uncounted=uncounted)
     processes = tuple((str(host), int(pid)) for host, pid in known.get("processes", ()))
-    return Rank(known["rank"], known["host"], steps, known["facts"], processes, known.get("alone", False))
+    return Rank(known["rank"], known["host"], steps, known["facts"], processes, known.get("alone", False), thread=known.get("thread", 0))

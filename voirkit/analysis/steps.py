@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
+from voirkit.analysis.loader_requests import iterator_of, normalize_requests, set_aside_evaluations
 from voirkit.analysis.nesting import Array, exclusive_ns
 from voirkit.analysis.outside_loops import Marks, evaluating, requests_of_evaluation, requests_of_steps, steps_outside
-from voirkit.analysis.segmentation import OUTSIDE, Kind, Request, Segmentation, StepInterval, Work, as_read, iterator_of, split_at_requests
+from voirkit.analysis.segmentation import OUTSIDE, Kind, Request, Segmentation, StepInterval, Work, split_at_requests
 from voirkit.runs.summary import PHASES
 
 PARTS = ("loss", "zero_grad", "checkpoint", "compile", "import", "gc", "voirkit", "rest")  # of other
@@ -107,8 +108,30 @@ class DeviceTable:
 
 
 @dataclass(frozen=True)
+class Uncounted:
+    """Training that lies in no counted step and in no evaluation."""
+
+    optimizer_steps: int
+    backward_passes: int
+    first_ns: int  # when the first of them began
+
+    def __bool__(self) -> bool:
+        return bool(self.optimizer_steps or self.backward_passes)
+
+    def plus(self, other: Uncounted) -> Uncounted:
+        """Both together."""
+        if not self or not other:
+            return self or other
+        steps, passes = self.optimizer_steps + other.optimizer_steps, self.backward_passes + other.backward_passes
+        return Uncounted(steps, passes, min(self.first_ns, other.first_ns))
+
+
+ALL_COUNTED = Uncounted(0, 0, 0)
+
+
+@dataclass(frozen=True)
 class Steps:
-    """The steps of one thread."""
+    """The steps of one thread, or of several that take turns."""
 
     train: Table  # those of training
     evaluation: Table  # those of loops in which a model is called and nothing is trained
@@ -118,6 +141,7 @@ class Steps:
     saving_between_ns: int = 0  # time in checkpoints since the first step of training that is in no step: those after a loop's last batch
     # by part of the wall time (``ASIDE``), what is in no step: before the first of all steps, and since then
     aside_ns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    uncounted: Uncounted = ALL_COUNTED
 
 
 _NOTHING: Array = np.zeros(0, np.int64)
@@ -154,30 +178,50 @@ def _saving_between(timeline: Timeline, steps: Steps) -> int:
 
 def _steps_of(timeline: Timeline) -> Steps:
     work = _work(timeline)
-    requests = as_read(timeline.requests, work, timeline.lengths)
+    resumed_ns = [at_ns for at_ns, training in timeline.modes if training]
+    asked, held_out = set_aside_evaluations(timeline.requests, work, resumed_ns)
+    requests = normalize_requests(asked, work, timeline.lengths)
     segmentation = split_at_requests(requests)
-    loops = [requests, *_outside_of_loops(timeline, work, segmentation)]
+    zeroed_ns = timeline.start_ns[timeline.meaning == ZERO_GRAD]
+    trains = _training_episodes(segmentation, work, requests, zeroed_ns)
+    loops = [requests, *_outside_of_loops(timeline, work, segmentation, trains, [*asked, *held_out])]
     if any(loops[1:]):
+        trains |= {request.episode for request in loops[1]}
         requests = _merged(loops)
         segmentation = split_at_requests(requests)
-    turn_of = _owners(segmentation, timeline.start_ns)
+    turn_of = segmentation.turns_at(timeline.start_ns)
     n = len(segmentation.turns)
-    trains = _trained(segmentation, work)
-    calls = _episodes_with(segmentation, turn_of, timeline.meaning == FORWARD)
+    evaluates = _episodes_with(segmentation, turn_of, np.isin(timeline.meaning, (FORWARD, BACKWARD))) - trains
     own = _by_turn(timeline, turn_of, n)
     time = _time(segmentation, n)
     training = [i for i, t in enumerate(segmentation.turns) if t.end_ns is not None and t.episode in trains]
-    evaluated = [i for i, t in enumerate(segmentation.turns) if t.end_ns is not None and t.episode in calls - trains]
+    evaluated = [i for i, t in enumerate(segmentation.turns) if t.end_ns is not None and t.episode in evaluates]
     episodes = trains & {request.episode for request in loops[0]}
     iterators = frozenset(map(iterator_of, episodes))
     train, evaluation = (_table(segmentation.turns, chosen, requests, own, time) for chosen in (training, evaluated))
-    return Steps(train, evaluation, any(segmentation.turns[i].episode in episodes for i in training), episodes=iterators)
+    wait_known = any(segmentation.turns[i].episode in episodes for i in training)
+    uncounted = _uncounted(segmentation, work, [*training, *evaluated])
+    return Steps(train, evaluation, wait_known, episodes=iterators, uncounted=uncounted)
 
 
-def _outside_of_loops(timeline: Timeline, work: Work, segmentation: Segmentation) -> tuple[list[Request], list[Request]]:
+def _uncounted(segmentation: Segmentation, work: Work, counted: Sequence[int]) -> Uncounted:
+    """What was trained in no counted turn. The turn that goes on at the end is not over: its step is not left out."""
+    turn_of = segmentation.turns_at(work.start_ns)
+    left_out = ~np.isin(turn_of, counted) & ((work.kind & Work.TRAINS) != 0)
+    if len(turn_of) and turn_of[-1] != OUTSIDE and segmentation.turns[turn_of[-1]].end_ns is None:
+        left_out &= turn_of != turn_of[-1]
+    if not left_out.any():
+        return ALL_COUNTED
+    kinds = work.kind[left_out]
+    steps = int(np.count_nonzero(kinds == Work.OPTIMIZER))
+    return Uncounted(steps, len(kinds) - steps, int(work.start_ns[left_out][0]))
+
+
+def _outside_of_loops(
+    timeline: Timeline, work: Work, segmentation: Segmentation, trains: frozenset[int], asked: Sequence[Request]
+) -> tuple[list[Request], list[Request]]:
     """Requests that nobody made, where steps begin that no loop over a loader tells of; and where evaluation does."""
-    turn = _owners(segmentation, work.start_ns)
-    trains = _trained(segmentation, work)
+    turn = segmentation.turns_at(work.start_ns)
     saved, zeroed = (timeline.start_ns[timeline.meaning == meaning] for meaning in (CHECKPOINT, ZERO_GRAD))
     marks = Marks(timeline.modes, zeroed, saved, timeline.annotated)
     led = steps_outside(work, turn, segmentation.turns, trains, _known_since(timeline.requests, segmentation, trains))
@@ -187,7 +231,8 @@ def _outside_of_loops(timeline: Timeline, work: Work, segmentation: Segmentation
     steps = requests_of_steps(led, work.chosen((turn == OUTSIDE) & ~evaluates & (work.kind != Work.OPTIMIZER)), number)
     if not evaluates.any():
         return steps, []
-    return steps, requests_of_evaluation(evaluates, work, marks, turn, segmentation.turns, trains, number - len(led))
+    number -= len(led)
+    return steps, requests_of_evaluation(evaluates, work, marks, turn, segmentation.turns, trains, number, asked)
 
 
 def _known_since(requests: Sequence[Request], segmentation: Segmentation, trains: frozenset[int]) -> int:
@@ -225,17 +270,52 @@ def _work(timeline: Timeline) -> Work:
     return Work(start, start + timeline.duration_ns[chosen], kind[chosen], *about)
 
 
-def _trained(segmentation: Segmentation, work: Work) -> frozenset[int]:
-    """The episodes in which something is trained."""
-    return frozenset(_episodes_with(segmentation, _owners(segmentation, work.start_ns), (work.kind & Work.TRAINS) != 0))
+def _training_episodes(segmentation: Segmentation, work: Work, requests: Sequence[Request], zeroed_ns: Array) -> frozenset[int]:
+    """The iterators on whose batches something is trained: an optimizer steps there, or, where none does in the whole run, gradients are
+    taken.
+
+    Where gradients alone are taken, they are trained with if an optimizer steps with them afterwards, before they are set to zero: at once,
+    or in a later loop over the same loader. Others are of an evaluation (forces, attacks, Fisher information). So are those of an iterator
+    whose models are all in evaluation mode, and whose optimizers step in no loop that trains.
+    """
+    turn_of = segmentation.turns_at(work.start_ns)
+    trains = (work.kind & Work.TRAINS) != 0
+    if not (work.kind == Work.OPTIMIZER).any():
+        return frozenset(_episodes_with(segmentation, turn_of, trains))
+    steps = _episodes_with(segmentation, turn_of, work.kind == Work.OPTIMIZER)
+    called = work.kind == Work.FORWARD
+    in_training = _episodes_with(segmentation, turn_of, called & work.training & work.grad)
+    in_evaluation = _episodes_with(segmentation, turn_of, called & ~work.training) - in_training
+    steps -= _with_optimizers_of_their_own(segmentation, work, turn_of, steps, in_evaluation)
+    loader_of = {request.episode: request.loader for request in requests}
+    of_training = {loader_of.get(episode) for episode in steps} - {-1}
+    for episode in _episodes_with(segmentation, turn_of, work.kind == Work.BACKWARD) - steps - in_evaluation:
+        own = trains & (turn_of != OUTSIDE)
+        own[own] = segmentation.episodes[turn_of[own]] == episode
+        last = int(np.flatnonzero(own)[-1])
+        later = last + 1 + np.flatnonzero(work.kind[last + 1 :] == Work.OPTIMIZER)[:1]
+        if not len(later):
+            continue
+        first, until = np.searchsorted(zeroed_ns, (work.end_ns[last], work.start_ns[later[0]]))
+        is_next = not (work.kind[last + 1 : later[0]] == Work.BACKWARD).any()
+        if first == until and (is_next or loader_of.get(episode) in of_training):
+            steps.add(episode)
+    return frozenset(steps)
 
 
-def _owners(segmentation: Segmentation, at_ns: Array) -> Array:
-    """The turn to which each instant belongs."""
-    if not segmentation.edges:
-        return np.full(len(at_ns), OUTSIDE)
-    piece = np.searchsorted(np.asarray(segmentation.edges), at_ns, side="right") - 1
-    return np.where(piece < 0, OUTSIDE, np.asarray(segmentation.owners)[piece])
+def _with_optimizers_of_their_own(
+    segmentation: Segmentation, work: Work, turn_of: Array, steps: set[int], in_evaluation: set[int]
+) -> set[int]:
+    """Of the iterators in whose turns optimizers step, those of an evaluation that has optimizers of its own (an attack on its inputs)."""
+    outer = steps - in_evaluation
+    if not outer or not steps & in_evaluation:
+        return set()
+    stepped = work.kind == Work.OPTIMIZER
+    inside = stepped & (turn_of != OUTSIDE)
+    episode = segmentation.episodes[turn_of[inside]]
+    trained = set(work.optimizer[inside][np.isin(episode, list(outer))].tolist())
+    trained |= set(work.optimizer[stepped & (turn_of == OUTSIDE)].tolist())
+    return {one for one in steps & in_evaluation if trained.isdisjoint(work.optimizer[inside][episode == one].tolist())}
 
 
 def _episodes_with(segmentation: Segmentation, turn_of: Array, chosen: Array) -> set[int]:

@@ -53,7 +53,7 @@ def summary_of(run: Run, *others: Run) -> dict[str, Any]:
     ranks: list[Rank] = failures.attempt("steps", lambda: [rank for one in runs for rank in read_steps(one)], [])
     renewed = "steps" not in failures and bool(ranks or not summary.get("steps"))
     if renewed:
-        computed: dict[str, Any] = failures.attempt("steps", lambda: step_figures(ranks, summary), {})
+        computed: dict[str, Any] = failures.attempt("steps", lambda: step_figures(ranks, summary, Moments(run.manifest).begun), {})
         summary.update(computed)
         if ranks or not summary.get("wall"):
             summary["wall"] = failures.attempt("wall time", lambda: _wall(run, ranks, summary), summary.get("wall"))
@@ -288,9 +288,16 @@ _STEPS_FAILED = {
 }
 
 
-def step_figures(ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any]:
-    """``steps``, ``rates``, ``evaluation``, ``ranks`` of a summary; rates given by hand (eval_rate) are kept."""
+def step_figures(ranks: Sequence[Rank], summary: Mapping[str, Any], begun_ns: int | None = None) -> dict[str, Any]:
+    """``steps``, ``rates``, ``evaluation``, ``ranks`` of a summary; rates given by hand (eval_rate) are kept.
+
+    Args:
+        begun_ns: When the run began, on the clock of its host.
+    """
     made = figures(ranks)
+    for row in made["steps"].get("uncounted", ()):
+        first_ns = row.pop("first_ns")
+        row["first_s"] = None if begun_ns is None else (first_ns - begun_ns) * 1e-9
     made["rates"] = {**(summary.get("rates") or {}), **made["rates"]}
     facts = _facts(ranks)
     if "workers" in facts:

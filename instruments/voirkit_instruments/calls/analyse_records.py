@@ -288,9 +288,9 @@ def when(run: Run) -> dict[int, When]:
     steps = {rank.rank: rank.steps for rank in run_steps.read_steps(run)}
     best: dict[int, tuple[int, int, Array]] = {}
     for number, (rank, _, _) in enumerate(recorded.processes):
-        chosen = phases.training_thread(recorded, number)
-        if chosen is not None and (rank not in best or len(chosen) > best[rank][0]):
-            best[rank] = len(chosen), number, chosen
+        trainings = phases.training_threads(recorded, number)
+        if trainings and (rank not in best or len(trainings[0]) > best[rank][0]):
+            best[rank] = len(trainings[0]), number, trainings[0]
     found = {rank: _of_thread(recorded, number, chosen, steps.get(rank)) for rank, (_, number, chosen) in best.items()}
     for rank in set(steps) - set(found):
         found[rank] = unknown(steps[rank])

@@ -22,7 +22,7 @@ import numpy as np
 
 from voirkit.analysis.document import Collectives, Rank
 from voirkit.analysis.nesting import NONE, Array, innermost, outer_first
-from voirkit.analysis.phases import KIND, REDUCTIONS, Records, meanings, training_thread
+from voirkit.analysis.phases import KIND, REDUCTIONS, Records, meanings, training_threads
 from voirkit.analysis.run_steps import records
 from voirkit.analysis.steps import BACKWARD, FORWARD, LOSS, OPTIMIZER, PARTS, REST, Table
 from voirkit.analysis.verdict.evidence import Evidence
@@ -401,8 +401,9 @@ def _timelines(processes: Collection[tuple[str, int]], phases: Records) -> dict[
     """The timelines of those of some processes that there are records of."""
     found = {}
     for number, (_, host, pid) in enumerate(phases.processes):
-        chosen = training_thread(phases, number) if (host, pid) in processes else None
-        if chosen is not None:
+        trainings = training_threads(phases, number) if (host, pid) in processes else []
+        if trainings:
+            chosen = trainings[0]
             meaning = meanings(phases.names)[phases.name[chosen]]
             chosen, meaning = chosen[meaning >= 0], meaning[meaning >= 0]
             found[host, pid] = timeline(phases.start_ns[chosen], phases.duration_ns[chosen], meaning)

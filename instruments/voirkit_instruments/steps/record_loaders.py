@@ -43,7 +43,8 @@ class LoaderRecording:
     """Writes what loaders do into the trace plane.
 
     A loop over a loader is a span of its own when it is over: ``pipeline.epoch`` if something was trained in it, ``pipeline.evaluate`` if
-    models were only called. It ends with the request that finds nothing, or where its iterator is let go (``break``).
+    models were only called. It ends with the request that finds nothing, or where its iterator is let go (``break``). An iterator that is
+    let go with nothing done (``batch = next(iter(loader))``) leaves ``dataloader.left``: its batch may be trained on yet, without it.
 
     Args:
         recording: The recording that this is a part of.
@@ -57,6 +58,7 @@ class LoaderRecording:
         self._iter = recording.phase("dataloader", "iter")
         self._fetch = recording.phase("dataloader", "fetch", "items")
         self._end = recording.phase("dataloader", "end")
+        self._left = recording.phase("dataloader", "left")
         self._epoch = recording.phase("pipeline", "epoch")
         self._evaluate = recording.phase("pipeline", "evaluate")
         self._train = recording.phase("pipeline", "train")
@@ -77,8 +79,6 @@ class LoaderRecording:
                 place: dict[str, Any] = {"loader": which, **_error()}
             else:
                 place = {"loader": which, "episode": self._numbers.episode(iterator)}
-                if threading.current_thread() is not threading.main_thread():
-                    self._elsewhere.add(threading.get_ident())
                 self._recording.hot.forget()  # a persistent worker's iterator begins again
                 self._next_loop(began)
                 self._start_episode(iterator, place, began)
@@ -111,10 +111,12 @@ class LoaderRecording:
         fetch, end_of_data = self._fetch, self._end
 
         def describe(iterator: Any) -> tuple[int, int]:
+            self._note_thread()
             return fetch, self._episode_of(iterator).args
 
         def other(began: int, end: int, iterator: Any, batch: Any) -> None:
             try:
+                self._note_thread()
                 known = self._episode_of(iterator)
                 if batch is not ABSENT:
                     name, args, value = fetch, known.args, recording.items(batch)
@@ -145,6 +147,12 @@ class LoaderRecording:
                 span(queue, began, now())
 
         return leave
+
+    def _note_thread(self) -> None:
+        """This thread asks loaders for batches: what others get from queues may be these."""
+        ident = threading.get_ident()
+        if ident != threading.main_thread().ident:
+            self._elsewhere.add(ident)
 
     def _episode_of(self, iterator: Any) -> Episode:
         known = self._iterators.get(id(iterator))
@@ -199,6 +207,8 @@ class LoaderRecording:
                 self._trained = begin, now()  # a moment later: the training is around its epochs
             elif called:
                 self._span(self._evaluate, episode.began_ns, end_ns, episode.args)
+            else:
+                self._span(self._left, end_ns, end_ns, episode.args)
         except Exception as exc:
             self._recording.failed("an epoch", exc)
 

@@ -1,0 +1,113 @@
+"""Which threads of a process train, and which of them take turns: those are one training, as if a single thread had done it all.
+
+An epoch in a thread of its own, or steps that an event loop hands to a pool, take turns. Trials that run at once do not: each is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from voirkit.analysis.nesting import Array
+
+
+@dataclass(frozen=True)
+class ThreadActivity:
+    """What one thread did; the arrays are ascending."""
+
+    tid: int
+    busy: tuple[Array, Array]  # when its work, and its requests for batches, began and ended; one after the other
+    work: tuple[Array, Array]  # the same of its work alone: model calls, backward passes, optimizer steps
+    updates: int  # how many steps optimizers made
+    backward_passes: int
+    forward_calls: int
+    optimizers: frozenset[int]  # which optimizers stepped
+    fetches: int  # how many batches it asked loaders for
+    reads_queue: bool  # whether it got batches from a queue, which another thread filled
+
+    @property
+    def weight(self) -> tuple[int, int, int]:
+        """What tells which of several threads trains: that with most optimizer steps, or else backward passes, or model calls."""
+        return self.updates, self.backward_passes, self.forward_calls
+
+
+def outermost(start_ns: Array, end_ns: Array) -> tuple[Array, Array]:
+    """When those of some spans that lie in no other began and ended; they are given ascending by start, outer before inner."""
+    before = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(end_ns)[:-1])) if len(end_ns) else end_ns
+    return start_ns[start_ns >= before], end_ns[start_ns >= before]
+
+
+def group_by_training(threads: Sequence[ThreadActivity]) -> list[list[ThreadActivity]]:
+    """The threads of each training, the one that does most first; a training that steps most comes first.
+
+    Threads that only call models, while others train, are left out where they do so at the same time; those that only read batches for
+    others, too.
+    """
+    waiting = sorted((one for one in threads if any(one.weight)), key=lambda one: one.weight, reverse=True)
+    loading = [one for one in threads if not any(one.weight) and one.fetches]
+    groups: list[list[ThreadActivity]] = []
+    while waiting:
+        group = [waiting.pop(0)]
+        for thread in list(waiting):
+            if all(_take_turns(thread, other) for other in group):
+                group.append(thread)
+                waiting.remove(thread)
+        if groups and not (group[0].updates or group[0].backward_passes):
+            break
+        if not any(one.fetches or one.reads_queue for one in group):
+            joining = [one for one in loading if all(not _overlap(one.busy, other.busy) for other in group)]
+            group += joining
+            loading = [one for one in loading if one not in joining]
+        groups.append(group)
+    return groups
+
+
+def _take_turns(one: ThreadActivity, other: ThreadActivity) -> bool:
+    if _overlap(one.busy, other.busy):
+        return False
+    if not one.updates or not other.updates or one.optimizers & other.optimizers:
+        return True
+    return bool(one.work[1][-1] <= other.work[0][0] or other.work[1][-1] <= one.work[0][0])
+
+
+def _overlap(one: tuple[Array, Array], other: tuple[Array, Array]) -> bool:
+    """Whether any of some spans overlaps with any of others; each lie one after the other."""
+    next_ = np.searchsorted(other[1], one[0], side="right")  # the first that ends later
+    begins = np.append(other[0], np.iinfo(np.int64).max)[next_]
+    return bool((begins < one[1]).any())
+
+
+def activities(tids: Array, start_ns: Array, end_ns: Array, is_kind: Mapping[str, Array], optimizer: Array) -> list[ThreadActivity]:
+    """What each thread of a process did.
+
+    Args:
+        tids: The thread of each span; shape (n,).
+        start_ns: When each began, ascending, outer before inner; same shape.
+        end_ns: When it ended.
+        is_kind: For ``forward``, ``backward``, ``optimizer``, ``request``, ``fetch`` and ``queue``, which spans are of that kind.
+        optimizer: Of a step of an optimizer, which one.
+    """
+    is_work = is_kind["forward"] | is_kind["backward"] | is_kind["optimizer"]
+    is_busy = is_work | is_kind["request"]
+    found = []
+    for tid in np.unique(tids).tolist():
+        own = tids == tid
+        work, busy = own & is_work, own & is_busy
+        stepped = own & is_kind["optimizer"]
+        counts = {name: int(np.count_nonzero(own & which)) for name, which in is_kind.items()}
+        found.append(
+            ThreadActivity(
+                tid,
+                outermost(start_ns[busy], end_ns[busy]),
+                outermost(start_ns[work], end_ns[work]),
+                counts["optimizer"],
+                counts["backward"],
+                counts["forward"],
+                frozenset(np.unique(optimizer[stepped]).tolist()),
+                counts["fetch"],
+                counts["queue"] > 0,
+            )
+        )
+    return found
