@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -115,6 +116,7 @@ def _shift_read_ahead(requests: Sequence[Request], work: Work) -> list[Request]:
     step, which ends with its work, or where it is asked for another.
     """
     trains = work.of(Work.TRAINS)
+    passes = _BackwardPasses(requests, work)
     of_episode: dict[int, list[int]] = {}
     for i, request in enumerate(requests):
         if request.kind is not Kind.ITER:
@@ -124,17 +126,24 @@ def _shift_read_ahead(requests: Sequence[Request], work: Work) -> list[Request]:
         fetches = [i for i in indices if requests[i].kind is Kind.FETCH]
         if len(fetches) < 2 or len(fetches) == len(indices):
             continue
-        (first, second), last = fetches[:2], indices[len(fetches)]
-        done = trains if _ends_of_work(trains, requests[first].end_ns, requests[last].end_ns) else work
+        (first, second, third), last = indices[:3], indices[len(fetches)]
+        is_training = bool(_ends_of_work(trains, requests[first].end_ns, requests[last].end_ns))
+        done = trains if is_training else work
         if _ends_of_work(done, requests[first].end_ns, requests[second].start_ns):
             continue
-        if not _ends_of_work(done, requests[second].end_ns, requests[indices[2]].start_ns):
-            continue  # all were asked for before any work: kept in a list
+        between = requests[second].end_ns, requests[third].start_ns
+        if not _ends_of_work(done, *between) or _steps_often(work.of(Work.OPTIMIZER), *between):
+            continue  # all were asked for before any work: kept in a list; or worked on one after the other: taken in groups
         if requests[last].kind is Kind.END:
             after = requests[last + 1] if last + 1 < n else None  # those behind were put there
             worked = _ends_of_work(done, requests[last].end_ns, after.start_ns if after else None)
             if not worked:
                 continue
+            if is_training:
+                until_ns = after.start_ns if after else _NEVER
+                worked = _passes_left_over(passes, [requests[i] for i in (first, second, third, last)], len(fetches), until_ns, worked)
+                if not worked:
+                    continue
             begun = [*fetches[1:], last]
             closed = after.start_ns if after and after.episode == requests[last].episode else int(worked[-1])
             requests.append(replace(requests[last], start_ns=closed, end_ns=closed))
@@ -144,6 +153,61 @@ def _shift_read_ahead(requests: Sequence[Request], work: Work) -> list[Request]:
             requests[i] = replace(requests[i], kind=Kind.FETCH, items=number)
         requests[first] = replace(requests[first], kind=Kind.ITER)
     return sorted(requests, key=lambda r: r.start_ns)
+
+
+def _passes_left_over(passes: _BackwardPasses, asked: Sequence[Request], n: int, until_ns: int, worked: Sequence[int]) -> Sequence[int]:
+    """When the work on a batch that was read ahead ended, after a loop over a loader found no more; empty if there was none.
+
+    Args:
+        passes: All backward passes.
+        asked: The first three requests of the loop, and the one that found nothing.
+        n: How many batches the loop had.
+        until_ns: When something else is asked for.
+        worked: When all work ended that was done until then.
+    """
+    first, second, third, last = asked
+    each = len(passes.of(first.episode, second.end_ns, third.start_ns))
+    earlier = len(passes.of(first.episode, first.end_ns, last.start_ns))
+    later = passes.of(first.episode, last.end_ns, until_ns)
+    is_group = n == each == 2  # both were there before any work, and each has had its pass
+    if not each or earlier != each * (n - 1) or len(later) < each or is_group:
+        return []
+    if len(later) == each:
+        return worked
+    return [passes.unit_ends_ns[later[each - 1]]]  # training goes on without the loader
+
+
+class _BackwardPasses:
+    """The backward passes of a thread, by the loops in which they lie."""
+
+    def __init__(self, requests: Sequence[Request], work: Work) -> None:
+        backward = work.of(Work.BACKWARD)
+        self._requests, self._work = list(requests), work
+        self._start_ns = backward.start_ns.tolist()
+        self._backward = backward
+
+    @cached_property
+    def unit_ends_ns(self) -> list[int]:
+        """When what belongs to each pass was over: the steps of optimizers before the next model call or backward pass."""
+        begins_ns = self._work.of(Work.FORWARD | Work.BACKWARD).start_ns
+        optimizers = self._work.of(Work.OPTIMIZER)
+        following_ns = np.append(begins_ns, _NEVER)[np.searchsorted(begins_ns, self._backward.end_ns)]
+        at = np.searchsorted(optimizers.start_ns, following_ns)  # the step before this one is the last of the unit
+        stepped_ns = np.concatenate(([0], optimizers.end_ns))[at]
+        ends: list[int] = np.maximum(self._backward.end_ns, stepped_ns).tolist()
+        return ends
+
+    @cached_property
+    def _loops(self) -> list[int]:
+        """The iterator in whose loop each lies, of loops within each other the innermost."""
+        made = split_at_requests(self._requests)
+        loops: list[int] = np.append(made.episodes, OUTSIDE)[made.turns_at(self._backward.start_ns)].tolist()
+        return loops
+
+    def of(self, episode: int, begin_ns: int, end_ns: int) -> list[int]:
+        """Those that begin between two times, in the loop of an iterator or in none."""
+        between = range(bisect_left(self._start_ns, begin_ns), bisect_left(self._start_ns, end_ns))
+        return [i for i in between if self._loops[i] in (episode, OUTSIDE)]
 
 
 def _ends_of_work(work: Work, begin_ns: int, end_ns: int | None) -> Sequence[int]:
@@ -241,10 +305,9 @@ class _Spreading:
         self._requests: list[Request | None] = list(requests)
         self._original = requests
         self._work_ns = work.start_ns.tolist()
-        backward = work.of(Work.BACKWARD)
-        self._backward_ns = backward.start_ns.tolist()
-        self._unit_ends_ns = _ends_of_units(backward, work)
-        self._asks = [(r.start_ns, r.episode) for r in requests if r.kind in (Kind.ITER, Kind.FETCH)]
+        self._passes_of = _BackwardPasses(requests, work)
+        self._optimizers_ns = work.of(Work.OPTIMIZER).start_ns
+        self._asks = [(r.start_ns, r.episode, r.loader) for r in requests if r.kind in (Kind.ITER, Kind.FETCH)]
         self._is_changed = False
 
     def result(self) -> list[Request]:
@@ -258,17 +321,19 @@ class _Spreading:
             return
         fetches = batches.fetches
         first, last = self._original[fetches[0]], self._original[fetches[-1]]
-        horizon_ns = self._next_ask_of_others(last)
-        passes = self._passes(first.end_ns, horizon_ns)
-        is_list = not self._passes(first.end_ns, last.start_ns)  # all were taken before any was worked on
-        if passes and len(passes) % len(fetches) == 0 and not (is_list and len(passes) > len(fetches)):
+        over = last if batches.closing is None else self._original[batches.closing]
+        horizon_ns = self._next_ask_of_others(over)
+        passes = self._passes(first, horizon_ns)
+        each = self._passes_of_batch(batches, passes)
+        if each:
+            passes = passes[: each * len(fetches)]
             self._move(fetches, passes)
-            self._close_after(batches.closing, self._unit_ends_ns[passes[-1]])
+            self._close_after(batches.closing, self._passes_of.unit_ends_ns[passes[-1]])
             return
         ends_ns = [self._original[group[0]].start_ns for group in groups[1:]]
         closing_ns = self._original[batches.closing].start_ns if batches.closing is not None else horizon_ns
         of_groups = [
-            self._passes(self._original[group[-1]].end_ns, end_ns)
+            self._passes(self._original[group[-1]], end_ns)
             for group, end_ns in zip(groups, [*ends_ns, min(closing_ns, horizon_ns)], strict=True)
         ]
         sizes = {len(group) for group in groups[:-1]} | {len(groups[0])}
@@ -289,19 +354,44 @@ class _Spreading:
             groups[-1].append(at)
         return groups
 
-    def _next_ask_of_others(self, last: Request) -> int:
-        """When another iterator is first asked for, or made, after the last batch of this one."""
-        at = bisect_left(self._asks, (last.start_ns, last.episode))
-        return next((start_ns for start_ns, episode in self._asks[at:] if episode != last.episode), _NEVER)
+    def _passes_of_batch(self, batches: _Batches, passes: Sequence[int]) -> int:
+        """How many backward passes belong to a batch, if all batches have as many; 0 if not.
 
-    def _passes(self, begin_ns: int, end_ns: int) -> range:
-        """The backward passes that begin between two times."""
-        return range(bisect_left(self._backward_ns, begin_ns), bisect_left(self._backward_ns, end_ns))
+        Args:
+            batches: What was asked of an iterator.
+            passes: Those from its first batch to where something else is trained on, which may be later than where this was over.
+        """
+        first, last = self._original[batches.fetches[0]], self._original[batches.fetches[-1]]
+        n = len(batches.fetches)
+        if not self._passes(first, last.start_ns):  # all were taken before any was worked on: kept in a list, and gone over once
+            return int(len(passes) == n)
+        over_ns = self._original[batches.closing].start_ns if batches.closing is not None else _NEVER
+        until_over = len(self._passes(first, over_ns))
+        each = -(-until_over // n)  # of the last batches they may still be to come
+        return each if each * n <= len(passes) else 0
+
+    def _next_ask_of_others(self, over: Request) -> int:
+        """When an iterator that trains is first asked, or made, after the last request to this one."""
+        at = bisect_left(self._asks, (over.start_ns, over.episode, over.loader))
+        later = (
+            start_ns
+            for start_ns, episode, loader in self._asks[at:]
+            if episode != over.episode and (loader == over.loader or episode in self._updating)
+        )
+        return next(later, _NEVER)
+
+    @cached_property
+    def _updating(self) -> set[int]:
+        return _updating_episodes(self._original, self._optimizers_ns)
+
+    def _passes(self, batch: Request, end_ns: int) -> list[int]:
+        """The backward passes between the coming of a batch and a time, without those of other loops in it."""
+        return self._passes_of.of(batch.episode, batch.end_ns, end_ns)
 
     def _move(self, fetches: Sequence[int], passes: Sequence[int]) -> None:
         each = len(passes) // len(fetches)
         for number, at in enumerate(fetches[1:], start=1):
-            over_ns = self._unit_ends_ns[passes[number * each - 1]]
+            over_ns = self._passes_of.unit_ends_ns[passes[number * each - 1]]
             request = self._original[at]
             if over_ns > request.start_ns:
                 self._requests[at] = replace(request, start_ns=over_ns, end_ns=over_ns)
@@ -323,15 +413,12 @@ class _Spreading:
         self._is_changed = True
 
 
-def _ends_of_units(backward: Work, work: Work) -> list[int]:
-    """By backward pass, when what belongs to it was over: the steps of optimizers before the next model call or backward pass."""
-    begins_ns = work.of(Work.FORWARD | Work.BACKWARD).start_ns
-    optimizers = work.of(Work.OPTIMIZER)
-    following_ns = np.append(begins_ns, _NEVER)[np.searchsorted(begins_ns, backward.end_ns)]
-    at = np.searchsorted(optimizers.start_ns, following_ns)  # the step before this one is the last of the unit
-    stepped_ns = np.concatenate(([0], optimizers.end_ns))[at]
-    ends: list[int] = np.maximum(backward.end_ns, stepped_ns).tolist()
-    return ends
+def _updating_episodes(requests: Sequence[Request], optimizers_ns: Array) -> set[int]:
+    """The iterators in whose loops optimizers step."""
+    made = split_at_requests(requests)
+    turn_of = made.turns_at(optimizers_ns)
+    episodes: set[int] = set(made.episodes[turn_of[turn_of != OUTSIDE]].tolist())
+    return episodes
 
 
 # batches that are drawn by hand
@@ -340,8 +427,8 @@ def _ends_of_units(backward: Work, work: Work) -> list[int]:
 def _join_redrawn(requests: Sequence[Request], work: Work) -> list[Request]:
     """Batches that are drawn anew for each step (``next(iter(loader))``), as those of one iterator.
 
-    Between two of them something is trained, each optimizer steps once at most, and no other iterator is asked twice; the model is called
-    with gradients first of all, or the batch was drawn for an evaluation.
+    Between two of them something is trained, each optimizer steps once at most, and no other iterator that trains is asked twice; the model
+    is called with gradients first of all, or the batch was drawn for an evaluation.
     """
     draws = _draws_by_loader(requests)
     if not any(len(own) > 1 for own in draws.values()):
@@ -388,7 +475,8 @@ class _Chaining:
     def __init__(self, requests: Sequence[Request], work: Work) -> None:
         self._requests: list[Request | None] = list(requests)
         self._original = requests
-        self._fetches = [(r.start_ns, r.episode) for r in requests if r.kind is Kind.FETCH]
+        updating = _updating_episodes(requests, work.of(Work.OPTIMIZER).start_ns)
+        self._fetches = [(r.start_ns, r.episode) for r in requests if r.kind is Kind.FETCH and r.episode in updating]
         self._work = work
         trains = work.of(Work.TRAINS)
         self._trains_ns = trains.start_ns.tolist()
@@ -497,6 +585,7 @@ class _OptimizerSteps:
         self._by_turn: dict[int, list[int]] = defaultdict(list)
         for i in np.flatnonzero(turn_of != OUTSIDE).tolist():
             self._by_turn[int(turn_of[i])].append(i)
+        self._with_gradients = set(made.turns_at(work.of(Work.BACKWARD).start_ns).tolist())
         self._counts = {turn: Counter(self._which[own].tolist()) for turn, own in self._by_turn.items()}
 
     def any_repeated(self) -> bool:
@@ -529,7 +618,10 @@ class _OptimizerSteps:
         return None
 
     def _limits(self, whole: Sequence[int], counts: Mapping[int, int]) -> dict[int, int]:
-        """By optimizer, how often it may step in a turn: as often as in the others, or twice as often where that varies."""
+        """By optimizer, how often it may step in a turn: as often as in the others, or twice as often where that varies; once where in the
+        others gradients are only taken."""
+        if not any(self._counts.get(turn) for turn in whole):
+            return dict.fromkeys(counts, int(any(turn in self._with_gradients for turn in whole)))
         limits = {}
         for which in counts:
             steps = [self._counts.get(turn, Counter())[which] for turn in whole]
@@ -636,19 +728,20 @@ def requests_through_queue(gets: Sequence[tuple[int, int]], batches: Sequence[Re
         batches: What other threads asked of loaders.
         works: When the thread's own work began, ascending, in nanoseconds.
 
-    A get that no work follows before the next is the word that there is no more. What is got first was fetched first.
+    A get that no work follows before the next is the word that there is no more, and so is one before which no other batch had come. What
+    is got first was fetched first.
     """
     fetched = sorted((r for r in batches if r.kind is Kind.FETCH), key=lambda r: r.end_ns)
     until = [*(start for start, _ in gets[1:]), np.iinfo(np.int64).max]
     works_at = np.searchsorted(works, until) - np.searchsorted(works, [end for _, end in gets])
-    found: list[Request] = []
+    requests: list[Request] = []
     episode, n = -1, 0  # numbers of iterators are not negative
     for (start, end), worked in zip(gets, works_at.tolist(), strict=True):
-        if worked:
-            batch = fetched[n] if n < len(fetched) else None
+        if worked and n < len(fetched) and fetched[n].start_ns < end:
+            batch = fetched[n]
             n += 1
-            found.append(Request(Kind.FETCH, start, end, episode, batch.loader if batch else -1, batch.items if batch else None))
-        elif found and found[-1].kind is Kind.FETCH:
-            found.append(Request(Kind.END, start, end, episode, found[-1].loader))
+            requests.append(Request(Kind.FETCH, start, end, episode, batch.loader, batch.items))
+        elif requests and requests[-1].kind is Kind.FETCH:
+            requests.append(Request(Kind.END, start, end, episode, requests[-1].loader))
             episode -= 1
-    return found
+    return requests

@@ -64,19 +64,39 @@ def steps_outside(work: Work, turn: Array, turns: Sequence[StepInterval], trains
 
 
 def leading_steps(steps: Array, optimizer: Array) -> list[Array]:
-    """The steps of the first optimizer; then, if others go on more often than ever between two of its steps, those of the first of them."""
-    found = []
+    """The steps of the first optimizer; then, if others go on more often than ever between two of its steps, those of the first of them.
+
+    Where another optimizer steps much more often between two of them than it usually does, it trains alone there: what follows is looked
+    at anew.
+    """
+    stretches = []
     while len(steps):
         leading = np.flatnonzero(optimizer == optimizer[0])
         others, left = np.unique(optimizer[leading[-1] + 1 :], return_counts=True)
-        found.append(steps[leading])
-        most = [int(np.diff(np.searchsorted(np.flatnonzero(optimizer == one), leading)).max(initial=0)) for one in others.tolist()]
+        between = {one: np.diff(np.searchsorted(np.flatnonzero(optimizer == one), leading)) for one in np.unique(optimizer).tolist()}
+        taken_over = [_first_takeover(between[one]) for one in between if one != optimizer[0]]
+        gap = min((one for one in taken_over if one is not None), default=None)
+        if gap is not None:
+            stretches.append(steps[leading[: gap + 1]])
+            next_ = leading[gap] + 1
+            steps, optimizer = steps[next_:], optimizer[next_:]
+            continue
+        stretches.append(steps[leading])
+        most = [int(between[one].max(initial=0)) for one in others.tolist()]
         more = others[left > np.array(most, dtype=np.int64)]
         if not len(more):
             break
         next_ = leading[-1] + 1 + int(np.argmax(np.isin(optimizer[leading[-1] + 1 :], more)))
         steps, optimizer = steps[next_:], optimizer[next_:]
-    return found
+    return stretches
+
+
+def _first_takeover(between: Array) -> int | None:
+    """After which of the leading steps another optimizer steps much more often than usual before the next; None for never."""
+    if not len(between):
+        return None
+    much = np.flatnonzero(between > max(1.0, 2 * float(np.median(between))))
+    return int(much[0]) if len(much) else None
 
 
 def _read_ahead(work: Work, turn: Array, turns: Sequence[StepInterval], episode: int) -> int:
@@ -126,6 +146,7 @@ class Marks:
     zeroed_ns: Array  # when gradients were set to zero
     saved_ns: Array  # when checkpoints were written
     annotated: Sequence[tuple[int, int]] = ()  # from when to when the script itself says that it evaluates
+    asked_ns: Sequence[int] = ()  # when loaders were asked for batches
 
 
 @dataclass(frozen=True)
@@ -155,9 +176,10 @@ def evaluating(work: Work, marks: Marks, turn: Array, turns: Sequence[StepInterv
     asked = np.array([t.episode in trains for t in turns] + [True])[turn]  # the last is that of OUTSIDE
     calls = asked & (work.kind == Work.FORWARD) & ~_in_optimizer(work)
     trained = work.of(Work.TRAINS).start_ns
+    is_declared = declared_evaluation(work, marks)
     if len(trained):  # models are called once while they are built, with gradients, before anything is trained
-        calls &= ~work.grad | (work.start_ns > trained[0]) | (_annotation(work, marks) >= 0)
-    is_declared = _in_evaluation_mode(work, marks) | (_annotation(work, marks) >= 0)
+        is_differentiated = np.append((is_declared & (work.kind == Work.BACKWARD))[1:], False)
+        calls &= ~work.grad | (work.start_ns > trained[0]) | (_annotation(work, marks) >= 0) | is_differentiated
     found = (calls | (asked & (work.kind == Work.BACKWARD))) & is_declared
     quiet = np.flatnonzero(calls & ~found & ~work.grad)
     if not len(quiet):
@@ -320,24 +342,48 @@ def _zeroed(work: Work, marks: Marks) -> Array:
     return np.sort(np.where(by_closure, starts, marks.zeroed_ns))
 
 
+def declared_evaluation(work: Work, marks: Marks) -> Array:
+    """What is done where the script says that it evaluates, by the mode of its models or by an annotation; shape (n,)."""
+    declared: Array = _in_evaluation_mode(work, marks) | (_annotation(work, marks) >= 0)
+    return declared
+
+
 def _in_evaluation_mode(work: Work, marks: Marks) -> Array:
     """What is done between an ``eval()`` and the next ``train()``, of any module, between which nothing is trained.
 
-    Gradients may be taken there (forces, attacks), if no optimizer steps, and not in half of the steps: what each step does so is a part
-    of it (adversarial training).
+    Gradients may be taken there (forces, attacks), if no optimizer steps, and in fewer than half of the steps, or at their end: what is
+    done so in the middle of each step is a part of it (adversarial training).
     """
     off, on = _switches(marks)
     if not len(off):
         return np.zeros(len(work.start_ns), dtype=bool)
     until = np.append(on, _NEVER)[np.searchsorted(on, off)]
     walks, updates = work.of(Work.BACKWARD).start_ns, work.of(Work.OPTIMIZER).start_ns
-    has_walk, has_update = (np.append(times, _NEVER)[np.searchsorted(times, off)] < until for times in (walks, updates))
+    has_walk, has_update = (_first_from(times, off) < until for times in (walks, updates))
     differentiates = has_walk & ~has_update
     is_seldom = np.count_nonzero(differentiates) < _OFTEN * len(updates)
-    valid = ~has_update & (~has_walk | is_seldom)
+    valid = ~has_update & (~has_walk | is_seldom | (bool(len(updates)) & _at_end_of_step(work, marks, off, until)))
     at = np.searchsorted(off, work.start_ns, side="right") - 1
     inside: Array = (at >= 0) & valid[at] & (work.start_ns < until[at])
     return inside & (~work.training | (work.kind == Work.BACKWARD))
+
+
+def _at_end_of_step(work: Work, marks: Marks, begins_ns: Array, ends_ns: Array) -> Array:
+    """Which stretches of time lie behind an optimizer's step, and before the next batch is asked for or the end of all work."""
+    before = np.searchsorted(work.start_ns, begins_ns) - 1
+    kind, over_ns = np.append(work.kind, Work.OPTIMIZER)[before], np.append(work.end_ns, 0)[before]
+    asked = np.asarray(marks.asked_ns, dtype=np.int64)
+    has_asked = _first_from(asked, over_ns) < begins_ns
+    next_work_ns = _first_from(work.start_ns, ends_ns)
+    is_last = (_first_from(asked, ends_ns) <= next_work_ns) | (next_work_ns == _NEVER)
+    behind: Array = (kind == Work.OPTIMIZER) & ~has_asked & is_last
+    return behind
+
+
+def _first_from(times_ns: Array, at_ns: Array) -> Array:
+    """Of each instant, the first of some ascending times that is not before it."""
+    first: Array = np.append(times_ns, _NEVER)[np.searchsorted(times_ns, at_ns)]
+    return first
 
 
 def _annotation(work: Work, marks: Marks) -> Array:

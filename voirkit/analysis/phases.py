@@ -127,11 +127,11 @@ def _process(records: Records, number: int, chosen: Array, cpus: int | None, dev
     timeline = _timeline(records, chosen)
     steps = steps_of(timeline)
     waited = chosen
-    if not steps.wait_known:
-        others = np.flatnonzero((records.process == number) & ~np.isin(records.tid, np.unique(records.tid[chosen])))
-        requests = _queue_requests(records, chosen, others, timeline)
-        if requests:
-            steps, waited = steps_of(replace(timeline, requests=requests)), others
+    others = np.flatnonzero((records.process == number) & ~np.isin(records.tid, np.unique(records.tid[chosen])))
+    requests = _queue_requests(records, chosen, others, timeline)
+    if requests:
+        waited = others if not steps.wait_known else np.concatenate((chosen, others))
+        steps = steps_of(replace(timeline, requests=requests))
     if device is not None:
         steps = replace(steps, device=_on_device(timeline, device, records.processes[number], np.unique(records.tid[chosen]), steps.train))
     trained = steps.episodes if waited is chosen else ()
@@ -297,13 +297,16 @@ def _number(arguments: Mapping[str, Any], key: str) -> int:
 
 
 def _queue_requests(records: Records, chosen: Array, others: Array, timeline: Timeline) -> list[Request]:
-    """The requests of a thread with what it got from queues, if other threads fetched batches; empty if that is not so."""
+    """The requests of a thread with what it got from queues outside of its own loops over loaders, if other threads fetched batches; empty
+    if that is not so."""
     queue = next((i for i, name in enumerate(records.names) if name == ("dataloader", "queue")), None)
     got = chosen[records.name[chosen] == queue]
     if not len(got):
         return []
     start = records.start_ns[got]
     gets = list(zip(start.tolist(), (start + records.duration_ns[got]).tolist(), strict=True))
+    own = _read_here(timeline.requests)
+    gets = [get for get in gets if not any(begin <= get[0] < end for begin, end in own)]
     works = timeline.start_ns[np.isin(timeline.meaning, (FORWARD, BACKWARD, OPTIMIZER))]
     made = requests_through_queue(gets, list(_requests(records, others)), works)
     if not made:
@@ -312,6 +315,16 @@ def _queue_requests(records: Records, chosen: Array, others: Array, timeline: Ti
         over = int((timeline.start_ns + timeline.duration_ns).max())
         made.append(replace(made[-1], kind=Kind.LEFT, start_ns=over, end_ns=over, items=None))
     return sorted([*timeline.requests, *made], key=lambda request: request.start_ns)
+
+
+def _read_here(requests: Sequence[Request]) -> list[tuple[int, int]]:
+    """From when to when a thread itself read batches of each iterator."""
+    read: dict[int, tuple[int, int]] = {}
+    for request in requests:
+        if request.kind is Kind.FETCH or request.episode in read:
+            begin_ns, end_ns = read.get(request.episode, (request.start_ns, request.end_ns))
+            read[request.episode] = begin_ns, max(end_ns, request.end_ns)
+    return list(read.values())
 
 
 def _loader(records: Records, chosen: Array, trained: Collection[int]) -> dict[str, Any]:

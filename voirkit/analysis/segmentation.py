@@ -84,6 +84,7 @@ class _Episode:
     loader: int
     begun_ns: int
     last: int = 0  # index of its last request for a batch
+    last_asked: int = 0  # the same, whether the batch came or not
     companion: bool = False
     turn: int = OUTSIDE  # the turn that is open
 
@@ -143,6 +144,8 @@ def _episodes(requests: Sequence[Request]) -> dict[int, _Episode]:
             episode = found[request.episode] = _Episode(request.episode, request.loader, request.start_ns)
         if request.kind is _FETCH:
             episode.last = i
+        if request.kind in (_FETCH, _END):
+            episode.last_asked = i
     ended: set[int] = set()
     open_: list[_Episode] = []
     for i, request in enumerate(requests):
@@ -164,7 +167,7 @@ def _episodes(requests: Sequence[Request]) -> dict[int, _Episode]:
         while open_[-1] is not episode:
             above = open_.pop()
             # Both go on, or the one that leads has come to its end first: they are asked by turns.
-            above.companion = above.last > i or (request.kind is _END and above.number not in ended)
+            above.companion = above.last_asked > i or (request.kind is _END and above.number not in ended)
         if request.kind is _END:
             open_.pop()
     return found

@@ -13,7 +13,7 @@ import numpy as np
 
 from voirkit.analysis.loader_requests import iterator_of, normalize_requests, set_aside_evaluations
 from voirkit.analysis.nesting import Array, exclusive_ns
-from voirkit.analysis.outside_loops import Marks, evaluating, requests_of_evaluation, requests_of_steps, steps_outside
+from voirkit.analysis.outside_loops import Marks, declared_evaluation, evaluating, requests_of_evaluation, requests_of_steps, steps_outside
 from voirkit.analysis.segmentation import OUTSIDE, Kind, Request, Segmentation, StepInterval, Work, split_at_requests
 from voirkit.runs.summary import PHASES
 
@@ -178,13 +178,14 @@ def _saving_between(timeline: Timeline, steps: Steps) -> int:
 
 def _steps_of(timeline: Timeline) -> Steps:
     work = _work(timeline)
+    marks = _marks(timeline)
     resumed_ns = [at_ns for at_ns, training in timeline.modes if training]
-    asked, held_out = set_aside_evaluations(timeline.requests, work, resumed_ns)
-    requests = normalize_requests(asked, work, timeline.lengths)
+    apart = work.chosen((work.kind != Work.BACKWARD) | ~declared_evaluation(work, marks))
+    asked, held_out = set_aside_evaluations(timeline.requests, apart, resumed_ns)
+    requests = normalize_requests(asked, apart, timeline.lengths)
     segmentation = split_at_requests(requests)
-    zeroed_ns = timeline.start_ns[timeline.meaning == ZERO_GRAD]
-    trains = _training_episodes(segmentation, work, requests, zeroed_ns)
-    loops = [requests, *_outside_of_loops(timeline, work, segmentation, trains, [*asked, *held_out])]
+    trains = _training_episodes(segmentation, apart, requests, marks.zeroed_ns)
+    loops = [requests, *_outside_of_loops(timeline, work, marks, segmentation, trains, [*asked, *held_out])]
     if any(loops[1:]):
         trains |= {request.episode for request in loops[1]}
         requests = _merged(loops)
@@ -217,13 +218,17 @@ def _uncounted(segmentation: Segmentation, work: Work, counted: Sequence[int]) -
     return Uncounted(steps, len(kinds) - steps, int(work.start_ns[left_out][0]))
 
 
+def _marks(timeline: Timeline) -> Marks:
+    saved_ns, zeroed_ns = (timeline.start_ns[timeline.meaning == meaning] for meaning in (CHECKPOINT, ZERO_GRAD))
+    asked_ns = [request.start_ns for request in timeline.requests if request.kind is Kind.FETCH]
+    return Marks(timeline.modes, zeroed_ns, saved_ns, timeline.annotated, asked_ns)
+
+
 def _outside_of_loops(
-    timeline: Timeline, work: Work, segmentation: Segmentation, trains: frozenset[int], asked: Sequence[Request]
+    timeline: Timeline, work: Work, marks: Marks, segmentation: Segmentation, trains: frozenset[int], asked: Sequence[Request]
 ) -> tuple[list[Request], list[Request]]:
     """Requests that nobody made, where steps begin that no loop over a loader tells of; and where evaluation does."""
     turn = segmentation.turns_at(work.start_ns)
-    saved, zeroed = (timeline.start_ns[timeline.meaning == meaning] for meaning in (CHECKPOINT, ZERO_GRAD))
-    marks = Marks(timeline.modes, zeroed, saved, timeline.annotated)
     led = steps_outside(work, turn, segmentation.turns, trains, _known_since(timeline.requests, segmentation, trains))
     ends = np.concatenate([steps.end_ns for steps in led]) if led else work.start_ns[:0]
     evaluates = evaluating(work, marks, turn, segmentation.turns, trains, ends)
@@ -238,7 +243,8 @@ def _outside_of_loops(
 def _known_since(requests: Sequence[Request], segmentation: Segmentation, trains: frozenset[int]) -> int:
     """Where only the end of a run is known, its first loop may have begun before: what lies before its requests is then a part of it."""
     first = next((turn for turn in segmentation.turns if turn.episode in trains), None)
-    begun = first is None or any(r.episode == first.episode and r.kind is Kind.ITER for r in requests)
+    # What came through a queue has no iterator here.
+    begun = first is None or first.episode < 0 or any(r.episode == first.episode and r.kind is Kind.ITER for r in requests)
     return 0 if begun or first is None else first.start_ns
 
 

@@ -56,7 +56,7 @@ def group_by_training(threads: Sequence[ThreadActivity]) -> list[list[ThreadActi
                 waiting.remove(thread)
         if groups and not (group[0].updates or group[0].backward_passes):
             break
-        if not any(one.fetches or one.reads_queue for one in group):
+        if not any(one.reads_queue for one in group):
             joining = [one for one in loading if all(not _overlap(one.busy, other.busy) for other in group)]
             group += joining
             loading = [one for one in loading if one not in joining]

@@ -1,0 +1,24 @@
+"""Each optimizer step and backward pass of a program lies in a counted step or an evaluation, and there are as many steps as it counts."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from generated_programs import Program, programs, steps_of_program
+from hypothesis import HealthCheck, given, settings
+
+pytestmark = pytest.mark.long
+
+N = int(os.environ.get("VOIRKIT_PROGRAMS", "500"))
+
+
+@settings(max_examples=N, deadline=None, suppress_health_check=list(HealthCheck))
+@given(programs())
+def test_every_step_of_a_program_is_counted(program: Program) -> None:
+    counts, figures, _ = steps_of_program(program)
+    steps = figures["steps"]
+    assert "uncounted" not in steps
+    assert steps["n"] == counts.steps
+    if counts.items_known and counts.steps:
+        assert steps["items"] == counts.items
