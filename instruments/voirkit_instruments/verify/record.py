@@ -35,8 +35,11 @@ _KEYS = ("loss", "use_cuda", "options", "model", "loader")
 
 
 class Arrivals:
-    """Counts the readings among all that is given. What voirkit's recorder gives counts for a reading that neither the program nor a voirfile
-    gives: the recorder's first events may come before the program's."""
+    """Counts the readings among all that is given.
+
+    What voirkit's recorder gives counts for a reading that neither the program nor a voirfile
+    gives: the recorder's first events may come before the program's.
+    """
 
     def __init__(self) -> None:
         self._given = dict.fromkeys(READINGS, 0)  # how often each reading came from the program or a voirfile
