@@ -351,5 +351,26 @@ def test_an_instrument_records_if_one_of_its_options_is_given(line: str, options
     assert heard(line, Option("--look", "look"), every, Option("--of", "what", metavar="NAME", repeatable=True, default=[])) == options
 
 
+@pytest.mark.parametrize(
+    ("line", "options"),
+    [
+        ("", []),
+        ("--look", [{"look": True, "every": 10}]),
+        ("--every=3", [{"look": False, "every": 3}]),
+        ("--every=10", [{"look": False, "every": 10}]),
+    ],
+)
+def test_a_default_does_not_switch_an_instrument_on(line: str, options: list[Any]) -> None:
+    assert heard(line, Option("--look", "look"), Option("--every", "often", type=int, metavar="N", default=10)) == options
+
+
+def test_a_default_stands_among_the_options_of_the_run() -> None:
+    ov = SmallOverseer()
+    ov.summary = {}  # type: ignore[attr-defined]
+    ov.require(Instrument("planted", options=[Option("--every", "often", type=int, metavar="N", default=10)], parts={}))
+    ov("")
+    assert getattr(ov.options, "--every") == 10
+
+
 def test_an_instrument_without_options_always_records() -> None:
     assert heard("") == [{}]

@@ -32,7 +32,7 @@ class Option:
         help: What ``voirkit --help`` says of it; an option without is not listed.
         type: Reads the word behind it, and raises ValueError with what would be right. An option without a type or ``metavar`` has no word.
         metavar: What stands for the word in ``--help``.
-        default: The value of an option that is not given.
+        default: The value of an option that is not given; it does not switch the instrument on.
         const: The value of an option that is given without a word; None where it needs one.
         repeatable: Whether it may be given several times: its value is a list.
         is_script: Tells, of an option with an optional word, whether a word (and those behind it) is SCRIPT already.
@@ -46,7 +46,9 @@ class Option:
         answers: Sequence[str] = (), prints: str = "",
     ) -> None:  # fmt: skip
         self.flag, self.default = flag, default
-        settings: dict[str, Any] = {"dest": flag, "help": "==SUPPRESS==" if help is None else help, "default": default}
+        settings: dict[str, Any] = {"dest": flag, "help": "==SUPPRESS==" if help is None else help}
+        # A default that looks like a given value is not argparse's: what was given is to be known.
+        settings["default"] = None if _is_given(default) else default
         if prints:
             settings["action"] = prints
         elif type is None and metavar is None:
@@ -72,6 +74,11 @@ class Option:
         for name, value in self._attributes.items():
             if value:
                 setattr(action, name, value)
+
+
+def _is_given(value: Any) -> bool:
+    """Whether a value of an option says that it was given; 0 does."""
+    return not (value is None or value is False or value == [])
 
 
 def _printing(reference: str) -> type:
@@ -146,7 +153,7 @@ class Instrument:
         name: What users call it.
         options: On the command line. Without any it always records.
         record: ``(ov, options) -> generator``, an instrument like a voirfile's; ``options`` maps names of options (``loader_ops``) to
-            values. It runs if an option is given, or if there are none.
+            values. It runs if an option is given (a default is not), or if there are none.
         always: Whether it runs whatever options are given, which then switch parts of it off.
         in_children: Whether it also records processes that the program starts itself and that train. Of one that does not, each report
             of a run with such processes says so.
@@ -202,8 +209,12 @@ class Instrument:
         for option in self.options:
             option.add(ov.argparser, self.group)
         yield ov.phases.parse_args(priority=self.priority)
-        values = {option.name: ov.argparser.value(ov.options, option.flag) for option in self.options}
-        is_on = any(not (value is None or value is False or value == []) for value in values.values())  # 0 is a value
+        given = {option: ov.argparser.value(ov.options, option.flag) for option in self.options}
+        is_on = any(map(_is_given, given.values()))
+        values = {option.name: option.default if value is None else value for option, value in given.items()}
+        for option in self.options:
+            if given[option] is None and option.flag not in ov.argparser.displaced:
+                setattr(ov.options, option.flag, option.default)
         if self.record and (is_on or self.always):
             record = resolve(self.record)
 

@@ -1,4 +1,5 @@
-"""The modules of voir 0.2 and where voirkit has what they hold: ``import voir`` finds them without voir (``voirkit.plugins``).
+"""The modules of voir 0.2 and where voirkit has what they hold: ``import voir`` finds them without voir (``voirkit.plugins``); and
+``milabench.opt``, of the voirfiles in milabench's documentation of 2022.
 
 Checked with the voirfiles of milabench (July 2026) and its ``benchmate``.
 """
@@ -21,6 +22,8 @@ _INSTRUMENTS = {
     "rate": f"{_HERE}.rate",
 }
 MODULES: Mapping[str, str | Mapping[str, str]] = {
+    "milabench": {},
+    "milabench.opt": {"instrument_argparse": f"{_HERE}.options"},
     "voir": {
         "__version__": f"{_HERE}.voir_names:VERSION", "configurable": "voirkit", "give": "voirkit", "instrument_definition": "voirkit",
         "iterate": "voirkit", "log": "voirkit",

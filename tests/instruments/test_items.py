@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, UserDict, deque, namedtuple
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -28,6 +29,61 @@ class Hostile:
 
     def __repr__(self) -> str:
         raise RuntimeError("do not print")
+
+
+class Slotted:
+    """A batch without a ``__dict__``; in alphabetical order its first slot would be the edges."""
+
+    __slots__ = ("x", "edges", "never_set")  # noqa: RUF023  # the order is the subject
+
+    def __init__(self, x: Any = IMAGES) -> None:
+        self.x, self.edges = x, torch.zeros(2, 30)
+
+
+class SlottedMore(Slotted):
+    __slots__ = ("a_number",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a_number = torch.zeros(3)
+
+
+class WithDictionary(Slotted):
+    """A subclass without ``__slots__``: what its base declares is in slots, the rest in a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lengths = torch.zeros(5)
+
+
+class WithPrivateSlot:
+    __slots__ = ("__tokens", "a_mask")
+
+    def __init__(self) -> None:
+        self.__tokens, self.a_mask = LABELS, torch.zeros(2, 3)
+
+
+class GraphsInSlots:
+    __slots__ = ("num_graphs", "x")
+
+    def __init__(self) -> None:
+        self.num_graphs, self.x = 4, torch.zeros(90, 2)
+
+
+@dataclass(slots=True)
+class Fields:
+    past: Any
+    future: Any = LABELS
+
+
+@dataclass
+class BaseInDictionary:
+    past: Any
+
+
+@dataclass(slots=True)
+class DerivedInSlots(BaseInDictionary):
+    future: Any = LABELS
 
 
 COUNTED = {
@@ -61,6 +117,19 @@ COUNTED = {
     "packed sequences": (pack_sequence([torch.zeros(3), torch.zeros(2)]), 2),
     "a batch of graphs": (SimpleNamespace(num_graphs=4, x=torch.zeros(90, 2)), 4),
     "an object with fields": (SimpleNamespace(tokens=IMAGES, y=LABELS), 8),
+    "an object with slots": (Slotted(), 8),
+    "an object with slots of its own and of its base class": (SlottedMore(), 8),
+    "an object with slots and a dictionary": (WithDictionary(), 8),
+    "an object with a slot whose name python changes": (WithPrivateSlot(), 8),
+    "a batch of graphs that says so in a slot": (GraphsInSlots(), 4),
+    "a dataclass with slots": (Fields(IMAGES), 8),
+    "a dataclass with slots whose base class has none": (DerivedInSlots(IMAGES), 8),
+    "slots in slots": (Fields(Fields({"x": IMAGES}), None), 8),
+    "slots in a dictionary": ({"inputs": Fields(IMAGES), "id": 3}, 8),
+    "a pair of an object with slots and a number": ((Fields(IMAGES), 3), 8),
+    "a pair of an object with a dictionary and a string": ((SimpleNamespace(x=IMAGES), "train"), 8),
+    "objects of one class are samples": ((Fields(IMAGES), Fields(IMAGES)), 2),
+    "objects in a list are samples": ([Fields(IMAGES), WithDictionary()], 2),
     "an int is one item": (7, 1),
     "a string is one item": ("abc", 1),
     "an empty list has none": ([], 0),
@@ -74,7 +143,7 @@ def test_a_batch_is_counted(name: str) -> None:
     assert count_items(batch) == items
 
 
-@pytest.mark.parametrize("make", [lambda: None, object, Hostile, lambda: (i for i in range(3))])
+@pytest.mark.parametrize("make", [lambda: None, object, Hostile, lambda: (i for i in range(3)), lambda: count_items])
 def test_what_does_not_tell_its_length_is_unknown(make: Callable[[], object]) -> None:
     assert count_items(make()) is None
 
@@ -140,6 +209,28 @@ class Telling:
         raise AttributeError(name)
 
 
+class TellingSlots:
+    """Its slots are read where they lie, not through what its class puts before them."""
+
+    __slots__ = ("_x", "asked")
+    telling: ClassVar[list[str]] = []
+
+    def __init__(self) -> None:
+        self._x = IMAGES
+
+    def __getattribute__(self, name: str) -> Any:
+        TellingSlots.telling.append(name)
+        return object.__getattribute__(self, name)
+
+    def __getattr__(self, name: str) -> Any:
+        TellingSlots.telling.append(name)
+        raise AttributeError(name)
+
+    @property
+    def shape(self) -> Any:
+        return (3,)
+
+
 class TellingList(list[Any]):
     asked: ClassVar[list[str]] = []
 
@@ -165,6 +256,7 @@ class TellingTensor(torch.Tensor):
     ("make", "items"),
     [
         (Telling, 8),
+        (TellingSlots, 8),
         (lambda: [Telling()], 1),
         (lambda: {"x": Telling()}, 8),
         (lambda: TellingList([IMAGES, LABELS]), 8),
@@ -173,4 +265,4 @@ class TellingTensor(torch.Tensor):
 )
 def test_a_batch_of_a_class_of_the_program_is_counted_without_running_its_code(make: Callable[[], object], items: int) -> None:
     assert count_items(make()) == items
-    assert Telling.asked == TellingList.asked == TellingTensor.asked == []
+    assert Telling.asked == TellingSlots.telling == TellingList.asked == TellingTensor.asked == []

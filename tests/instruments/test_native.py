@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from conftest import CLEAN, Ended, Place
 
+from voirkit_instruments.stacks.analyse_frames import name_of
+
 pytestmark = pytest.mark.long
 
 SPANS = """
@@ -109,6 +111,45 @@ def test_operations_are_mapped_to_the_libraries_that_they_work_in(place: Place) 
     assert (brief["event"], brief["frequency_hz"]) == (document(place)["event"], 1999)
     assert "Compress" in ended.err
     assert "hottest functions" in ended.err
+
+
+ANNOTATED = """
+import os, zlib
+from voirkit import ai
+
+data = os.urandom(1 << 20)
+pack, digest = ai.data.preprocess.derive("pack"), ai.data.preprocess.derive("digest")
+for epoch in ai.pipeline.epoch.iter(range(2)):
+    for _ in range(6):
+        with pack:
+            zlib.compress(data)
+        with digest:
+            sum(data)
+"""
+
+
+@pytest.mark.usefixtures("perf")
+def test_an_annotated_operation_outside_of_a_loader_is_mapped_to_the_libraries_that_it_works_in(place: Place) -> None:
+    place.write(main=ANNOTATED)
+    assert place.voirkit("--native", "main.py").code == 0
+    operations = document(place)["operations"]
+    assert {name: row["n"] for name, row in operations.items()} == {"data.preprocess.pack": 12, "data.preprocess.digest": 12}
+    assert "libz" in libraries(operations["data.preprocess.pack"])
+    assert "libz" not in libraries(operations["data.preprocess.digest"])
+
+
+@pytest.mark.parametrize(
+    ("category", "name", "operation"),
+    [
+        ("data", "preprocess.crop", "data.preprocess.crop"),
+        ("data", "data.io.read", "data.io.read"),
+        ("compute", "compute", "compute"),
+        ("dataloader", "fetch.block", None),
+        ("pipeline", "epoch.iter", None),
+    ],
+)
+def test_annotations_are_operations_but_for_stages_of_a_run_and_bodies_of_loops(category: str, name: str, operation: str | None) -> None:
+    assert name_of("span", category, name) == (None if operation is None else ("operation", operation))
 
 
 @pytest.mark.usefixtures("perf")

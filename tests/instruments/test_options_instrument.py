@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from small_overseer import SmallOverseer
 
-from voirkit_instruments.options import PARTIAL, WHOLE, options, plain
+from voirkit_instruments.options import PARTIAL, WHOLE, instrument_argparse, options, plain
 
 
 def parser(**kwargs: Any) -> argparse.ArgumentParser:
@@ -129,3 +129,12 @@ def test_argparse_is_as_before_when_a_script_parses_nothing() -> None:
 def test_what_json_can_not_hold_is_left_out() -> None:
     values = {"path": Path("a/b"), "f": print, "n": float("inf"), "t": (1, 2), "d": {"x": object(), "y": 1}, "l": [object()], "none": None}
     assert plain(values) == {"path": "a/b", "n": "inf", "t": [1, 2], "d": {"y": 1}, "none": None}
+
+
+def test_a_voirfile_that_imports_it_needs_no_option_and_no_arguments() -> None:
+    ov = SmallOverseer(instrument_argparse)
+    ov(lambda ov: parser().parse_args(["--lr", "2"]))
+    assert ov.summary["options"] == {"lr": 2.0, "names": []}
+    nothing = SmallOverseer(instrument_argparse)
+    nothing(lambda ov: None)
+    assert (nothing.warned, nothing.errors) == ([], [])

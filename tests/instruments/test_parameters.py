@@ -11,6 +11,8 @@ import torch
 from parameter_records import Watching
 from torch import nn
 
+from voirkit_instruments.parameters.record_plan import Model, model_labels
+
 # whether a step changed it
 
 
@@ -262,6 +264,93 @@ def test_two_models_with_the_same_names_and_two_optimizers() -> None:
     assert seen == {"weight": 0, "bias": 0, "Critic.weight": 1, "Critic.bias": 1}
 
 
+class Agent(nn.Module):
+    """It is never called itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.actor = nn.Sequential(nn.Linear(4, 3))
+        self.critic = nn.Sequential(nn.Linear(4, 1))
+
+    def forward_both(self, watching: Watching) -> Any:
+        watching.watch.called(self.actor)
+        watching.watch.called(self.critic)
+        return self.actor(torch.ones(2, 4)).sum() + self.critic(torch.ones(2, 4)).sum()
+
+
+def test_parts_of_a_module_that_calls_them_are_named_as_that_module_names_them() -> None:
+    agent, watching = Agent(), Watching()
+    agent.forward_both(watching).backward()
+    watching.step(torch.optim.SGD(agent.parameters(), 0.1))
+    seen = [(name, told["model"]) for category, name, told in watching.kept.records if category == "seen"]
+    assert seen == [(name, "Agent") for name, _ in agent.named_parameters()]
+
+
+class Trainer:
+    """It is no module."""
+
+    def __init__(self) -> None:
+        self.policy, self.value = nn.Sequential(nn.Linear(4, 3)), nn.Sequential(nn.Linear(4, 1))
+
+    def forward_both(self, watching: Watching) -> Any:
+        watching.watch.called(self.policy)
+        watching.watch.called(self.value)
+        return self.policy(torch.ones(2, 4)).sum() + self.value(torch.ones(2, 4)).sum()
+
+
+def test_models_of_one_class_are_named_by_the_attributes_that_hold_them() -> None:
+    trainer, watching = Trainer(), Watching()
+    trainer.forward_both(watching).backward()
+    watching.step(torch.optim.SGD([*trainer.policy.parameters(), *trainer.value.parameters()], 0.1))
+    names = [name for category, name, _ in watching.kept.records if category == "seen"]
+    assert names == ["policy.0.weight", "policy.0.bias", "value.0.weight", "value.0.bias"]
+
+
+def train_one_of_two(watching: Watching) -> None:
+    """Without an assertion: pytest makes one of ``locals()``, and functions that ask for that are not looked into."""
+    behaviour, target = nn.Linear(4, 3), nn.Linear(4, 3)
+    for model in (behaviour, target):
+        watching.watch.called(model)
+    behaviour(torch.ones(2, 4)).sum().backward()
+    watching.step(torch.optim.SGD(behaviour.parameters(), 0.1))
+
+
+def test_models_of_one_class_that_no_object_holds_are_named_by_their_variables() -> None:
+    watching = Watching()
+    train_one_of_two(watching)
+    names = [name for category, name, _ in watching.kept.records if category == "seen"]
+    assert names == ["behaviour.weight", "behaviour.bias", "target.weight", "target.bias"]
+
+
+def forget_a_batch(watching: Watching) -> bool:
+    batch, model = torch.ones(2, 4), nn.Linear(4, 3)
+    watching.watch.called(model)
+    reference = weakref.ref(batch)
+    del batch
+    return reference() is None
+
+
+def test_looking_for_who_holds_a_model_keeps_no_variable_alive() -> None:
+    assert forget_a_batch(Watching())
+
+
+NET, GENERATOR, CRITIC = (Model(0, "Net", False, "net"), Model(0, "Generator", False, None), Model(1, "Critic", False, None))
+LABELS = {
+    "a single model has none": ([NET], [""]),
+    "classes of one model each": ([GENERATOR, CRITIC], ["Generator", "Critic"]),
+    "a class of torch's says less than who holds it": ([Model(0, "Sequential", True, "actor"), CRITIC], ["actor", "Critic"]),
+    "of one class, who holds them": ([NET, Model(1, "Net", False, "target")], ["net", "target"]),
+    "of one class in one variable, the class with a number": ([NET, NET._replace(number=1)], ["Net", "Net2"]),
+    "a class and a variable of one name": ([Model(0, "Sequential", True, "Critic"), CRITIC], ["Critic", "Critic2"]),
+}
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_models_are_told_apart(name: str) -> None:
+    models, labels = LABELS[name]
+    assert list(model_labels(models).values()) == labels
+
+
 def test_a_parameter_whose_optimizer_comes_later_is_that_ones() -> None:
     one, other, watching = nn.Linear(4, 3), nn.Linear(4, 2), Watching()
     optimizers = [torch.optim.SGD(model.parameters(), 0.1) for model in (one, other)]
@@ -270,9 +359,9 @@ def test_a_parameter_whose_optimizer_comes_later_is_that_ones() -> None:
         for model, optimizer in zip((one, other), optimizers, strict=True):
             model(torch.ones(2, 4)).sum().backward()
             watching.step(optimizer, model)
-    owners = [told["optimizer"] for told in watching.kept.of("seen", "weight")]
+    owners = [told["optimizer"] for told in watching.kept.of("seen", "Linear.weight")]
     assert owners == [None, 1]
-    assert len(watching.kept.of("update_norm", "weight")) == 1 + 3
+    assert len(watching.kept.of("update_norm", "Linear.weight")) == 1 + 3
 
 
 def test_a_tied_parameter_is_one_with_two_names() -> None:

@@ -100,6 +100,38 @@ def test_buffers_and_the_optimizers_state_are_looked_at_on_request(place: Place)
     assert len(said["layers"]) == 6
 
 
+GAN = """
+import torch
+from torch import nn
+class Generator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.main = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    def forward(self, x):
+        return self.main(x)
+class Discriminator(Generator):
+    pass
+one, other = Generator(), Discriminator()
+for model in (one, other):
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(2):
+        model(torch.randn(8, 4)).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_a_model_that_was_named_before_the_second_was_called_has_its_class_before_its_names_too(place: Place) -> None:
+    place.write(main=GAN)
+    ended = place.voirkit("--parameters=1", "--parameters-of=buffers,state", "main.py")
+    assert ended.code == 0, ended.err
+    said = ended.summary["parameters"]
+    paths = ("main.0.weight", "main.0.bias", "main.1.weight", "main.1.bias")
+    names = [f"{model}.{path}" for model in ("Generator", "Discriminator") for path in paths]
+    assert [layer["name"] for layer in said["layers"]] == names
+    assert {"Generator.main.0.weight:exp_avg", "Discriminator.main.0.weight:exp_avg"} <= set(said["state"])
+    assert "Generator.main.1.running_mean" in said["buffers"]
+
+
 def test_a_killed_run_has_all_steps_that_ended(place: Place) -> None:
     place.write(main=MODEL + TRAIN + "train(model, torch.optim.Adam(model.parameters()), 9)\nos.kill(os.getpid(), 9)")
     assert place.voirkit("--parameters=1", "main.py").code in (-9, 137)

@@ -43,6 +43,32 @@ def test_the_batch_that_a_step_event_brings_is_counted_over_the_time_since_the_o
     assert rounded(ov) == [(None, 20.0)]
 
 
+def test_the_first_step_has_the_time_since_the_recorder_saw_its_batch_requested(ov: SmallOverseer) -> None:
+    clock = Clock()
+    rate = Rate(ov, "train_rate", clock)
+    began_ns = clock()
+    rate.step_began_ns = lambda: began_ns
+    clock.on(1.5)  # the first step is slow
+    rate.on_step({"step": True, "batch": batch(10)})
+    clock.on(0.5)
+    rate.on_step({"step": True, "batch": batch(10)})
+    rate.finish()
+    assert ov.summary["rates"]["train_rate"]["value"] == pytest.approx(10.0)
+
+
+def test_a_step_that_the_recorder_gave_before_the_program_did_is_not_counted_twice(ov: SmallOverseer) -> None:
+    clock = Clock()
+    rate = Rate(ov, "train_rate", clock)
+    clock.on(0.5)
+    rate.on_step({"step": 0, "batch": batch(10), "$recorder": True, "$began_ns": clock() - 500_000_000})
+    clock.on(0.01)
+    for n in range(5):
+        rate.on_step({"step": n, "batch": batch(10)})
+        clock.on(0.5)
+    rate.finish()
+    assert ov.summary["rates"]["train_rate"]["value"] == pytest.approx(20.0)
+
+
 def test_interleaved_tasks_do_not_disturb_each_other(ov: SmallOverseer) -> None:
     clock = Clock()
     rate = Rate(ov, "train_rate", clock)
@@ -284,6 +310,17 @@ def test_rates_are_there_when_the_script_fails() -> None:
     with pytest.raises(ValueError, match="the script's own"):
         ov(failing)
     assert set(ov.summary["rates"]) == {"train_rate", "loading_rate", "compute_rate"}
+
+
+def test_a_script_that_never_began_is_not_said_to_have_given_nothing() -> None:
+    ov = SmallOverseer(train_rate, loading_rate, options={"--train-rate": True, "--loading-rate": True})
+    for phase in (ov.phases.init, ov.phases.parse_args):
+        with ov.run_phase(phase):
+            pass
+    with pytest.raises(SyntaxError), ov.run_phase(ov.phases.load_script):
+        raise SyntaxError
+    ov._finish()
+    assert ov.warned == []
 
 
 def test_without_a_flag_nothing_is_measured_and_given_is_not_touched() -> None:

@@ -54,6 +54,28 @@ def test_planted_calls_are_counted_exactly_in_their_phases(place: Place, tracer:
     assert found["cost"]["events"] > 0
 
 
+IMPORTING = """
+import os
+
+def main():
+    import heavy
+    os.getpgid(0)
+
+main()
+"""
+
+
+def test_what_happens_while_modules_are_imported_is_a_row_of_its_own(place: Place, tracer: str) -> None:
+    place.write(
+        main=IMPORTING, heavy="import os\nimport lighter\nfor _ in range(7):\n    os.getpgid(0)\n", lighter="import os\nos.getpgid(0)\n"
+    )
+    ended = place.voirkit("--syscalls", "main.py")
+    assert ended.code == 0, ended.err
+    found = document(place)
+    assert {phase: n for phase in found["phases"] if (n := count(found["phases"], phase, PGID))} == {"import": 8, "other": 1}
+    assert found["totals"]["import"]["entered"] == 1
+
+
 def between_marks(log: str) -> dict[str, tuple[int, int]]:
     """By name: calls and bytes of the first process between its two marks, counted without voirkit."""
     lines = log.splitlines()

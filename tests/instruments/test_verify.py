@@ -160,6 +160,33 @@ def test_what_arrived_is_summarised() -> None:
     assert ov.failed == []
 
 
+def give_as_recorder(ov: SmallOverseer, **values: object) -> None:
+    ov.offer({**values, "$recorder": True}, yielding=True)
+
+
+def test_what_the_recorder_gave_before_the_program_did_is_not_counted_with_it() -> None:
+    def program(ov: SmallOverseer) -> None:
+        give_as_recorder(ov, loss=torch.tensor(100.0))
+        give_as_recorder(ov, step=0, batch=[1, 2])
+        train(ov)
+
+    ov = SmallOverseer(verify)
+    ov(program)
+    result = ov.summary["verify"]
+    assert {name: reading["events"] for name, reading in result["readings"].items() if reading["events"]} == {
+        "loss": 8, "step+batch": 8, "use_cuda": 1,
+    }  # fmt: skip
+    assert result["loss"] == {"n": 8, "first": 7.5, "last": 1.5, "decreases": True}
+    assert not any(reading["recorded"] for reading in result["readings"].values())
+
+
+def test_what_only_the_recorder_gave_is_said_to_come_from_it() -> None:
+    ov = SmallOverseer(verify)
+    ov(lambda ov: [give_as_recorder(ov, loss=torch.tensor(2.0 - n)) for n in range(2)])
+    assert ov.summary["verify"]["readings"]["loss"] == {"events": 2, "probes": [], "recorded": True}
+    assert ov.summary["verify"]["loss"]["n"] == 2
+
+
 @pytest.mark.parametrize("lacking", ["loss", "step", "batch", "use_cuda"])
 def test_each_essential_reading_is_needed(lacking: str) -> None:
     ov = SmallOverseer(verify)
@@ -264,7 +291,9 @@ def test_a_run_with_all_readings_passes(place: Place) -> None:
     }
     assert result["loss"]["decreases"] is True
     known = result["without_probes"]
-    assert all(known.pop(rate) > 0 for rate in ("train_rate", "loading_rate", "compute_rate"))
+    assert {name: known.pop(name) for name in result["rates"]} == result["rates"]
+    assert result["rates"]["train_rate"] < result["rates"]["compute_rate"]
+    assert "Known without a probe: train_rate, loading_rate, compute_rate," in ended.err
     assert known == {
         "step+batch": 15, "loader": 15, "compute_start/end": 15, "model": "Linear", "use_cuda": False, "loss": 15, "options": None,
     }  # fmt: skip

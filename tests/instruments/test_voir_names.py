@@ -65,6 +65,17 @@ def test_a_voirfile_of_milabenchs_kind_runs_unchanged(place: Place) -> None:
     assert "mem" in log
 
 
+def test_a_voirfile_of_milabenchs_documentation_gives_the_scripts_arguments(place: Place) -> None:
+    place.write(
+        {
+            "main.py": "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', type=float)\nparser.parse_args()\n",
+            "voirfile.py": "from milabench.opt import instrument_argparse\n",
+        }
+    )
+    ended = place.voirkit("main.py", "--lr", "2")
+    assert (ended.code, ended.summary["options"], ended.summary["warnings"]) == (0, {"lr": 2.0}, [])
+
+
 def test_a_process_that_is_started_anew_imports_voir_too(place: Place) -> None:
     place.write(
         main="""

@@ -72,8 +72,8 @@ class Table:
     start_ns: Array  # when each began
     time_ns: Array  # how long it took, without loops that lie in it (an evaluation every 100 steps)
     items: Array  # how many items its batch held; -1 if that is not known
-    # shape (n, 12): time by wait, transfer, forward, backward, optimizer, communication, loss, zero_grad, checkpoint, garbage collections,
-    # voirkit's own looks, rest; each row sums to its ``time_ns``
+    # shape (n, 14): time by wait, transfer, forward, backward, optimizer, communication, loss, zero_grad, checkpoint, compilation, imports,
+    # garbage collections, voirkit's own looks, rest; each row sums to its ``time_ns``
     own_ns: Array
 
     def __len__(self) -> int:
@@ -329,7 +329,7 @@ def _episodes_with(segmentation: Segmentation, turn_of: Array, chosen: Array) ->
 
 
 def _by_turn(timeline: Timeline, turn_of: Array, n: int) -> Array:
-    """Time by turn and meaning, shape (n, 12), in nanoseconds; without the rest."""
+    """Time by turn and meaning, shape (n, 14), in nanoseconds; the rest is 0."""
     own = exclusive_ns(timeline.start_ns, timeline.duration_ns)
     inside = turn_of != OUTSIDE
     cells = turn_of[inside] * len(_COLUMNS) + timeline.meaning[inside]
@@ -486,7 +486,7 @@ def _flat(timeline: Timeline) -> list[tuple[int, int, int]]:
 
 
 def _between(begun: Array, over: Array, segments: Sequence[tuple[int, int, int]]) -> Array:
-    """Time by step and meaning, shape (n, 10)."""
+    """Time by step and meaning, shape (n, 14)."""
     own = np.zeros((len(begun), len(_COLUMNS)), dtype=np.int64)
     if not segments:
         return own

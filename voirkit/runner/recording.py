@@ -204,6 +204,16 @@ _imports_ns = 0
 _recorder: Any = None  # where they are written
 
 
+_import_edges: list[Callable[[], object]] = []  # called where such an import begins, and where it ends
+
+
+def report_imports(begins: Callable[[], object], ends: Callable[[], object]) -> None:
+    """Have something called where an import that is timed begins, and where it ends; not for those inside of another, and voirkit's own.
+    It may not raise.
+    """
+    _import_edges[:] = begins, ends
+
+
 class _Timed(_Manager or object):  # type: ignore[misc]  # a class of python's own that has no types
     _begun_ns = 0
 
@@ -211,11 +221,15 @@ class _Timed(_Manager or object):  # type: ignore[misc]  # a class of python's o
         if get_ident() == _main:
             _bootstrap._ModuleLockManager = _Manager  # type: ignore[attr-defined]  # of the imports inside of this one
             self._begun_ns = perf_counter_ns()
+            if _import_edges and not self._name.startswith("voirkit"):
+                _import_edges[0]()
         _Manager.__enter__(self)
 
     def __exit__(self, *args: Any, **more: Any) -> None:
         _Manager.__exit__(self, *args, **more)
         if self._begun_ns:
+            if _import_edges and not self._name.startswith("voirkit"):
+                _import_edges[1]()
             _import_ended(self._name, self._begun_ns)
 
 

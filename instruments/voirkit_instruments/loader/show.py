@@ -41,7 +41,9 @@ def sections(loader: Loader, summary: Mapping[str, Any]) -> Iterator[Section]:
     """See ``voirkit.instrument.Instrument``."""
     rows = loader.get("operations")
     if rows:
-        blocks = [*_operations(rows), *facts(loader), OnPage(_busy), *_queue(loader), *_predicted(loader), *_epochs(loader)]
+        blocks = [
+            *_operations(rows), *facts(loader), OnPage(_busy), *_queue(loader), *_predicted(loader), *_epochs(loader), *_others(loader),
+        ]  # fmt: skip
         blocks.append(Amounts("time of operations", {name: row["total_s"] for name, row in rows.items()}, "s"))
         note = f"{loader['dataset']}, {loader['workers']} workers, {loader['batches']:,} batches of {loader['batch_size']}."
         note += " Work is the share of the time of making batches, wait that of the wait for them."
@@ -70,6 +72,24 @@ def _operations(rows: Mapping[str, Row]) -> Iterator[Block]:
     yield Table(heads, shown, most=_MANY)
     if folded:
         yield Details(f"{len(folded)} operations of less than {_SMALL:.1%} of the work", [Table(heads, folded)])
+
+
+def _others(loader: Loader) -> Iterator[Block]:
+    """The operations of the loaders that are not the one at the top, such as that of the evaluation."""
+    for other in loader.get("loaders") or ():
+        rows = other.get("operations")
+        if not rows:
+            continue
+        parts = [
+            str(other["dataset"]),
+            "not trained on" if other.get("trains") is False else "",
+            f"{other['workers']} workers",
+            f"{other['batches']:,} batches of {other['batch_size']}",
+            f"made in {duration(other['preprocess']['mean_s'])}" if other["preprocess"]["n"] else "",
+            f"waited {duration(other['wait']['mean_s'])} each" if other["wait"]["n"] else "",
+        ]
+        yield _line(f"loader {other['loader']}", parts)
+        yield from _operations(rows)
 
 
 def _cells(name: str, row: Row, indent: int) -> list[str | Cell | Bar]:

@@ -12,7 +12,7 @@ import math
 import os
 from _thread import get_ident  # threading is imported where the program imports it
 
-from voirkit.instrument import Instrument, Option
+from voirkit.instrument import Instrument, Option, once
 from voirkit.intercept import Patches, without_this_frame
 
 TYPE_CHECKING = False
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
-    from voirkit.phases import Phase, PhaseWithPriority
+    from voirkit.phases import Phase
     from voirkit.runner.overseer import Overseer
 
 INSTRUMENT = Instrument(
@@ -30,7 +30,6 @@ INSTRUMENT = Instrument(
     record="voirkit_instruments.options:record",
     schema=__name__,
 )
-instrument_argparse = INSTRUMENT
 
 
 WHOLE = ("parse_args", "parse_intermixed_args")
@@ -111,8 +110,17 @@ def plain(value: Any, depth: int = 0) -> Any:
     return NotImplemented
 
 
-def options(ov: Overseer) -> Iterator[Phase]:
-    """Gives the script's arguments once, as ``options``."""
+def instrument_argparse(ov: Overseer) -> Any:
+    """Gives the arguments that the script parses with argparse, once, as ``options``; they stand in the log and the summary too.
+
+    For voirfiles: what ``--options`` does, without the option. A script that parses no arguments is no fault.
+    """
+    return options(ov, is_asked_for=False)
+
+
+@once("--options")
+def options(ov: Overseer, is_asked_for: bool = True) -> Iterator[Phase]:
+    """Gives the script's arguments once, as ``options``; if they are asked for, it is said where there are none."""
 
     def callback(namespace: Any) -> None:
         subscription.dispose()
@@ -128,9 +136,9 @@ def options(ov: Overseer) -> Iterator[Phase]:
     finally:
         arguments.remove()
         arguments.settle()
-    if "options" not in ov.summary:
+    if is_asked_for and "options" not in ov.summary:
         ov.warn("--options: the script has parsed no arguments with argparse.")
 
 
-def record(ov: Overseer, values: Mapping[str, Any]) -> Iterator[Phase | PhaseWithPriority]:
+def record(ov: Overseer, values: Mapping[str, Any]) -> Any:
     return options(ov)

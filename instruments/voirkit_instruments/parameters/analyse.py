@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -14,7 +14,19 @@ from typing import TYPE_CHECKING, Any
 from voirkit.report import figure
 from voirkit.report.sections import Block, Column, Details, Grid, Group, InText, OnPage, Section, Series, Table, Text, sparkline
 from voirkit.runs.opened import Run
-from voirkit_instruments.parameters.record_plan import CHANGED, GRAD_INF, GRAD_NAN, GRAD_NONE, INF, KIND, NAN, SAME
+from voirkit_instruments.parameters.record_plan import (
+    CHANGED,
+    GRAD_INF,
+    GRAD_NAN,
+    GRAD_NONE,
+    INF,
+    KIND,
+    NAN,
+    SAME,
+    model_labels,
+    model_of,
+    prefixed,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from voirkit.analysis.document import Rank
@@ -131,8 +143,37 @@ def parameters_of(run: Run) -> list[Parameter]:
         if of is not None:
             found.setdefault((rank, host, pid, name, of.number), Parameter(rank, name, of)).seen += [{"n": 0, **kind} for kind in kinds]
     held = {who: numbers for who, kinds in known.items() if (numbers := {kind["optimizer"] for kind in kinds} - {None})}
+    _tell_models_apart(found.values())
     # One that no optimizer seemed to have until its own made its first step is that one's.
     return sorted((one for (*who, number), one in found.items() if number in held.get(tuple(who), {number})), key=_order)
+
+
+def _tell_models_apart(parameters: Collection[Parameter]) -> None:
+    """Name parameters as they are called in their model, and where a process has several models by the model first.
+
+    A record is written when not all models may have been called yet.
+    """
+    processes: dict[tuple[int, str, int], list[Mapping[str, Any]]] = {}
+    for parameter in parameters:
+        optimizer = parameter.optimizer
+        processes.setdefault((optimizer.rank, optimizer.host, optimizer.pid), []).extend(parameter.seen)
+    labels = {process: _labels(facts) for process, facts in processes.items()}
+    for parameter in parameters:
+        optimizer = parameter.optimizer
+        for facts in parameter.seen:
+            model = model_of(facts)
+            if model is None:
+                continue
+            label = labels[optimizer.rank, optimizer.host, optimizer.pid][model.number]
+            parameter.name = prefixed(label, facts["path"])
+            if "alias" in facts:
+                facts["alias"] = prefixed(label, facts["alias"])
+
+
+def _labels(all_facts: Iterable[Mapping[str, Any]]) -> dict[int, str]:
+    """What tells the models apart that some records have facts of, by their numbers."""
+    models = {model.number: model for facts in all_facts if (model := model_of(facts)) is not None}
+    return model_labels([models[number] for number in sorted(models)])
 
 
 def _order(parameter: Parameter) -> tuple[int, int, bool, int, int, str]:
@@ -182,18 +223,24 @@ def first_not_finite(parameters: Sequence[Parameter]) -> tuple[int, Parameter, s
 _POINTS = 24  # of a curve
 
 
-def _others(run: Run) -> dict[str, dict[str, dict[str, float | None]]]:
+def _others(run: Run, parameters: Sequence[Parameter]) -> dict[str, dict[str, dict[str, float | None]]]:
     """``buffers`` and ``state`` of the first rank, if ``--parameters-of`` asked for them: norms at first and last, by name."""
+    lowest = min(parameter.rank for parameter in parameters)
+    known = [facts for parameter in parameters if parameter.rank == lowest for facts in parameter.seen]
     query = f"""
-        SELECT category, name, coalesce(arg_min(coalesce(number, 'nan'), start_ns), 'nan'), arg_max(coalesce(number, 'nan'), start_ns)
+        SELECT category, name, any_value(args),
+            coalesce(arg_min(coalesce(number, 'nan'), start_ns), 'nan'), coalesce(arg_max(coalesce(number, 'nan'), start_ns), 'nan')
         FROM spans WHERE kind = '{KIND}' AND category IN ('buffer_norm', 'state_norm')
             AND rank = (SELECT min(rank) FROM spans WHERE kind = '{KIND}')
         GROUP BY category, name ORDER BY min(start_ns), name"""
+    rows = [(*row[:2], json.loads(row[2] or "{}"), *row[3:]) for batch in run.fetch(query) for row in batch]
+    labels = _labels([*known, *(facts for _, _, facts, _, _ in rows)])
     found: dict[str, dict[str, dict[str, float | None]]] = {}
-    for batch in run.fetch(query):
-        for category, name, first, last in batch:
-            key = "buffers" if category == "buffer_norm" else "state"
-            found.setdefault(key, {})[name] = {"first": _json(first), "last": _json(last)}
+    for category, name, facts, first, last in rows:
+        model = model_of(facts)
+        full = name if model is None else prefixed(labels[model.number], facts["path"])
+        key = "buffers" if category == "buffer_norm" else "state"
+        found.setdefault(key, {})[full] = {"first": _json(first), "last": _json(last)}
     return found
 
 
@@ -280,7 +327,7 @@ def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, 
     if own is not None and own["ranks"] == run.manifest.get("world_size", 1):
         return None  # a run of one rank has worked it out at its end
     parameters = parameters_of(run)
-    return {"parameters": {**_of_parameters(parameters), **_others(run)}} if parameters else None
+    return {"parameters": {**_of_parameters(parameters), **_others(run, parameters)}} if parameters else None
 
 
 # how it is shown

@@ -300,8 +300,8 @@ class Watch:
         def name_of(parameter: Any, where: Any) -> Name:
             found = self._names.get(id(parameter))
             if found is not None or where is None:
-                return found or Name(f"parameter{id(parameter)}", None, None)
-            return Name(f"optimizer{plan.ordinal}.group{where[0]}.{where[1]}", None, None)
+                return found or Name(f"parameter{id(parameter)}")
+            return Name(f"optimizer{plan.ordinal}.group{where[0]}.{where[1]}")
 
         return name_of
 

@@ -23,6 +23,7 @@ from voirkit_instruments.parameters.record_plan import (
     INF,
     NAN,
     SAME,
+    Name,
     Plan,
     Records,
 )  # fmt: skip
@@ -68,7 +69,7 @@ class Inspection:
         watched, parameters = self.plan.watched, self._parameters
         return self._figures.sample([(parameters[at], watched[at].place) for at in ats], self.n)
 
-    def end(self, end_ns: int, has_walked: bool, more: Iterable[tuple[str, str, Any]] = ()) -> None:
+    def end(self, end_ns: int, has_walked: bool, more: Iterable[tuple[str, Name, Any]] = ()) -> None:
         """The step is over.
 
         Args:

@@ -6,9 +6,13 @@ from __future__ import annotations
 
 import operator
 import weakref
+from collections import Counter
+from itertools import count
 from struct import Struct
+from typing import NamedTuple
 
 from voirkit_instruments.identity import IdentityMap
+from voirkit_instruments.parameters.record_owners import Owner, find_owner
 from voirkit_instruments.values import is_readable
 
 TYPE_CHECKING = False
@@ -130,34 +134,104 @@ _WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParalle
 _LEFT_OUT = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 
 
-class Name:
-    """What a parameter is called: its name, its model's class, if one is known, and another name in that model, if it is tied."""
+class Model(NamedTuple):
+    """What a model can be called by."""
 
-    def __init__(self, full: str, model: str | None, alias: str | None) -> None:
-        self.full, self.model, self.alias = full, model, alias
+    number: int  # in the process
+    kind: str  # its class, without what stands around it
+    is_generic: bool  # it is a class of torch's, as Sequential, which says nothing of this model
+    holder: str | None  # the attribute or variable of the program that has it
+
+
+def model_labels(models: Sequence[Model]) -> dict[int, str]:
+    """What tells the models of a process apart, by their numbers; nothing for a single one.
+
+    It is the class, if it is the program's and of one model only; else who holds it; else the class with a number.
+    """
+    if len(models) < 2:
+        return {model.number: "" for model in models}
+    kinds = Counter(model.kind for model in models)
+    holders = Counter(model.holder for model in models)
+    labels: dict[int, str] = {}
+    for model in models:
+        is_held_apart = model.holder is not None and holders[model.holder] == 1
+        is_telling = kinds[model.kind] == 1 and not model.is_generic
+        label = str(model.holder) if is_held_apart and not is_telling else model.kind
+        labels[model.number] = unused(label, labels.values())
+    return labels
+
+
+def unused(label: str, taken: Collection[str]) -> str:
+    """A label with the first number, from 2 on, that makes it differ from others; without, if it does so already."""
+    numbered = label
+    for n in count(2):
+        if numbered not in taken:
+            break
+        numbered = f"{label}{n}"
+    return numbered
+
+
+def prefixed(label: str, path: str) -> str:
+    """The name of a parameter or buffer: that in its model, behind what its model is told apart by."""
+    return f"{label}.{path}" if label else path
+
+
+class Name:
+    """What a parameter or buffer is called: its name in the whole run, its model, if one is known, its name in that model, and another one
+    there if it is tied."""
+
+    def __init__(self, full: str, model: Model | None = None, path: str = "", alias: str | None = None) -> None:
+        self.full, self.model, self.path, self.alias = full, model, path, alias
+
+    def facts(self) -> dict[str, Any]:
+        """As they stand in records; ``model_of`` reads them."""
+        if self.model is None:
+            return {"model": None}
+        facts: dict[str, Any] = {"model": self.model.kind, "model_number": self.model.number, "path": self.path}
+        if self.model.is_generic:
+            facts["generic"] = True
+        if self.model.holder is not None:
+            facts["holder"] = self.model.holder
+        return facts
+
+
+def model_of(facts: Mapping[str, Any]) -> Model | None:
+    """The model of a parameter or buffer that a record has facts of; None in runs of 0.1, and where none is known."""
+    if "model_number" not in facts:
+        return None
+    return Model(facts["model_number"], facts["model"], facts.get("generic", False), facts.get("holder"))
 
 
 class Models:
-    """The outermost modules that were called, which name parameters: as ``named_parameters`` of the module that holds them has it. Modules
-    are kept weakly; their tables are read, no method of theirs is called."""
+    """The outermost modules that were called, or that a caller has them in: as ``named_parameters`` of these has it, parameters are named.
+    Modules are kept weakly; their tables are read, no method of theirs is called."""
 
     def __init__(self) -> None:
-        self._known = IdentityMap()
-        self._prefixes: dict[int, str] = {}
-        self._taken: dict[str, int] = {}  # by name: the identity of the model that has it
+        self._known = IdentityMap()  # of a module its ``Model``
+        self._labels = IdentityMap()  # of a model what goes before its names
+        self._taken: dict[str, int] = {}  # by name: the number of the model that has it
         self.changes = 0
 
     def called(self, module: Any) -> None:
         """A module was called, not from inside of another."""
-        if self._known.get(module) is None:
-            self._known[module] = self.changes
-            self.changes += 1
+        if self._known.get(module) is not None:
+            return
+        owner = find_owner(module, _contains) if _has_parameters(module) else Owner(module, None)
+        for one in (owner.module, module):
+            if self._known.get(one) is None:
+                self._known[one] = self._describe(one, owner.name)
+                self.changes += 1
+
+    def _describe(self, module: Any, holder: str | None) -> Model:
+        kind = type(_bare(module))
+        is_generic = kind.__module__.partition(".")[0] == "torch"
+        return Model(self.changes, kind.__name__, is_generic, holder)
 
     def __iter__(self) -> Iterator[Any]:
         """Those that live and are in no other, in the order in which they were called first."""
         alive = self._known.items()
         inside = [{id(inner) for inner, _ in _modules(module)} - {id(module)} for module, _ in alive]
-        for module, _ in sorted(alive, key=lambda pair: pair[1]):
+        for module, _ in sorted(alive, key=lambda pair: pair[1].number):
             if not any(id(module) in inner for inner in inside):
                 yield module
 
@@ -165,41 +239,56 @@ class Models:
         """All of theirs, each once."""
         return list({id(tensor): tensor for module in self for _, tensor in tensors(module, "_parameters")}.values())
 
-    def buffers(self) -> list[tuple[str, Any]]:
-        """Their buffers with their names, each once; of the second model on the class goes before the name."""
-        found: dict[int, tuple[str, Any]] = {}
-        for number, module in enumerate(self):
-            prefix = f"{type(_bare(module)).__name__}." if number else ""
-            for name, tensor in tensors(module, "_buffers"):
-                found.setdefault(id(tensor), (prefix + name, tensor))
+    def buffers(self) -> list[tuple[Name, Any]]:
+        """Their buffers with their names, each once."""
+        labels = self._current_labels()
+        found: dict[int, tuple[Name, Any]] = {}
+        for module in self:
+            model: Model = self._known.get(module)
+            for path, tensor in tensors(module, "_buffers"):
+                found.setdefault(id(tensor), (Name(prefixed(labels.get(model.number, ""), path), model, path), tensor))
         return list(found.values())
 
     def names(self) -> dict[int, Name]:
+        labels = self._current_labels()
         found: dict[int, Name] = {}
         for module in self:
             own: dict[int, list[str]] = {}
             for path, tensor in tensors(module, "_parameters"):
                 own.setdefault(id(tensor), []).append(path)
-            prefix = self._prefix(module, [path for paths in own.values() for path in paths])
-            kind = type(_bare(module)).__name__
+            model: Model = self._known.get(module)
+            label = self._label(module, model, labels.get(model.number, ""), [path for paths in own.values() for path in paths])
             for key, paths in own.items():
                 if key not in found:
-                    found[key] = Name(prefix + paths[0], kind, prefix + paths[1] if len(paths) > 1 else None)
+                    alias = paths[1] if len(paths) > 1 else None
+                    found[key] = Name(prefixed(label, paths[0]), model, paths[0], alias)
         return found
 
-    def _prefix(self, module: Any, paths: list[str]) -> str:
-        """What goes before the names of a model's parameters, so that none is another model's name."""
-        key = id(module)
-        known = self._prefixes.get(key)
-        if known is not None and all(self._taken.get(known + path, key) == key for path in paths):
-            return known
-        kind = type(_bare(module)).__name__
-        for prefix in ("", f"{kind}.", *(f"{kind}{n}." for n in range(2, 1000))):
-            if all(self._taken.get(prefix + path, key) == key for path in paths):
+    def _current_labels(self) -> dict[int, str]:
+        """What tells the models apart that have parameters now."""
+        return model_labels([self._known.get(module) for module in self if _has_parameters(module)])
+
+    def _label(self, module: Any, model: Model, label: str, paths: list[str]) -> str:
+        """What goes before the names of a model's parameters in records, so that none is another model's name; it stays as it was while it
+        lives, though models that come later may need another one in reports."""
+        known: str | None = self._labels.get(module)
+        candidates = [] if known is None else [known]
+        candidates += [label, model.kind, *(f"{model.kind}{n}" for n in range(2, 1000))]
+        for candidate in candidates:
+            if all(self._taken.get(prefixed(candidate, path), model.number) == model.number for path in paths):
                 break
-        self._prefixes[key] = prefix
-        self._taken.update((prefix + path, key) for path in paths)
-        return prefix
+        self._labels[module] = candidate
+        self._taken.update((prefixed(candidate, path), model.number) for path in paths)
+        return candidate
+
+
+def _has_parameters(module: Any) -> bool:
+    return next(tensors(module, "_parameters"), None) is not None
+
+
+def _contains(outer: Any, module: Any) -> bool:
+    """Whether a module is a part of another one."""
+    return any(inner is module for inner, _ in _modules(outer))
 
 
 def tensors(module: Any, table: str) -> Iterator[tuple[str, Any]]:
@@ -244,16 +333,17 @@ class More:
 
     def __init__(self, kinds: Collection[str], models: Models, torch: Any) -> None:
         self._kinds, self._models, self._torch = kinds, models, torch
-        self._buffers: list[tuple[str, Any]] = []  # names, and weakly what they are
+        self._buffers: list[tuple[Name, Any]] = []  # names, and weakly what they are
         self._buffers_of = -1
 
-    def due(self, plan: Plan, due: Mapping[int, Any], optimizer: Any) -> Iterator[tuple[str, str, Any]]:
+    def due(self, plan: Plan, due: Mapping[int, Any], optimizer: Any) -> Iterator[tuple[str, Name, Any]]:
         """Of the step that has just been made: category, name, tensor."""
         if "state" in self._kinds:
             for at, parameter in due.items():
                 for key, value in list(dict.get(optimizer.state, parameter, {}).items()):
                     if self._is_plain(value):
-                        yield "state_norm", f"{plan.watched[at].name.full}:{key}", value
+                        name = plan.watched[at].name
+                        yield "state_norm", Name(f"{name.full}:{key}", name.model, f"{name.path}:{key}"), value
         if "buffers" in self._kinds and plan.ordinal == 0:
             if self._buffers_of != self._models.changes:
                 self._buffers_of = self._models.changes
@@ -307,7 +397,7 @@ class Records:
         kind, dtype, device, requires_grad, shape = one.meta[:5]
         known: dict[str, Any] = {
             "shape": ",".join(map(str, shape)), "dtype": str(dtype).removeprefix("torch."), "device": str(device),
-            "requires_grad": requires_grad, "model": one.name.model,
+            "requires_grad": requires_grad, **one.name.facts(),
             "optimizer": None if one.where is None else plan.ordinal,
         }  # fmt: skip
         if one.where is not None:
@@ -330,9 +420,9 @@ class Records:
         self._recorder.span(self._id(one, category), at_ns, at_ns, 0, *_as_integer(_as_double(value)))
         self.made += 1
 
-    def other(self, category: str, name: str, at_ns: int, value: float) -> None:
-        number = self._recorder.name(category, name, kind=KIND, value="figure")
-        self._recorder.span(number, at_ns, at_ns, 0, *_as_integer(_as_double(value)))
+    def other(self, category: str, name: Name, at_ns: int, value: float) -> None:
+        number = self._recorder.name(category, name.full, kind=KIND, value="figure")
+        self._recorder.span(number, at_ns, at_ns, self._recorder.arguments(name.facts()), *_as_integer(_as_double(value)))
         self.made += 1
 
     def digest(self, one: Watched, at_ns: int, digest: int, of: str) -> None:

@@ -11,7 +11,8 @@ loading_rate what the iterators of a given ``loader``      inside their ``__next
 ============ ============================================= ===========================================================
 
 An event with ``step`` is taken for the end of that step, as ``//f(X as batch) > #endloop_X as step`` is: its batch is
-what was worked on since the event before it. The first event of a task has no time and is not counted. With
+what was worked on since the event before it. The first event of a task has that of the recorder's open step, from the
+request for its batch, so that no rate lacks the slow first step; without one it has no time and is not counted. With
 ``use_cuda`` given, the device is waited for once an interval, never in a step, and the wait counts as the step's time.
 
 Without probes the steps, loaders and batches are those that the recorder sees (``TrainingValues``): ``compute_rate`` is then over what a
@@ -190,6 +191,9 @@ class Rate:
         self._count = ItemCounter(lambda sentence: ov.warn(f"{name}: {sentence}"))
         self._last: dict[tuple[object, int], int] = {}  # (task, thread) -> when its last step ended
         self._begun: dict[tuple[object, int], int] = {}  # (wrapper's id, thread) -> when it began
+        self._is_recorders = False  # what was counted so far came from the recorder, not from the program
+        self._has_begun = False  # the script has
+        self.step_began_ns: Callable[[], int | None] = lambda: None  # when the step that the recorder sees in this thread began
         self._beginnings: set[object] = set()  # wrappers whose begin has step and batch: their end is the same step
         self._task: str | None = None
         self._lock = Lock()  # loaders are asked from any thread; given events come one after the other
@@ -204,6 +208,10 @@ class Rate:
             return
         if "$wrap" in event and self._is_end_of_counted(event["$wrap"]):
             return
+        if "$recorder" in event:
+            self._is_recorders = True
+        elif self._is_recorders:
+            self._start_anew()
         now = self._clock()
         late = now >= self._throughput.due_ns or now >= self._unknown.due_ns
         if late:
@@ -211,6 +219,8 @@ class Rate:
         task = event.get("task")
         key = (task, get_ident())
         before = event.get("$began_ns", self._last.get(key))
+        if before is None and "$recorder" not in event and task in (None, "train"):
+            before = self.step_began_ns()
         self._last[key] = now
         if before is not None:
             if event.get("batch_size", 0) is None:
@@ -222,6 +232,13 @@ class Rate:
                     self._task = task
         if late:
             self._publish(self._close(now))
+
+    def _start_anew(self) -> None:
+        """Forget the recorder's steps: the program gives its own from now on, and its first one may be the recorder's last."""
+        self._is_recorders = False
+        self._throughput = Throughput(self._throughput.name)
+        self._unknown = Throughput(self._unknown.name, units="steps/s")
+        self._last.clear()
 
     def on_wrap(self, event: dict[str, Any]) -> None:
         """For ``compute_rate``: the begin and end of a wrapper ``compute_start``. Only the end's batch is looked at: at the begin ptera
@@ -274,6 +291,8 @@ class Rate:
     def until_end(self) -> Iterator[Phase]:
         """Measure to the end of the run."""
         try:
+            yield self._ov.phases.load_script
+            self._has_begun = True
             yield self._ov.phases.run_script
         finally:
             self.finish()
@@ -288,7 +307,8 @@ class Rate:
             records = (self._unknown if is_unknown else self._throughput).finish()
         self._publish(records)
         self._ov.summary.setdefault("rates", {}).update(self._throughput.figures())
-        if self._throughput.due_ns == NEVER and self._unknown.due_ns == NEVER and getattr(self._ov.options, self._flag, False):
+        is_asked_for = getattr(self._ov.options, self._flag, False)
+        if self._has_begun and is_asked_for and self._throughput.due_ns == NEVER and self._unknown.due_ns == NEVER:
             self._ov.warn(f"{self._flag}: nothing could be measured. {NO_STEP}")
 
     def _items(self, event: dict[str, Any]) -> int | None:
@@ -438,7 +458,10 @@ def _method_of_next(kind: type) -> tuple[type | None, str]:
 
 def train_rate(ov: Overseer) -> Iterator[Phase]:
     """Measures ``train_rate`` to the end of the run."""
+    from voirkit_instruments.steps.record_values import values_of
+
     rate = Rate(ov, "train_rate")
+    rate.step_began_ns = values_of(ov).step_began_ns
     ov.given.subscribe(rate.on_step)
     yield from rate.until_end()
 
@@ -475,10 +498,9 @@ def loading_rate(ov: Overseer) -> Iterator[Phase]:
     ov.given.subscribe(on_loader)
     values_of(ov).on_fetch.append(on_fetch)
     try:
-        yield ov.phases.run_script
+        yield from rate.until_end()
     finally:
         watch.remove()
-        rate.finish()
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:

@@ -26,12 +26,17 @@ COLLATE, ITEM = "collate_fn", ".__getitem__"
 _ARGS = "CASE WHEN s.kind = 'loader' AND s.category = 'data' AND s.name IN ('item', 'inner', 'items') THEN coalesce(s.args, '') ELSE '' END"
 _NAMED = f"spans s JOIN native_names n ON n.kind = s.kind AND n.category = s.category AND n.name = s.name AND n.args = {_ARGS}"
 _MEANINGS = (*PHASES[:-1], *PARTS)
+ANNOTATION = "span"  # records of ``voirkit.ai`` and of DFTracer's names
+_STAGES, _BODY = ("pipeline", "ai_root"), ".block"
 Name = tuple[str, str]  # (operation or phase, its name)
 Thread = tuple[int, int]  # pid, tid
 
 
 def name_of(kind: str, category: str, name: str, args: str = "") -> Name | None:
-    """Of a record: the operation or phase that it is, or None. What a dataset does itself and collation are named as in ``loader``."""
+    """Of a record: the operation or phase that it is, or None. What a dataset does itself and collation are named as in ``loader``.
+
+    Annotations are operations too, under their category and name; but not stages of a run and the bodies of loops, which hold all else.
+    """
     if kind == "loader":
         if category == "operation":
             return OPERATION, name
@@ -40,6 +45,11 @@ def name_of(kind: str, category: str, name: str, args: str = "") -> Name | None:
         if category == "data" and name in ("item", "inner", "items"):
             return OPERATION, str(json.loads(args or "{}").get("source") or f"dataset{ITEM}")
         return None
+    if kind == ANNOTATION:
+        if category in _STAGES or name.endswith(_BODY):
+            return None
+        has_category = name == category or name.startswith(f"{category}.")
+        return OPERATION, name if has_category else f"{category}.{name}"
     if kind == "phase":
         meaning = COMMUNICATION if category == "comm" else MEANING.get((category, name))
         return None if meaning is None else (PHASE, _MEANINGS[meaning])
@@ -82,7 +92,8 @@ class RecordedSpans:
     def __init__(self, run: Run, rank: int, host: str) -> None:
         self._connection = run.connection()
         self._where = f"rank = {int(rank)} AND host = {quoted(host)}"
-        chosen = f"SELECT DISTINCT kind, category, name, {_ARGS} AS args FROM spans s WHERE kind IN ('loader', 'phase') AND {self._where}"
+        kinds = f"kind IN ('loader', 'phase', '{ANNOTATION}')"
+        chosen = f"SELECT DISTINCT kind, category, name, {_ARGS} AS args FROM spans s WHERE {kinds} AND {self._where}"
         rows = self._connection.execute(f"{chosen} ORDER BY ALL").fetchall()
         known = [(row, name) for row in rows if (name := name_of(*row)) is not None]
         self.names: list[Name] = sorted({name for _, name in known})

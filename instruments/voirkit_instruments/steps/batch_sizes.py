@@ -15,7 +15,7 @@ from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeGuard
 
 # A batch's fields or samples look alike: the first few tell, and a list of 10^5 numbers must not be walked at every
 # step.
@@ -38,7 +38,8 @@ def count_items(batch: object) -> int | None:
     list of (tensor, number or dictionary …)    its length: the same
     tuple or list of other containers           what they agree on (fields), else their common length
                                                 (``zip(*samples)``), else its own length (samples)
-    dictionary, object with attributes          its first tensor that has a dimension, else its first container
+    dictionary, object with attributes or slots its first tensor that has a dimension, else its first container
+    tuple of an object and something else       what its objects agree on, else its length
     ``PackedSequence``, graph batches           the sequences, the graphs in it
     object with ``__len__``                     its length; of a class of the program, if that only looks at plain fields
     ==========================================  ===========================================================
@@ -51,19 +52,24 @@ def count_items(batch: object) -> int | None:
         return None
 
 
+def _is_a(thing: object, kinds: type | tuple[type, ...]) -> TypeGuard[Any]:
+    """As ``isinstance``, which would ask a program's object for its ``__class__``."""
+    return issubclass(type(thing), kinds)
+
+
 def _count(batch: object, depth: int) -> int | None:
     if is_of_program(type(batch)):
         return _count_unasked(batch, depth)
-    if isinstance(batch, (tuple, list)):
+    if _is_a(batch, (tuple, list)):
         return _count_sequence(batch, depth)
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else 1
-    if isinstance(batch, _SINGLE):
+    if _is_a(batch, _SINGLE):
         return 1
     if batch is None or depth > _DEEPEST:
         return None
-    if isinstance(batch, Mapping):
+    if _is_a(batch, Mapping):
         return _count_fields(batch.values(), depth) if batch else 0
     for name in ("num_graphs", "batch_size"):  # torch_geometric, dgl and the like say it themselves
         size = getattr(batch, name, None)
@@ -71,8 +77,8 @@ def _count(batch: object, depth: int) -> int | None:
             return size
     if hasattr(type(batch), "__len__"):
         return len(batch)  # type: ignore[arg-type]  # hasattr has just looked
-    attributes = getattr(batch, "__dict__", None)
-    return _count_fields(attributes.values(), depth) if attributes and depth < _DEEPEST else None
+    fields = plain_fields(batch)
+    return _count_fields(fields.values(), depth) if fields and depth < _DEEPEST else None
 
 
 _of_program: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
@@ -92,14 +98,13 @@ def is_of_program(kind: type) -> bool:
 
 def _count_unasked(batch: object, depth: int) -> int | None:
     """The items of an object of a class of the program, without running any code of that class."""
-    if isinstance(batch, tuple):
+    if _is_a(batch, tuple):
         return _count_sequence(tuple(tuple.__iter__(batch)), depth)
-    if isinstance(batch, list):
+    if _is_a(batch, list):
         return _count_sequence(list(list.__iter__(batch)), depth)
-    if isinstance(batch, dict):
+    if _is_a(batch, dict):
         return _count_fields(dict.values(batch), depth) if dict.__len__(batch) else 0
-    own = of_class(type(batch), "__dict__")
-    fields = own.__get__(batch) if type(own) is GetSetDescriptorType else {}
+    fields = plain_fields(batch)
     for name in ("num_graphs", "batch_size"):
         if type(fields.get(name)) is int:
             return int(fields[name])
@@ -126,12 +131,14 @@ def _count_sequence(batch: Sequence[object], depth: int) -> int | None:
         shape = _shape(element)
         if shape is not None and len(shape):
             return int(shape[0])
-    containers = [e for e in start if isinstance(e, (tuple, list, Mapping))]
-    if not containers or depth >= _DEEPEST:
+    if depth >= _DEEPEST:
         return len(batch)
+    containers = [e for e in start if _is_a(e, (tuple, list, Mapping))]
+    if not containers:
+        return _count_objects(batch, start, depth)
     if _are_samples(start):
         return len(batch)
-    mappings = [e for e in containers if isinstance(e, Mapping)]
+    mappings = [e for e in containers if _is_a(e, Mapping)]
     if len(mappings) == len(start) > 1 and all(m.keys() == mappings[0].keys() for m in mappings):
         return len(batch)
     for sizes in ([_count(e, depth + 1) for e in containers], [len(e) for e in containers]):
@@ -140,16 +147,79 @@ def _count_sequence(batch: Sequence[object], depth: int) -> int | None:
     return len(batch)
 
 
+def _count_objects(batch: Sequence[object], start: Sequence[object], depth: int) -> int:
+    """The items of a sequence without tensors and containers.
+
+    In a tuple, an object with fields beside something of another type is a batch. Objects of one type, and all that a list holds, may as
+    well be samples.
+    """
+    is_of_several_types = len(set(map(type, start))) > 1
+    if not _is_a(batch, tuple) or not is_of_several_types:
+        return len(batch)
+    sizes = [_count(e, depth + 1) for e in start if not _is_a(e, _SINGLE) and plain_fields(e)]
+    if sizes and sizes[0] is not None and sizes.count(sizes[0]) == len(sizes):
+        return sizes[0]
+    return len(batch)
+
+
 def _are_samples(elements: Sequence[object]) -> bool:
     """Whether tuples or lists are samples that nothing has collated: alike, and each a tensor beside what is none. Collated, fields of one
     kind lie together."""
-    if not all(isinstance(e, (tuple, list)) for e in elements):
+    if not all(_is_a(e, (tuple, list)) for e in elements):
         return False
     rows = [tuple(type(part) for part in e[:_SAMPLED]) for e in elements]  # type: ignore[index]  # just looked at
     if len(set(rows)) > 1:
         return False
     tensors = [(shape := _shape(part)) is not None and len(shape) > 0 for part in elements[0][:_SAMPLED]]  # type: ignore[index]
     return any(tensors) and not all(tensors)
+
+
+def plain_fields(thing: object) -> dict[str, Any]:
+    """What an object keeps itself, in its ``__slots__`` (those of base classes first) and its ``__dict__``; runs no code of its class."""
+    kind = type(thing)
+    fields = {}
+    for name, slot in _slots(kind):
+        try:
+            fields[name] = slot.__get__(thing)
+        except AttributeError:  # nothing has been assigned to it
+            continue
+    attributes = of_class(kind, "__dict__")
+    if type(attributes) in (GetSetDescriptorType, MemberDescriptorType):  # a member of a type in C, such as SimpleNamespace
+        fields.update(attributes.__get__(thing))
+    return fields
+
+
+_slots_of_classes: weakref.WeakKeyDictionary[type, list[tuple[str, MemberDescriptorType]]] = weakref.WeakKeyDictionary()
+
+
+def _slots(kind: type) -> list[tuple[str, MemberDescriptorType]]:
+    """Names and descriptors of the slots of a class, in the order in which the classes declare them."""
+    slots = _slots_of_classes.get(kind)
+    if slots is None:
+        slots = [slot for owner in reversed(kind.__mro__) for slot in _own_slots(owner)]
+        _slots_of_classes[kind] = slots
+    return slots
+
+
+def _own_slots(owner: type) -> list[tuple[str, MemberDescriptorType]]:
+    """The slots that a class itself declares; members of a type in C are none.
+
+    ``type.__new__`` of 3.10 to 3.15 puts the descriptors into the class in alphabetical order.
+    """
+    declared = vars(owner).get("__slots__")
+    if declared is None:
+        return []
+    slots = [(name, value) for name, value in vars(owner).items() if type(value) is MemberDescriptorType]
+    if type(declared) not in (tuple, list, dict):
+        return slots
+    places = {_mangled(name, owner): place for place, name in enumerate(declared) if type(name) is str}
+    return sorted(slots, key=lambda slot: places.get(slot[0], len(places)))
+
+
+def _mangled(name: str, owner: type) -> str:
+    """A name as it stands in the class: python writes ``__name`` as ``_Class__name``."""
+    is_private = name.startswith("__") and not name.endswith("__")
+    return f"_{owner.__name__.lstrip('_')}{name}" if is_private else name
 
 
 def _shape(thing: Any) -> Any:
@@ -167,8 +237,8 @@ def _count_fields(values: Iterable[object], depth: int) -> int | None:
         shape = _shape(value)
         if shape is not None and len(shape):
             return int(shape[0])
-        single = single or shape is not None or isinstance(value, _SINGLE)
-        if container is None and value is not None and not isinstance(value, _SINGLE) and shape is None:
+        single = single or shape is not None or _is_a(value, _SINGLE)
+        if container is None and value is not None and not _is_a(value, _SINGLE) and shape is None:
             container = value
     counted = _count(container, depth + 1) if container is not None else None
     return counted if counted is not None else 1 if single else None

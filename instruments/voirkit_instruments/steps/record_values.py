@@ -123,6 +123,12 @@ class TrainingValues:
         """How many losses were seen."""
         return 0 if self._losses is None else self._losses.n
 
+    def step_began_ns(self) -> int | None:
+        """When the step that is open in this thread began, its request for a batch; None if none is, or it has not trained yet."""
+        loop = self._loop
+        is_open = loop.iterator is not None and loop.iterator() is not None
+        return loop.began_ns if is_open and loop.has_trained else None
+
     def _after_scale(self, outputs: Any, scaled: Any) -> None:
         """``GradScaler.scale`` has scaled a loss."""
         if isinstance(scaled, self._tensor):

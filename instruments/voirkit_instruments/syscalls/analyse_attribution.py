@@ -29,7 +29,7 @@ from voirkit_instruments.syscalls.analyse_calls import (
     ThreadName,
     follow_descriptors,
 )
-from voirkit_instruments.syscalls.record_phases import OWN, message_of_text
+from voirkit_instruments.syscalls.record_phases import IMPORT, OWN, message_of_text
 
 BEFORE, OTHER, WORKER = "before", "other", "worker"
 
@@ -86,7 +86,9 @@ class Thread:
         return "autograd" if self.name.startswith("pt_autograd") else "other"
 
     def enter(self, phase: str, time: float) -> None:
-        """A phase begins."""
+        """A phase begins. What voirkit imports for its own work is no import of the program's."""
+        if phase == IMPORT and self.stack and self.stack[-1][0] == OWN:
+            return
         self._close_phase(time)
         self.has_markers = self.process.has_markers = True
         self.stack.append((phase, time))

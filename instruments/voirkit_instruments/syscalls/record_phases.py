@@ -19,6 +19,7 @@ from voirkit.fork import at_fork
 from voirkit.intercept import ThreadState
 from voirkit.probes.around import Around
 from voirkit.processes import inherit
+from voirkit.runner import recording
 from voirkit_instruments.steps.events import FunctionPatches
 
 TYPE_CHECKING = False
@@ -33,7 +34,11 @@ if TYPE_CHECKING:
 
 OWN = "voirkit"  # in which voirkit works for itself: nothing of it is the program's
 OTHER = "other"  # around all others, from the beginning of tracing to its end
-PHASES = (OTHER, OWN, "wait", "fetch", "forward", "backward", "optimizer", "zero_grad", "checkpoint", "transfer", "communication")
+IMPORT = "import"
+# Markers hold their places here: new ones come last.
+PHASES = (
+    OTHER, OWN, "wait", "fetch", "forward", "backward", "optimizer", "zero_grad", "checkpoint", "transfer", "communication", IMPORT,
+)  # fmt: skip
 
 _MODE, _KIND, _WORKER = 0x766B0000, 0xFFFF0000, 0x8000  # "vk", and below it twice the phase's number, or a worker's
 _TEXT = re.compile(r'"/vk!([^"]*)"')
@@ -82,6 +87,7 @@ def listen(make_entry: Callable[[str], Edge], make_exit: Callable[[str], Edge]) 
     """Report the edges of phases from now on: each by what is made for it of the phase's name."""
     for phase, edge in _edges.items():
         edge[:] = make_entry(phase), make_exit(phase)
+    recording.report_imports(*_edges[IMPORT])
 
 
 def report_to_tracer() -> None:

@@ -40,8 +40,8 @@ _TOP = 10
 _FILES, _FILES_IN_TEXT, _LONGEST_PATH = 20, 3, 60
 _MANY_FILES = 20
 _OTHERS = "others"
-_PHASES = ("wait", "fetch", "transfer", "forward", "backward", "optimizer", "zero_grad", "checkpoint", "communication", "other", "worker")
-_OUTSIDE = ("other", "worker")
+_OUTSIDE = ("import", "other", "worker")
+_PHASES = ("wait", "fetch", "transfer", "forward", "backward", "optimizer", "zero_grad", "checkpoint", "communication", *_OUTSIDE)
 _TRAINING = (("forward", "a forward"), ("backward", "a backward"), ("optimizer", "a step of the optimizer"))
 _SHADES = " ░▒▓█"
 _MAP_LABEL = 26  # columns before the map of time
@@ -143,7 +143,7 @@ def _by_phase(rows: Sequence[Row], part: Document) -> Iterator[Block]:
 
     for title, is_outside in (
         ("Within phases of training and loading, by kind of thread", False),
-        ("Elsewhere: start-up, between phases, workers that wait for work", True),
+        ("Elsewhere: start-up, imports, between phases, workers that wait for work", True),
     ):
         chosen = [row for row in drawn if (row[1] in _OUTSIDE) is is_outside]
         waiting = "time in calls that wait: they last as long as somebody else takes"

@@ -35,33 +35,48 @@ _KEYS = ("loss", "use_cuda", "options", "model", "loader")
 
 
 class Arrivals:
-    """Counts the readings among all that is given."""
+    """Counts the readings among all that is given.
+
+    What voirkit's recorder gives counts for a reading that neither the program nor a voirfile
+    gives: the recorder's first events may come before the program's.
+    """
 
     def __init__(self) -> None:
-        self.counts = dict.fromkeys(READINGS, 0)  # how often each reading came
-        self.recorded: set[str] = set()  # those that came from voirkit's recorder, since neither the program nor a voirfile gives them
-        self.loss = Losses()  # the losses
+        self._given = dict.fromkeys(READINGS, 0)  # how often each reading came from the program or a voirfile
+        self._seen = dict.fromkeys(READINGS, 0)  # from the recorder
+        self._given_losses, self._seen_losses = Losses(), Losses()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often each reading came."""
+        return {name: self._given[name] or self._seen[name] for name in READINGS}
+
+    @property
+    def recorded(self) -> set[str]:
+        """The readings that only the recorder has given."""
+        return {name for name in READINGS if self._seen[name] and not self._given[name]}
+
+    @property
+    def loss(self) -> Losses:
+        """The losses."""
+        return self._given_losses if self._given["loss"] else self._seen_losses
 
     def on_event(self, event: dict[str, Any]) -> None:
-        counts = self.counts
-        names = [key for key in _KEYS if key in event]
+        is_own = "$recorder" in event
+        counts = self._seen if is_own else self._given
         if "loss" in event:
-            self.loss.add(event["loss"])
-        if "step" in event and ("batch" in event or "batch_size" in event):
-            names.append("step+batch")
-        for name in names:
-            counts[name] += 1
-        if "$recorder" in event:
-            self.recorded.update(names)
+            losses = self._seen_losses if is_own else self._given_losses
+            losses.add(event["loss"])
+        for name in _KEYS:
+            counts[name] += name in event
+        counts["step+batch"] += "step" in event and ("batch" in event or "batch_size" in event)
         wrap = event.get("$wrap")
         if wrap is not None and wrap["name"] == "compute_start" and wrap["step"] == "end":
             counts["compute_start/end"] += 1
 
     def on_compute(self, *_: object) -> None:
         """The recorder has seen what a step does with its batch."""
-        if "compute_start/end" in self.recorded or not self.counts["compute_start/end"]:
-            self.counts["compute_start/end"] += 1
-            self.recorded.add("compute_start/end")
+        self._seen["compute_start/end"] += 1
 
 
 def probes_of(reading: str, probes: list[Any]) -> list[Any]:
@@ -99,19 +114,23 @@ def _result(ov: Overseer, arrivals: Arrivals) -> dict[str, Any]:
     for name, count in arrivals.counts.items():
         probes = [{"selector": ", ".join(p.selectors), "where": p.made_at, "events": p.events} for p in probes_of(name, ov.probes)]
         readings[name] = {"events": count, "probes": probes, "recorded": name in arrivals.recorded}
+    rates = {name: ov.summary["rates"].get(name, {}).get("value") for name in RATES}
+    without_probes = _without_probes(ov)
+    # The recorder's own rates are of the last steps: a second number for what the rates are of the whole run.
+    measured = {name: rate for name, rate in rates.items() if rate is not None and without_probes[name] is not None}
     means = arrivals.loss.means()
     finite = [mean if math.isfinite(mean) else None for mean in means or ()]  # JSON has no nan
     return {
         "readings": readings,
-        "missing": [name for name in READINGS if not arrivals.counts[name]],
+        "missing": [name for name, count in arrivals.counts.items() if not count],
         "loss": {
             "n": arrivals.loss.n,
             "first": finite[0] if finite else None,
             "last": finite[1] if finite else None,
             "decreases": None if means is None else means[1] < means[0],
         },
-        "rates": {name: ov.summary["rates"].get(name, {}).get("value") for name in RATES},
-        "without_probes": _without_probes(ov),
+        "rates": rates,
+        "without_probes": {**without_probes, **measured},
         "passed": all(arrivals.counts[name] for name in ESSENTIAL),
     }
 
@@ -163,7 +182,7 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | PhaseWi
 def report(result: dict[str, Any], script: str, terminal: bool) -> str:
     """The whole text of what the summary holds under ``verify``; the script's source, if it can be read, suggests what to add."""
     table = _table([*_readings(result), *_checks(result)], TerminalStyle(color=terminal))
-    return "\n".join(["--verify", table, *_known_without_probes(result["without_probes"]), *_missing(result, script)])
+    return "\n".join(["--verify", table, *_known_without_probes(result), *_missing(result, script)])
 
 
 def _readings(result: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -205,9 +224,14 @@ def _table(rows: list[tuple[str, str, str]], terminal: TerminalStyle) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _known_without_probes(readings: dict[str, Any]) -> list[str]:
-    """What voirkit has read of torch itself, and what only a probe can tell."""
-    known = [_reading_text(name, value) for name, value in readings.items() if value is not None]
+def _known_without_probes(result: dict[str, Any]) -> list[str]:
+    """What voirkit has read of torch itself, and what only a probe can tell; a rate that stands in the table without its number."""
+    readings = result["without_probes"]
+    known = [
+        name if result["rates"].get(name) is not None else _reading_text(name, value)
+        for name, value in readings.items()
+        if value is not None
+    ]
     if not known:
         return ["  Without a probe nothing is known: no training step of torch was seen."]
     unknown = [name for name, value in readings.items() if value is None]

@@ -25,9 +25,12 @@ if TYPE_CHECKING:
     from voirkit.probes.selector.catalogue import Catalogue, Function, Loop
 
     Kind: TypeAlias = Literal["parameter", "variable", "loop", "return", "yield"]
+    LoopNode: TypeAlias = ast.For | ast.AsyncFor | ast.While
 
 MOST_CALLS = 4  # from the loop to backward(): fit -> epoch -> step -> closure
 COUNTERS = {"range", "trange", "arange", "count", "xrange"}
+# What gives the elements of its first argument.
+PASSING_ON = {"enumerate", "tqdm", "iter", "zip", "islice", "cycle", "track", "progress_bar", "reversed", "list"}
 # Methods of torch's own objects: `optimizer.step()` is no call of the script's `Trainer.step`, unless it is `self.step()`.
 OF_TORCH = {"step", "backward", "forward", "train", "eval", "to", "cuda", "zero_grad", "parameters", "update", "scale"}
 SIDE_WORK = ("pretrain", "pre_train", "warm", "eval", "valid", "test", "bench")
@@ -58,10 +61,10 @@ class Block:
 
 @dataclass(frozen=True)
 class TrainingLoop:
-    """A ``for`` loop whose turns lead to ``.backward()``."""
+    """A loop whose turns lead to ``.backward()``: a ``for`` loop, or a ``while`` loop that fetches a batch in each turn."""
 
     block: Block  # where the loop stands
-    node: ast.For | ast.AsyncFor  # the loop
+    node: LoopNode  # the loop
     calls: tuple[tuple[Block, ast.Call], ...]  # the calls of ``backward``, with the blocks they stand in
     steps: bool  # whether its turns lead to ``.step()`` too
     hops: int  # calls of the script's functions between the loop and ``backward``
@@ -106,8 +109,17 @@ class Script:
                 if isinstance(node, ast.Call) and block in self._called(other, node):
                     yield other, node
 
+    def handed_to(self, block: Block, call: ast.Call, name: str) -> Iterator[tuple[Block, str]]:
+        """The functions of the script that a call gives a variable to, with the parameter that takes it."""
+        for called in self._called(block, call):
+            for parameter in called.function.parameters if called.function else ():
+                given = argument(call, called, parameter)
+                if given is not None and dotted(given) == name:
+                    yield called, parameter
+
     def _loops_of(self, block: Block) -> Iterator[TrainingLoop]:
-        loops = [node for node in block.nodes if isinstance(node, ast.For | ast.AsyncFor)]
+        loops: list[LoopNode] = [node for node in block.nodes if isinstance(node, ast.For | ast.AsyncFor)]
+        loops += [node for node in block.nodes if isinstance(node, ast.While) and fetched_batch(node) is not None]
         inside = {loop: list(_own_nodes(loop.body)) for loop in loops}
         for loop in loops:
             sites = self._reached(block, inside[loop], "backward")
@@ -166,6 +178,8 @@ class Script:
 
     def _over_batches(self, loop: TrainingLoop) -> int:
         """2 if it goes over what is called or made as a loader, 0 if it only counts."""
+        if isinstance(loop.node, ast.While):
+            return 2 if any(True for _ in calls(_own_turn(loop.node), "next")) else 0
         words = [dotted(n).lower() for n in ast.walk(loop.node.iter) if isinstance(n, ast.Name | ast.Attribute)]
         made = {
             name for name, value in assignments(loop.block.nodes) if isinstance(value, ast.Call) and "loader" in dotted(value.func).lower()
@@ -186,8 +200,48 @@ def batch_name(loop: ast.For | ast.AsyncFor) -> str | None:
 
 def counts(iterated: ast.expr) -> bool:
     """Whether a loop over it does nothing but count."""
+    inner = behind(iterated)
+    if isinstance(inner, ast.Call) and dotted(inner.func).endswith(("Sampler", "sampler", "Loader", "loader")):
+        return False
     called = [dotted(n.func).rpartition(".")[2] for n in ast.walk(iterated) if isinstance(n, ast.Call)]
     return any(name in COUNTERS for name in called) and "zip" not in called
+
+
+def behind(iterated: ast.expr) -> ast.expr:
+    """What a loop goes over, behind ``enumerate``, ``tqdm`` and the like."""
+    node = iterated
+    while isinstance(node, ast.Call) and node.args and dotted(node.func).rpartition(".")[2] in PASSING_ON:
+        node = node.args[0]
+    return node
+
+
+def fetched_batch(loop: LoopNode) -> str | None:
+    """The variable that takes the batch which each turn fetches itself: ``next(it)``, ``get_batch()``, ``memory.sample(n)``."""
+    return next((name for name, value in assignments(_own_turn(loop)) if _fetches(value)), None)
+
+
+def sliced_batch(loop: ast.For | ast.AsyncFor) -> str | None:
+    """The variable that takes what each turn cuts out by its counter: ``indices[start : start + size]``."""
+    counters = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    for name, value in assignments(_own_turn(loop)):
+        used = {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}
+        if counters.isdisjoint(used):
+            continue
+        if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice):
+            return name
+        counters.add(name)
+    return None
+
+
+def _own_turn(loop: LoopNode) -> Iterator[ast.AST]:
+    """What a turn of a loop does, in source order, but for the turns of loops in it."""
+    stack: list[ast.AST] = [*loop.body[::-1]]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.For | ast.AsyncFor | ast.While):
+            continue
+        yield node
+        stack += list(ast.iter_child_nodes(node))[::-1]
 
 
 def calls(nodes: Iterable[ast.AST], name: str) -> Iterator[ast.Call]:
@@ -271,6 +325,7 @@ NAMES = {
 }
 NO_MODEL = ("crit", "loss", "optim", "sched", "scaler", "token", "transform", "collate", "augment", "metric", "log")
 IN_PLACE = "it has no name of its own: set a variable to it"
+A_WHILE_LOOP = "a while loop has no variable of its own; voirkit's recorder gives the step and its batch"
 AN_ATTRIBUTE = "it is an attribute: set a variable to it first"
 MOST_CALLERS = 4  # that a parameter is followed through
 
@@ -352,10 +407,7 @@ class Candidates:
         for block, call in self._script.learning:
             for name in loss_names(call):
                 named = _Named(block, name, self._set_in(block, name) or call.lineno)
-                found = self._variable("loss", named)
-                times = [value for other, value in assignments(block.nodes) if other == name]
-                note = f"It is set {len(times)} times in {_label(block)}, and each is an event." if len(times) > 1 else ""
-                yield replace(found, note=note)
+                yield self._losses(named, call) if _times_set(block, name) > 1 else self._variable("loss", named)
         if self._loop:  # backward in a closure that cannot be probed: the loop may get its loss from it
             for name, value in assignments(self._loop.block.nodes):
                 if "loss" in name.lower() and isinstance(value, ast.Call):
@@ -363,17 +415,44 @@ class Candidates:
         for _, call in self._script.learning[:1]:
             yield Candidate("loss", call.lineno, obstacle=IN_PLACE)
 
+    def _losses(self, named: _Named, call: ast.Call) -> Candidate:
+        """A loss that is set several times: what it is at the end of the turn or of the call, one event for each.
+
+        Of the values before, some may be a part of it, or it before it was divided for accumulation.
+        """
+        block, name = named.block, named.name
+        times = f"It is set {_times_set(block, name)} times in {_label(block)}"
+        loop = self._loop_around(block, call)
+        turn = batch_name(loop) if isinstance(loop, ast.For | ast.AsyncFor) else None
+        is_called_for_each = loop is None and block.function is not None
+        if "." in name or (turn is None and not is_called_for_each):
+            return replace(self._variable("loss", named), note=f"{times}, and each is an event.")
+        end, often = ("#exit", "call") if turn is None else (f"#endloop_{turn}", "turn of the loop")
+        found = self._checked("loss", named.line, block, f"({_captured_as(name, 'loss')}) > {end}")
+        note = f"{times}: what it is at the end of each {often} is given."
+        return replace(found, code=f'ov.probe("{found.selector}")["loss"].give("loss")', note=note)
+
+    def _loop_around(self, block: Block, call: ast.Call) -> LoopNode | None:
+        """The loop whose turns have one loss each: that of the steps, if the call stands in it, else the innermost around it."""
+        loops = [n for n in block.nodes if isinstance(n, ast.For | ast.AsyncFor | ast.While) and any(one is call for one in ast.walk(n))]
+        if self._loop is not None and self._loop.node in loops:
+            return self._loop.node
+        return loops[-1] if loops else None
+
     def _turns(self, reading: str) -> Iterator[Candidate]:
         if self._loop is None:
             return
         block, node = self._loop.block, self._loop.node
+        if isinstance(node, ast.While):
+            yield Candidate(reading, node.lineno, obstacle=A_WHILE_LOOP)
+            return
         turn = batch_name(node)
         if turn is None:
             yield Candidate(reading, node.lineno, obstacle="the target of the loop is no variable")
             return
         batch: str | None = turn
         if counts(node.iter):
-            batch = next((name for name, value in assignments(node.body) if _fetches(value)), None)
+            batch = fetched_batch(node) or sliced_batch(node)
         if batch is None or (counts(node.iter) and reading != "step+batch"):
             missing = "its turns only count" if batch is None else "its turns fetch their batch themselves"
             yield Candidate(reading, node.lineno, obstacle=f"{missing}: give what is meant with giving.give")
@@ -395,7 +474,7 @@ class Candidates:
         """What is called on batches, or has its ``parameters()`` given to an optimizer."""
         blocks = [block for block, _ in self._script.learning[:1]]
         blocks += [self._loop.block] if self._loop else []
-        batch = batch_name(self._loop.node) if self._loop else None
+        batch = self._batch()
         for group in (dict.fromkeys(blocks), self._script.blocks):
             scores: dict[tuple[Block, str], int] = {}
             for block in group:
@@ -404,6 +483,12 @@ class Candidates:
             for block, name in sorted(scores, key=lambda key: -scores[key]):
                 if scores[block, name] > 1:
                     yield from self._traced(block, name)
+
+    def _batch(self) -> str | None:
+        """The variable that holds a batch in the training loop."""
+        if self._loop is None:
+            return None
+        return fetched_batch(self._loop.node) if isinstance(self._loop.node, ast.While) else batch_name(self._loop.node)
 
     def _model_points(self, block: Block, batch: str | None) -> Iterator[tuple[str, int]]:
         for node in block.nodes:
@@ -418,25 +503,52 @@ class Candidates:
                 yield name, (2 if on_batch else 0) + (2 if name.rpartition(".")[2] in NAMES["model"] else 0)
 
     def _loaders(self) -> Iterator[_Named]:
+        """What is iterated over for the batches that reach ``backward``; nothing where the loop makes its batches itself."""
         if self._loop is None:
             return
-        block, iterated = self._loop.block, self._loop.node.iter
-        if counts(iterated):
-            iterated = next((n for n in ast.walk(self._loop.node) if isinstance(n, ast.Call) and dotted(n.func) == "next"), iterated)
+        block, node = self._loop.block, self._loop.node
+        iterated: ast.expr | None = None if isinstance(node, ast.While) else node.iter
+        if iterated is None or counts(iterated):
+            iterated = next((n for n in _own_turn(node) if isinstance(n, ast.Call) and dotted(n.func) == "next" and n.args), None)
+            if iterated is None:
+                return
         name = _iterated(iterated)
         for other, value in assignments(block.nodes):  # it = iter(loader)
-            if other == name and isinstance(value, ast.Call) and dotted(value.func) in ("iter", "enumerate", "tqdm", "zip"):
+            if other == name and isinstance(value, ast.Call) and dotted(value.func).rpartition(".")[2] in PASSING_ON:
                 name = _iterated(value)
         if name:
             yield from self._traced(block, name)
         else:
-            yield _Named(block, "", self._loop.node.lineno)
+            yield _Named(block, "", node.lineno)
+
+    def _is_evaluated(self, block: Block, name: str, depth: int = MOST_CALLERS) -> bool:
+        """Whether a loader is iterated over by loops that lead to no ``backward``, and by no other."""
+        words = [*block.path, name]
+        if any(word in part.lower() for part in words for word in SIDE_WORK):
+            return True
+        uses = list(self._uses(block, name, depth))
+        return bool(uses) and not any(uses)
+
+    def _uses(self, block: Block, name: str, depth: int) -> Iterator[bool]:
+        """For each loop over a variable, here and in the functions that it is handed to: whether its turns lead to ``backward``."""
+        training = {loop.node for loop in self._script.loops}
+        for node in block.nodes:
+            if isinstance(node, ast.For | ast.AsyncFor) and _iterated(node.iter) == name:
+                yield node in training
+            if isinstance(node, ast.Call) and depth:
+                for called, parameter in self._script.handed_to(block, node, name):
+                    yield from self._uses(called, parameter, depth - 1)
 
     # variables
 
     def _called(self, reading: str) -> Iterator[Candidate]:
+        """What is called as readings mostly are; no loader of an evaluation, and none where the training loop shows what it goes over."""
+        if reading == "loader" and self._loop is not None:
+            return
         for name in NAMES[reading]:
-            yield from (self._variable(reading, named) for named in self._every(name))
+            for named in self._every(name):
+                if reading != "loader" or not self._is_evaluated(named.block, name):
+                    yield self._variable(reading, named)
 
     def _every(self, name: str) -> Iterator[_Named]:
         """Variables of that name, then parameters, then at the top level."""
@@ -519,10 +631,22 @@ def _captured_as(name: str, alias: str) -> str:
     return name if name == alias else f"{name} as {alias}"
 
 
+def _times_set(block: Block, name: str) -> int:
+    """How many statements of a block set a variable."""
+    changed = [node for node in block.nodes if isinstance(node, ast.AugAssign) and dotted(node.target) == name]
+    return len(changed) + sum(other == name for other, _ in assignments(block.nodes))
+
+
 def _fetches(value: ast.expr) -> bool:
-    """Whether an expression fetches a batch: ``next(it)``, ``get_batch(...)``, ``sample_batch()``."""
-    names: Iterable[str] = (dotted(n.func).lower() for n in ast.walk(value) if isinstance(n, ast.Call))
-    return any(name == "next" or "batch" in name for name in names)
+    """Whether an expression fetches a batch: ``next(it)``, ``get_batch(...)``, ``sample_batch()``, ``memory.sample(n)``."""
+    for node in ast.walk(value):
+        if not isinstance(node, ast.Call):
+            continue
+        name = dotted(node.func).lower()
+        is_sampled = name.endswith(".sample") and bool(node.args or node.keywords)  # a distribution's has no argument
+        if name == "next" or "batch" in name or is_sampled:
+            return True
+    return False
 
 
 def _iterated(node: ast.expr) -> str:
@@ -533,8 +657,16 @@ def _iterated(node: ast.expr) -> str:
         if not node.args:  # loader.batches()
             node = node.func.value if isinstance(node.func, ast.Attribute) else node.func
             break
+        called = dotted(node.func).rpartition(".")[2]
+        if called != "next" and called not in PASSING_ON and not _is_loader_name(dotted(node.args[0])):
+            return ""  # batches of another function, such as buffer.get(batch_size)
         node = node.args[0]
     return dotted(node)
+
+
+def _is_loader_name(name: str) -> bool:
+    word = name.lower().rpartition(".")[2]
+    return "loader" in word or word.endswith(("batches", "_dl", "_iter")) or word in ("batches", "dl")
 
 
 _DEFINED = frozenset({"import", "def", "class", "type"})  # what a module's names are mostly set to, and nobody means to watch
