@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import sys
 
@@ -99,6 +100,44 @@ def test_processes_without_ranks_train_each_for_itself(place: Place, method: str
     whole = place.python("-m", "voirkit", "report", "run").out  # at the run's end there are 40 lines, on a busy machine fewer for this
     assert all(f"  {row['pid']}  " in whole for row in summary["processes"])
     assert summary["ranks"] == []
+
+
+FOLDS = """
+import os
+import torch
+from joblib import Parallel, delayed
+from torch.utils.data import DataLoader, TensorDataset
+
+def fold(number, steps):
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for (x,) in DataLoader(TensorDataset(torch.randn(4 * steps, 3)), batch_size=4):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+    return os.getpid(), steps
+
+if __name__ == "__main__":
+    for _ in range(2):  # by the same workers, which stay
+        folds = Parallel(n_jobs=2)(delayed(fold)(i, 5 + i) for i in range(4))
+    print(folds)
+"""
+
+
+def test_workers_of_joblib_train_each_for_itself_and_are_reported_once(place: Place) -> None:
+    pytest.importorskip("joblib")
+    ended = place.write(main=FOLDS).voirkit("main.py")
+    assert ended.code == 0, ended.err
+    folds = ast.literal_eval(ended.out)
+    assert [steps for _, steps in folds] == [5, 6, 7, 8]
+    summary = ended.summary
+    assert (summary["steps"]["n"], summary["steps"]["items"], summary["warnings"]) == (52, 208, [])
+    rows = {row["pid"]: row["steps"] for row in summary["processes"]}
+    assert sum(rows.values()) == 52 or not rows  # one worker may have done all of it
+    assert set(rows) <= {pid for pid, _ in folds} or len(rows) == 2
+    assert ended.err.count("52 steps, 208 items") == 1, ended.err
+    assert "they are reported" not in ended.err
 
 
 LAUNCHED = """
