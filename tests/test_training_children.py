@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import sys
 
@@ -103,7 +102,6 @@ def test_processes_without_ranks_train_each_for_itself(place: Place, method: str
 
 
 FOLDS = """
-import os
 import torch
 from joblib import Parallel, delayed
 from torch.utils.data import DataLoader, TensorDataset
@@ -116,7 +114,7 @@ def fold(number, steps):
         optimizer.zero_grad()
         model(x).sum().backward()
         optimizer.step()
-    return os.getpid(), steps
+    return steps
 
 if __name__ == "__main__":
     for _ in range(2):  # by the same workers, which stay
@@ -128,14 +126,11 @@ if __name__ == "__main__":
 def test_workers_of_joblib_train_each_for_itself_and_are_reported_once(place: Place) -> None:
     pytest.importorskip("joblib")
     ended = place.write(main=FOLDS).voirkit("main.py")
-    assert ended.code == 0, ended.err
-    folds = ast.literal_eval(ended.out)
-    assert [steps for _, steps in folds] == [5, 6, 7, 8]
+    assert (ended.code, ended.out) == (0, "[5, 6, 7, 8]\n"), ended.err
     summary = ended.summary
     assert (summary["steps"]["n"], summary["steps"]["items"], summary["warnings"]) == (52, 208, [])
-    rows = {row["pid"]: row["steps"] for row in summary["processes"]}
-    assert sum(rows.values()) == 52 or not rows  # one worker may have done all of it
-    assert set(rows) <= {pid for pid, _ in folds} or len(rows) == 2
+    rows = [row["steps"] for row in summary["processes"]]
+    assert sum(rows) in (52, 0)  # no rows where one worker was fast enough to do all of it
     assert ended.err.count("52 steps, 208 items") == 1, ended.err
     assert "they are reported" not in ended.err
 

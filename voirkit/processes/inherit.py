@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 PATCH_POINTS = (
     PatchPoint("multiprocessing.process", "BaseProcess", "python 3.10 to 3.14"),  # gets a __reduce_ex__ of its own
     PatchPoint("multiprocessing.spawn", "get_preparation_data", "python 3.10 to 3.14", ("name",)),
-    PatchPoint("multiprocess.process", "BaseProcess", "multiprocess 0.70 to 0.70"),
-    PatchPoint("multiprocess.spawn", "get_preparation_data", "multiprocess 0.70 to 0.70", ("name",)),
+    PatchPoint("multiprocess.process", "BaseProcess", "multiprocess 0.70"),
+    PatchPoint("multiprocess.spawn", "get_preparation_data", "multiprocess 0.70", ("name",)),
     PatchPoint("joblib.externals.loky.backend.spawn", "get_preparation_data", "joblib 1.4 to 1.6", ("name",)),
-    PatchPoint("loky.backend.spawn", "get_preparation_data", "loky 3.4 to 3.6", ("name",)),
+    PatchPoint("loky.backend.spawn", "get_preparation_data", "loky 3.4 to 3.7", ("name",)),
     PatchPoint("subprocess", "_fork_exec|_posixsubprocess", "python 3.10 to 3.14"),  # by processes.subprocesses, which imports nothing
 )
 _PROCESSES = ("multiprocessing.process", "multiprocess.process")  # loky's processes are multiprocessing's
