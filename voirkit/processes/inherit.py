@@ -71,6 +71,7 @@ class _Offer:
 
 
 _offers: dict[str, _Offer] = {}  # by who takes them
+n_handed = 0  # to how many processes offers were handed
 main_needs_them = False  # the main module cannot be loaded where there are no offers: see alias
 
 # in the process that starts another
@@ -178,6 +179,8 @@ def _patch_preparation(spawn: Any) -> None:
 
 def _with_offers(reduced: tuple[Any, ...], offers: list[PickledOffer]) -> tuple[Any, ...]:
     """What is pickled of a process, with something to load before it."""
+    global n_handed
+    n_handed += 1
     make, arguments, *state = reduced
     # The entries of a dictionary are loaded in their order.
     names = {"begin": _LoadedByRunning(offers, before_main=False), "make": make, "arguments": arguments}

@@ -163,6 +163,9 @@ class RunRecord:
             if self._has_trace or self._can_be_completed(files):
                 files.end(ov.outcome.ended, ov.exit_code, ov.summary)  # read by what completes it
                 self._complete(files)
+            if not late and ov.summary.get("unrecorded_processes") and not _training(ov.summary)[0]:
+                verdict = summary.no_steps(ov.summary["unrecorded_processes"])
+                ov.warn(f"{verdict['because']}\n  {verdict['next']}")
             if not late and children.has_running_children() and children.after_children(self._complete_late):
                 self._records_of_others = completion.records_of_others(files.path)
                 ov.say("processes that the script has started still run: if they train on, a second report follows when they have ended.")
@@ -218,6 +221,8 @@ class RunRecord:
         self._duration_s = self._duration_s or files.duration_s
         for key, value in summary.empty(__version__).items():
             ov.summary.setdefault(key, value)
+        if "unrecorded_processes" in ov.summary and ov.summary["steps"] is None:
+            ov.summary["verdict"] = summary.no_steps(ov.summary["unrecorded_processes"])
         ov.summary.update(
             wall=summary.without_steps(summary.Moments(files.manifest), self._duration_s, {"import": self._imports_ns * 1e-9}),
             warnings=ov.warnings,
