@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import struct
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import Place
 
 from voirkit.processes import children, inherit, subprocesses
+from voirkit.runner import completion
+from voirkit.trace import layout
 
 PYTHON = "/usr/bin/python3"
 BUSY = "import time\nwhile time.process_time() < 0.8: pass\n"  # as long as importing torch
@@ -48,6 +53,27 @@ def test_a_command_that_may_train_is_shown_by_its_beginning(words: tuple[str, ..
 )
 def test_a_command_that_trains_nothing_is_not_shown(words: tuple[str, ...]) -> None:
     assert shown(*words) == ""
+
+
+@pytest.mark.parametrize("has_voirkit", [True, False])
+def test_a_python_of_another_environment_sees_what_it_is_handed_if_it_has_voirkit(tmp_path: Path, has_voirkit: bool) -> None:
+    packages = tmp_path / "lib" / "python3.12" / "site-packages"
+    packages.mkdir(parents=True)
+    if has_voirkit:
+        (packages / subprocesses.HOOK).touch()
+    python = tmp_path / "bin" / "python3"
+    python.parent.mkdir()
+    python.touch()
+    assert subprocesses._sees_variable([b"/nowhere/python3", bytes(python)]) is has_voirkit
+
+
+def test_records_of_other_processes_are_counted_in_segments_that_are_longer(tmp_path: Path) -> None:
+    record = struct.pack(layout.RECORD, 1, 2, 0, 0, 7)
+    (tmp_path / "trace").mkdir()
+    for pid, n in ((1, 0), (2, 5), (os.getpid(), 3)):
+        written = bytes(layout.HEADER_BYTES) + n * record
+        (tmp_path / "trace" / f"host-r0-{pid}-0.seg").write_bytes(written.ljust(layout.GRANULE, b"\0"))
+    assert completion.records_of_others(str(tmp_path)) == {"host-r0-1-0.seg": 0, "host-r0-2-0.seg": 5}
 
 
 class PlantedChildren:

@@ -72,8 +72,8 @@ def install(subprocess: ModuleType, offer: Callable[[], str | None], report: Cal
         """As ``_posixsubprocess.fork_exec``: the words, what may be executed, whether to close files, which not, folder, environment."""
         global n_started
         n_started += 1
+        chosen = arguments
         try:
-            chosen = arguments
             text = offer() if _may_train(arguments[0], arguments[1]) else None
             if text is not None and len(text) < _LONGEST:
                 why = _why_not()
@@ -84,8 +84,8 @@ def install(subprocess: ModuleType, offer: Callable[[], str | None], report: Cal
                     report(why)
             if chosen is arguments or not _sees_variable(arguments[1]):
                 _note_unrecorded(arguments[0], arguments[1])
-        except Exception:  # the program's process is started, whatever becomes of this
-            return fork_exec(*arguments)
+        except Exception:
+            pass  # the program's process is started, whatever becomes of this
         return fork_exec(*chosen)
 
     unrecorded.clear()
