@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -217,6 +218,53 @@ def test_voirkit_need_not_be_on_the_path_of_the_child(place: Place) -> None:
         sys.path[:] = ["other", *(folder for folder in sys.path if not os.path.exists(os.path.join(folder, "voirkit")))]
         print(json.dumps(told()))
     """) == ["({'n': 1, 'from': 0}, False, True)"]  # fmt: skip
+
+
+# Each prints what a worker has taken, when it begins with its work.
+EXECUTORS = {
+    "joblib": "joblib.Parallel(n_jobs=2)([joblib.delayed(work.taken)()] * 2)[0]",
+    "loky": "loky.get_reusable_executor(max_workers=1).submit(work.taken).result()",
+    "multiprocess": "multiprocess.get_context('spawn').Pool(1).apply(work.taken)",
+}
+OTHERS = """
+    import importlib, json, sys
+
+    if __name__ == "__main__":
+        from voirkit.processes import inherit
+        import tools, work
+
+        if sys.argv[1] != "plainly":
+            inherit.watch("tools:take_other", tools.offer, before_main=True)
+            inherit.watch("tools:take_other_late", lambda: [2])
+        if sys.argv[1] == "no more":
+            inherit.unwatch("tools:take_other")
+            inherit.unwatch("tools:take_other_late")
+        {library} = importlib.import_module("{library}")
+        print(json.dumps({expression}))
+"""
+TAKEN = """
+    import sys, tools
+
+    def taken():
+        return [tools.taken, sys.argv, "torch" in sys.modules]
+"""
+
+
+@pytest.mark.parametrize("library", EXECUTORS)
+def test_processes_that_other_libraries_start_take_the_offers(place: Place, library: str) -> None:
+    pytest.importorskip(library)
+    program = dedent(OTHERS).format(library=library, expression=EXECUTORS[library])
+    place.write(tools=TOOLS + "\n    take_other_late = take_other\n", work=TAKEN, program=program)
+    env = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
+
+    def workers(how: str) -> Any:
+        ended = place.python("program.py", how, env=env)
+        assert (ended.code, ended.err) == (0, "")
+        return json.loads(ended.out)
+
+    assert workers("plainly") == [[], ["program.py", "plainly"], False]
+    assert workers("watched") == [[{"n": 1, "from": 0}, [2]], ["program.py", "watched"], False]
+    assert workers("no more") == [[], ["program.py", "no more"], False]
 
 
 def test_importing_it_is_light(place: Place) -> None:

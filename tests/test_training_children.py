@@ -101,6 +101,40 @@ def test_processes_without_ranks_train_each_for_itself(place: Place, method: str
     assert summary["ranks"] == []
 
 
+FOLDS = """
+import torch
+from joblib import Parallel, delayed
+from torch.utils.data import DataLoader, TensorDataset
+
+def fold(number, steps):
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for (x,) in DataLoader(TensorDataset(torch.randn(4 * steps, 3)), batch_size=4):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+    return steps
+
+if __name__ == "__main__":
+    for _ in range(2):  # by the same workers, which stay
+        folds = Parallel(n_jobs=2)(delayed(fold)(i, 5 + i) for i in range(4))
+    print(folds)
+"""
+
+
+def test_workers_of_joblib_train_each_for_itself_and_are_reported_once(place: Place) -> None:
+    pytest.importorskip("joblib")
+    ended = place.write(main=FOLDS).voirkit("main.py")
+    assert (ended.code, ended.out) == (0, "[5, 6, 7, 8]\n"), ended.err
+    summary = ended.summary
+    assert (summary["steps"]["n"], summary["steps"]["items"], summary["warnings"]) == (52, 208, [])
+    rows = [row["steps"] for row in summary["processes"]]
+    assert sum(rows) in (52, 0)  # no rows where one worker was fast enough to do all of it
+    assert ended.err.count("52 steps, 208 items") == 1, ended.err
+    assert "they are reported" not in ended.err
+
+
 LAUNCHED = """
 import os, sys
 import torch

@@ -6,10 +6,13 @@ and what they share.
 
 from __future__ import annotations
 
+import os
 import sys
 
 from voirkit.errors import tell
 from voirkit.phases import SharedState
+
+_MAY_HAVE_TRAINED_S = 0.5  # of processor time: importing torch alone takes a second
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,3 +58,49 @@ def after_children(function: Callable[[], None]) -> bool:
         return False
     util.Finalize(None, function, exitpriority=-1000)
     return True
+
+
+class UnrecordedProcesses:
+    """What is known of processes that the program has started since this was made, and that were not looked into."""
+
+    def __init__(self) -> None:
+        self._began_s = _used_by_children_s()
+        self._n_known = _count_known_children()
+
+    def commands(self) -> list[str]:
+        """Those that may have trained, as they are shown; empty where all children together have used too little for that. What
+        ``os.system`` and its like have started is known only by that use, where nothing else was started."""
+        from voirkit.processes import subprocesses
+
+        if _used_by_children_s() - self._began_s < _MAY_HAVE_TRAINED_S:
+            return []
+        if subprocesses.unrecorded:
+            return list(subprocesses.unrecorded)
+        if _count_known_children() > self._n_known:
+            return []
+        return ["what os.system, os.posix_spawn or the like has started"]
+
+
+_n_forked = 0
+
+
+def _count_fork() -> None:
+    global _n_forked
+    _n_forked += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_parent=_count_fork)
+
+
+def _count_known_children() -> int:
+    """How many processes python's own modules have started in ways that voirkit knows of, looked into or not."""
+    from voirkit.processes import inherit, subprocesses
+
+    return _n_forked + inherit.n_handed + subprocesses.n_started
+
+
+def _used_by_children_s() -> float:
+    """Processor time of the children that have ended."""
+    used = os.times()
+    return used.children_user + used.children_system

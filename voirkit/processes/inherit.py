@@ -1,7 +1,8 @@
 """What the processes that the program starts anew inherit from voirkit in this one: an offer each, and who takes it.
 
 Of multiprocessing (spawn, forkserver) the ``Process`` that is pickled for such a child is given one thing more to load, before the
-program's own; so is what it pickles before, which is loaded before the main module.  Pythons that are started by ``subprocess`` take the
+program's own; so is what it pickles before, which is loaded before the main module.  Libraries that start processes in the same way are
+treated so too: loky, by itself and inside of joblib, and multiprocess.  Pythons that are started by ``subprocess`` take the
 same offers when they import torch (``subprocesses``).  The program's objects gain no attribute, and neither ``os.environ`` nor ``sys.path``
 changes; whatever fails here, the program's process starts as it would without.  Checked with python 3.10 to 3.14.
 """
@@ -22,8 +23,14 @@ if TYPE_CHECKING:
 PATCH_POINTS = (
     PatchPoint("multiprocessing.process", "BaseProcess", "python 3.10 to 3.14"),  # gets a __reduce_ex__ of its own
     PatchPoint("multiprocessing.spawn", "get_preparation_data", "python 3.10 to 3.14", ("name",)),
+    PatchPoint("multiprocess.process", "BaseProcess", "multiprocess 0.70"),
+    PatchPoint("multiprocess.spawn", "get_preparation_data", "multiprocess 0.70", ("name",)),
+    PatchPoint("joblib.externals.loky.backend.spawn", "get_preparation_data", "joblib 1.4 to 1.6", ("name",)),
+    PatchPoint("loky.backend.spawn", "get_preparation_data", "loky 3.4 to 3.7", ("name",)),
     PatchPoint("subprocess", "_fork_exec|_posixsubprocess", "python 3.10 to 3.14"),  # by processes.subprocesses, which imports nothing
 )
+_PROCESSES = ("multiprocessing.process", "multiprocess.process")  # loky's processes are multiprocessing's
+_PREPARATIONS = ("multiprocessing.spawn", "multiprocess.spawn", "joblib.externals.loky.backend.spawn", "loky.backend.spawn")
 _FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 # Run in the child, when multiprocessing has loaded the main module and before it loads what the process is to do.  The child's sys.path is
@@ -64,6 +71,7 @@ class _Offer:
 
 
 _offers: dict[str, _Offer] = {}  # by who takes them
+n_handed = 0  # to how many processes offers were handed
 main_needs_them = False  # the main module cannot be loaded where there are no offers: see alias
 
 # in the process that starts another
@@ -85,8 +93,10 @@ def watch(receiver: str, offer: Callable[[], object | None], *, before_main: boo
     is_first = not _offers
     _offers[receiver] = _Offer(offer, before_main, subprocesses)
     if is_first:
-        when_imported("multiprocessing.process", _patch)
-        when_imported("multiprocessing.spawn", _patch_preparation)
+        for name in _PROCESSES:
+            when_imported(name, _patch_process)
+        for name in _PREPARATIONS:
+            when_imported(name, _patch_preparation)
         when_imported("subprocess", _patch_subprocess)
 
 
@@ -95,19 +105,34 @@ def unwatch(receiver: str) -> None:
     _offers.pop(receiver, None)
     if _offers:
         return
-    base = getattr(sys.modules.get("multiprocessing.process"), "BaseProcess", None)
-    if base is not None and base.__dict__.get("__reduce_ex__") is _reduce_ex:
-        del base.__reduce_ex__
-    spawn = sys.modules.get("multiprocessing.spawn")
-    if getattr(spawn, "get_preparation_data", None) is _preparation_data and _original is not None:
-        spawn.get_preparation_data = _original  # type: ignore[union-attr]  # just asked for the attribute
+    for base, reduce_ex in _reductions.items():
+        if base.__dict__.get("__reduce_ex__") is reduce_ex:
+            del base.__reduce_ex__
+    _reductions.clear()
+    for spawn, (replacement, original) in _preparations.items():
+        if spawn.get_preparation_data is replacement:
+            spawn.get_preparation_data = original
+    _preparations.clear()
     if "voirkit.processes.subprocesses" in sys.modules:
         sys.modules["voirkit.processes.subprocesses"].remove()
 
 
-def _patch(process: ModuleType) -> None:
-    if _offers and "__reduce_ex__" not in process.BaseProcess.__dict__:
-        process.BaseProcess.__reduce_ex__ = _reduce_ex
+_reductions: dict[Any, Callable[..., Any]] = {}  # by class of processes: what makes its instances be pickled with offers
+_preparations: dict[Any, tuple[Callable[..., Any], Callable[..., Any]]] = {}  # by module: its replacement of a function, and the function
+
+
+def _patch_process(process: ModuleType) -> None:
+    base: Any = process.BaseProcess
+    if not _offers or "__reduce_ex__" in base.__dict__:
+        return
+    package = process.__name__.rpartition(".")[0]
+
+    def __reduce_ex__(self: Any, protocol: Any) -> Any:
+        reduced = super(base, self).__reduce_ex__(protocol)
+        offers = _collect(before_main=False) if isinstance(reduced, tuple) and _is_first(package) else []
+        return _with_offers(reduced, offers) if offers else reduced
+
+    _reductions[base] = base.__reduce_ex__ = __reduce_ex__
 
 
 def _patch_subprocess(subprocess: ModuleType) -> None:
@@ -132,34 +157,30 @@ def _as_text() -> str | None:
     return urlsafe_b64encode(dumps(texts)).decode()
 
 
-_original: Callable[[str], dict[str, Any]] | None = None
+def _patch_preparation(spawn: Any) -> None:
+    if not _offers or spawn in _preparations:
+        return
+    original = spawn.get_preparation_data
+
+    def get_preparation_data(name: str, *arguments: Any, **more: Any) -> dict[str, Any]:
+        """What is pickled for a process before the process itself; who loads it takes from it what it knows."""
+        data: dict[str, Any] = original(name, *arguments, **more)
+        offers = _collect(before_main=True)
+        if name == "ignore" and main_needs_them:  # of the server of forkserver, which would load the main module for all that it forks
+            for key in ("init_main_from_path", "init_main_from_name", "main_path"):
+                data.pop(key, None)
+        if offers:
+            data["voirkit"] = _LoadedByRunning(offers, before_main=True)
+        return data
+
+    _preparations[spawn] = get_preparation_data, original
+    spawn.get_preparation_data = get_preparation_data
 
 
-def _patch_preparation(spawn: ModuleType) -> None:
-    global _original
-    if _offers and spawn.get_preparation_data is not _preparation_data:
-        _original, spawn.get_preparation_data = spawn.get_preparation_data, _preparation_data  # type: ignore[attr-defined]
-
-
-def _preparation_data(name: str) -> dict[str, Any]:
-    """What is pickled for a process before the process itself; multiprocessing takes from it what it knows."""
-    assert _original is not None
-    data = _original(name)
-    offers = _collect(before_main=True)
-    if name == "ignore" and main_needs_them:  # of the server of forkserver, which would load the main module for all that it forks
-        for key in ("init_main_from_path", "init_main_from_name", "main_path"):
-            data.pop(key, None)
-    if offers:
-        data["voirkit"] = _LoadedByRunning(offers, before_main=True)
-    return data
-
-
-def _reduce_ex(self: Any, protocol: Any) -> Any:
-    """What is pickled of a process."""
-    reduced = super(sys.modules["multiprocessing.process"].BaseProcess, self).__reduce_ex__(protocol)
-    offers = _collect(before_main=False) if isinstance(reduced, tuple) and _is_first() else []
-    if not offers:
-        return reduced
+def _with_offers(reduced: tuple[Any, ...], offers: list[PickledOffer]) -> tuple[Any, ...]:
+    """What is pickled of a process, with something to load before it."""
+    global n_handed
+    n_handed += 1
     make, arguments, *state = reduced
     # The entries of a dictionary are loaded in their order.
     names = {"begin": _LoadedByRunning(offers, before_main=False), "make": make, "arguments": arguments}
@@ -179,10 +200,10 @@ class _LoadedByRunning:
 _served: Any = None  # a WeakSet of what starts processes
 
 
-def _is_first() -> bool:
-    """Whether this is the process that is being started, and not another among what is sent to it."""
+def _is_first(package: str) -> bool:
+    """Whether this is the process that a package is starting, and not another among what is sent to it."""
     global _served
-    context = sys.modules.get("multiprocessing.context")
+    context = sys.modules.get(f"{package}.context")
     popen = context.get_spawning_popen() if context is not None else None
     if popen is None:
         return False

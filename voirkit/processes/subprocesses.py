@@ -37,6 +37,17 @@ TOOLS = frozenset({
     "huggingface-cli", "hf", "gdown", "kaggle", "wandb", "mlflow", "tensorboard", "nvitop", "gpustat", "py-spy", "pre-commit", "black",
     "ruff", "mypy", "flake8", "isort", "jupyter", "ipython", "dvc", "aws", "gsutil",
 })  # fmt: skip
+SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "fish"})
+# Programs that run another one, which may be a python: elsewhere, with other limits, or several times.
+RUNNERS = frozenset({
+    "mpirun", "mpiexec", "orterun", "srun", "sbatch", "docker", "podman", "singularity", "apptainer", "ssh", "sudo", "make", "env", "nohup",
+    "time", "timeout", "nice", "taskset", "numactl", "xargs", "parallel", "conda", "mamba", "micromamba", "uv", "pixi", "poetry", "pipenv",
+    "nsys", "ncu", "perf", "strace",
+})  # fmt: skip
+_MOST_UNRECORDED = 16  # commands that are kept
+
+unrecorded: list[str] = []  # commands that may train, started from here and handed nothing, as they are shown
+n_started = 0  # programs, of any kind, since there is something to hand over
 
 _replaced: list[tuple[Any, str, Any]] = []  # where what is changed in subprocess is, and what it was
 
@@ -59,8 +70,10 @@ def install(subprocess: ModuleType, offer: Callable[[], str | None], report: Cal
 
     def started(*arguments: Any) -> Any:
         """As ``_posixsubprocess.fork_exec``: the words, what may be executed, whether to close files, which not, folder, environment."""
+        global n_started
+        n_started += 1
+        chosen = arguments
         try:
-            chosen = arguments
             text = offer() if _may_train(arguments[0], arguments[1]) else None
             if text is not None and len(text) < _LONGEST:
                 why = _why_not()
@@ -69,10 +82,13 @@ def install(subprocess: ModuleType, offer: Callable[[], str | None], report: Cal
                 elif why not in reported and any(word.startswith(_RANKS) for word in arguments[5] or ()):
                     reported.append(why)
                     report(why)
-        except Exception:  # the program's process is started, whatever becomes of this
-            return fork_exec(*arguments)
+            if chosen is arguments or not _sees_variable(arguments[1]):
+                _note_unrecorded(arguments[0], arguments[1])
+        except Exception:
+            pass  # the program's process is started, whatever becomes of this
         return fork_exec(*chosen)
 
+    unrecorded.clear()
     _replaced = [(owner, name, fork_exec)]
     setattr(owner, name, started)
     if getattr(subprocess, "_USE_POSIX_SPAWN", False) is True:
@@ -150,6 +166,49 @@ def _is_python(word: str) -> bool:
 
 def _name(word: str) -> str:
     return os.path.basename(word).rstrip("0123456789.")
+
+
+def _note_unrecorded(words: Sequence[Any], executables: Sequence[bytes]) -> None:
+    """Keep a command that may train, and that nothing was handed to."""
+    shown = _shown_if_may_train([os.fsdecode(word) for word in words], os.fsdecode(executables[0]) if executables else "")
+    if shown and shown not in unrecorded and len(unrecorded) < _MOST_UNRECORDED:
+        unrecorded.append(shown)
+
+
+def _shown_if_may_train(words: list[str], executable: str) -> str:
+    """The beginning of a command that may run a training; empty for any other."""
+    program = os.path.basename(executable)
+    if _is_python(program):
+        python = read(words)
+        if python.kind in ("script", "module"):
+            return "" if how(python, sys.stdlib_module_names) == "plain" else f"{program} {os.path.basename(python.name)}"
+        return f"{program} -c" if python.kind == "command" and "voirkit" not in python.name else ""
+    if _name(program) in SHELLS and words[1:2] == ["-c"]:
+        inner = " ".join(words[2:3]).split()
+        return next((os.path.basename(word) for word in inner if _may_lead_to_training(word)), "")
+    if _name(program) in SHELLS:
+        return " ".join([program, *map(os.path.basename, words[1:2])])
+    return program if _may_lead_to_training(program) else ""
+
+
+def _may_lead_to_training(word: str) -> bool:
+    name = _name(word)
+    return _is_python(word) or name in LAUNCHERS or name in RUNNERS or word.endswith((".sh", ".py"))
+
+
+def _sees_variable(executables: Sequence[bytes]) -> bool:
+    """Whether a python that is executed has voirkit, as far as is known here: one of another environment may have none."""
+    path = next((os.fsdecode(one) for one in executables if os.path.exists(one)), "")
+    prefix = os.path.dirname(os.path.dirname(path))
+    if not _is_python(path) or prefix in (sys.prefix, sys.exec_prefix, os.path.dirname(os.path.dirname(sys.executable))):
+        return True
+    libraries = os.path.join(prefix, "lib")
+    return any(
+        os.path.exists(os.path.join(libraries, name, packages, HOOK))
+        for name in (os.listdir(libraries) if os.path.isdir(libraries) else ())
+        if _is_python(name)
+        for packages in ("site-packages", "dist-packages")
+    )
 
 
 def _why_not() -> str:

@@ -36,6 +36,37 @@ def has_segments_of_others(path: str) -> bool:
     return any(stem.rpartition("-")[2].partition(".")[0] != str(os.getpid()) for stem in stems)
 
 
+def records_of_others(path: str) -> dict[str, int]:
+    """The number of records in each segment of other processes than this one, by its file."""
+    own = f"-{os.getpid()}"
+    names = [name for name in _trace_files(path) if name.endswith(".seg")]
+    return {
+        name: _count_records(os.path.join(path, "trace", name))
+        for name in names
+        if not name.rpartition("-")[0].partition(".")[0].endswith(own)
+    }
+
+
+def _count_records(path: str) -> int:
+    """The number of records in a segment, which is longer than what has been written."""
+    from voirkit.trace.layout import HEADER_BYTES, RECORD_BYTES
+
+    try:
+        with open(path, "rb") as segment:
+            fewest = 0
+            most = max(0, os.fstat(segment.fileno()).st_size - HEADER_BYTES) // RECORD_BYTES
+            while fewest < most:
+                middle = (fewest + most) // 2
+                segment.seek(HEADER_BYTES + (middle + 1) * RECORD_BYTES - 4)  # the record's last four bytes are 0 until it is there
+                if any(segment.read(4)):
+                    fewest = middle + 1
+                else:
+                    most = middle
+            return fewest
+    except OSError:
+        return 0
+
+
 def has_records(path: str) -> bool:
     """Whether a run directory holds records, in segments or, if somebody has read it meanwhile, compacted."""
     return any(name.endswith(".seg") or name.startswith("kind=") for name in _trace_files(path))

@@ -17,6 +17,7 @@ from voirkit.runs import summary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
     from voirkit.runner.overseer import Overseer
@@ -73,6 +74,7 @@ class RunRecord:
         self._imports_ns = 0
         self._duration_s = 0.0
         self._has_trace = False
+        self._records_of_others: dict[str, int] = {}  # by segment, at the run's end
 
     def open_log(self) -> None:
         """Have what is logged written from now on."""
@@ -161,9 +163,12 @@ class RunRecord:
             if self._has_trace or self._can_be_completed(files):
                 files.end(ov.outcome.ended, ov.exit_code, ov.summary)  # read by what completes it
                 self._complete(files)
-            if not late and children.has_running_children():
-                ov.say("processes that the script has started still run: they are reported when they have ended.")
-                children.after_children(self._complete_late)
+            if not late and ov.summary.get("unrecorded_processes") and not _training(ov.summary)[0]:
+                verdict = summary.no_steps(ov.summary["unrecorded_processes"])
+                ov.warn(f"{verdict['because']}\n  {verdict['next']}")
+            if not late and children.has_running_children() and children.after_children(self._complete_late):
+                self._records_of_others = completion.records_of_others(files.path)
+                ov.say("processes that the script has started still run: if they train on, a second report follows when they have ended.")
             if not late:
                 ov.check_requirements()
             files.end(ov.outcome.ended, ov.exit_code, {**ov.summary, "warnings": ov.warnings, "exit_code": ov.exit_code})
@@ -194,14 +199,19 @@ class RunRecord:
             ov.warn(line)
 
     def _complete_late(self) -> None:
-        """Python has waited for the processes that the script had left behind: they are part of the run."""
+        """Python has waited for the processes that the script had left behind: what they have done since is part of the run. Workers that
+        only waited for work, those of joblib for example, change nothing."""
         if self._files is None or os.getpid() != self._pid:
             return
+        if completion.records_of_others(self._files.path) == self._records_of_others:
+            return
+        trained = _training(self._ov.summary)
         recording.end_late()
         self._files.script_ended(time.perf_counter_ns())
         self._duration_s = self._files.duration_s
         self._write(late=True)
-        say_as_it_is(self.table)
+        if _training(self._ov.summary) != trained:
+            say_as_it_is(self.table)
 
     def _summarise(self, files: Record) -> None:
         """Put what the run itself knows into the summary; what completes the record knows more."""
@@ -211,6 +221,8 @@ class RunRecord:
         self._duration_s = self._duration_s or files.duration_s
         for key, value in summary.empty(__version__).items():
             ov.summary.setdefault(key, value)
+        if "unrecorded_processes" in ov.summary and ov.summary["steps"] is None:
+            ov.summary["verdict"] = summary.no_steps(ov.summary["unrecorded_processes"])
         ov.summary.update(
             wall=summary.without_steps(summary.Moments(files.manifest), self._duration_s, {"import": self._imports_ns * 1e-9}),
             warnings=ov.warnings,
@@ -225,6 +237,12 @@ class RunRecord:
             ],
             dropped={**ov.summary["dropped"], **{", ".join(p.selectors): p.dropped for p in ov.probes if p.dropped}},
         )
+
+
+def _training(of_run: Mapping[str, Any]) -> tuple[int, int]:
+    """How many batches a run has trained with and evaluated, in all of its processes."""
+    steps, evaluation = of_run["steps"] or {}, of_run["evaluation"] or {}
+    return steps.get("n", 0), evaluation.get("n", 0)
 
 
 def _terminal() -> tuple[int, bool]:

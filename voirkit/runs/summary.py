@@ -22,6 +22,18 @@ NO_STEPS = {
     "evidence": {"steps": 0},
 }
 
+
+def no_steps(unrecorded: Sequence[str]) -> dict[str, Any]:
+    """The verdict on such a run. ``unrecorded``: commands of processes that it has started, and that may have trained unseen."""
+    if not unrecorded:
+        return dict(NO_STEPS)
+    return {
+        **NO_STEPS,
+        "because": f"No training step was seen. The script has started processes that voirkit does not look into: {', '.join(unrecorded)}.",
+        "next": "Have them run under voirkit: voirkit --follow SHELL-SCRIPT, or python -m voirkit SCRIPT in place of python SCRIPT.",
+    }
+
+
 ONCE = ("start", "completing")  # parts of the overhead that a run pays once, however long it is
 # Of parts of the overhead that are not as they were timed. What tracemalloc adds to each of python's allocations nothing counts.
 _QUALITY: dict[str, dict[str, bool]] = {"sampling": {"estimated": True}, "tracemalloc": {"unmeasured": True}}

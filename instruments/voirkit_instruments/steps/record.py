@@ -17,6 +17,7 @@ from _thread import get_ident  # threading is imported where the program imports
 
 from voirkit.imports import when_imported
 from voirkit.processes import inherit
+from voirkit.processes.children import UnrecordedProcesses
 from voirkit_instruments.values import may_be_read, number
 
 TYPE_CHECKING = False
@@ -109,6 +110,7 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
             return
         recorder = NoRecorder()
     steps = Steps(ov, recorder)
+    processes = UnrecordedProcesses()
     when_imported("torch", steps.start)
     if recorder is None:
         _watch(steps)
@@ -118,6 +120,9 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
         yield ov.phases.run_script
         completed = True
     finally:
+        commands = processes.commands() if recorder is None else []
+        if commands:
+            ov.summary["unrecorded_processes"] = commands
         inherit.unwatch(_BEGIN)
         steps.end(completed)
 

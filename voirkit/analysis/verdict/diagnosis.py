@@ -10,7 +10,7 @@ from typing import Any
 
 from voirkit.analysis.verdict.evidence import COMPUTE, Account, account, evidence, first_evidence
 from voirkit.analysis.verdict.remedies import Remedy, percent, remedies
-from voirkit.runs.summary import NO_STEPS, OUTSIDE, saving
+from voirkit.runs.summary import OUTSIDE, no_steps, saving
 from voirkit.runs.thresholds import (
     BOUND,
     FEW,
@@ -137,7 +137,7 @@ def _unknown(n: int, figures: Figures) -> Document:
     elif figures.get("ended") == "exception":
         because, next_ = "The script failed before its first training step.", "Its error, with the traceback that python prints, says why."
     else:
-        return dict(NO_STEPS)
+        return no_steps(figures.get("unrecorded_processes") or ())
     return {"kind": "unknown", "because": because, "next": next_, "evidence": {"steps": n}}
 
 
