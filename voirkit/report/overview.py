@@ -34,7 +34,7 @@ from voirkit.report.sections import (
     stored_sections,
 )
 from voirkit.runs import thresholds as limits
-from voirkit.runs.summary import PARTS, PHASES, evaluation_name, saving, shown_phases, throughput
+from voirkit.runs.summary import PARTS, PHASES, evaluation_name, saving, shown_phases, throughput, training_counts
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -147,22 +147,13 @@ def _uncounted(summary: Summary) -> Iterator[Section]:
     rows = (summary.get("steps") or {}).get("uncounted") or ()
     if not rows:
         return
-    counted = _trained(sum(row["optimizer_steps"] for row in rows), sum(row["backward_passes"] for row in rows))
+    counted = training_counts(sum(row["optimizer_steps"] for row in rows), sum(row["backward_passes"] for row in rows))
     n_processes = len({row.get("process") for row in rows})
     places = [_uncounted_place(row, summary, n_processes > 1, len(rows) > 1) for row in rows[:_PLACES]]
     if len(rows) > _PLACES:
         places.append(f"and in {len(rows) - _PLACES:,} more places")
     line = f"{counted} lie in no counted step: {'; '.join(places)}."
     yield Section("uncounted", "", [Text(line, "warning", mood="warning")], fixed=True)
-
-
-def _trained(n_steps: int, n_passes: int) -> str:
-    """``3 optimizer steps and 12 backward passes``; what there is none of is left out."""
-    words = []
-    for n, name in ((n_steps, "optimizer step"), (n_passes, "backward pass")):
-        plural = "es" if name.endswith("s") else "s"
-        words += [f"{n:,} {name}{plural if n != 1 else ''}"] if n else []
-    return " and ".join(words)
 
 
 def _uncounted_place(row: Mapping[str, Any], summary: Summary, names_process: bool, names_counts: bool) -> str:
@@ -172,7 +163,7 @@ def _uncounted_place(row: Mapping[str, Any], summary: Summary, names_process: bo
     thread = f"thread {row['thread']}" if row.get("thread") is not None else ""
     loader = f"batches of loader {row['loader']}" if row.get("loader") is not None else "without a loader"
     since = f"from {duration(row['first_s'])} on" if row.get("first_s") is not None else ""
-    counts = f"{_trained(row['optimizer_steps'], row['backward_passes'])} in " if names_counts else ""
+    counts = f"{training_counts(row['optimizer_steps'], row['backward_passes'])} in " if names_counts else ""
     return counts + ", ".join(filter(None, (rank, process, thread, loader, since)))
 
 
@@ -212,7 +203,9 @@ def _alerts(summary: Summary) -> Iterator[Section]:
 def _steps(summary: Summary) -> Iterator[Section]:
     steps = summary.get("steps")
     if not steps or not steps["n"]:
-        yield Section("step", "", [OnPage([Text("No step of a training was seen.", mood="note")])])
+        training = {"optimizer_steps", "backward_passes"} & set(summary.get("seen") or ())
+        words = "What was recorded of a training lies in no step." if training else "No step of a training was seen."
+        yield Section("step", "", [OnPage([Text(words, mood="note")])])
         return
     known, phases = steps.get("wait_known", True), steps["phases"]
     device = " on the device" if steps.get("time_of") == "device" else ""
@@ -281,7 +274,8 @@ def _facts(summary: Summary) -> Iterator[Section]:
         blocks.append(Text(words, "checkpoints between steps"))
     monitor = summary.get("monitor") or {}
     lines = [
-        ("", [*_counts(summary)]), ("memory", [*_memory(summary)]), ("used", [*_used(monitor)]), ("GPU", [*_gpus(monitor)]),
+        ("", [*_counts(summary)]), ("seen", [*_seen(summary.get("seen"))]), ("memory", [*_memory(summary)]),
+        ("used", [*_used(monitor)]), ("GPU", [*_gpus(monitor)]),
         ("overhead", [] if _is_slowed(summary) else [*_overhead(summary.get("overhead"))]),
     ]  # fmt: skip
     blocks.append(Facts([(label, facts) for label, facts in lines if facts]))
@@ -309,12 +303,19 @@ def _counts(summary: Summary) -> _Facts:
         items = f", {steps['items']:,} items" if steps.get("items") else ""
         yield f"{{}} step{'s' if steps['n'] != 1 else ''}{items}", f"{steps['n']:,}"
     if evaluation:
-        yield f"{{}} {evaluation_name(evaluation)} batch{'es' if evaluation['n'] != 1 else ''}", f"{evaluation['n']:,}"
+        each = f" of {duration(evaluation['time_s']['median'])}" if evaluation.get("time_s") and not steps.get("n") else ""
+        yield f"{{}} {evaluation_name(evaluation)} batch{'es' if evaluation['n'] != 1 else ''}{each}", f"{evaluation['n']:,}"
     if loss:
         yield "loss", f"{number(loss['first'])} -> {number(loss['last'])}"
     workers = (summary.get("loader") or steps.get("loader") or {}).get("workers")
     if workers is not None:
         yield f"{{}} loader worker{'s' if workers != 1 else ''}", f"{workers}"
+
+
+def _seen(seen: Mapping[str, Any] | None) -> _Facts:
+    """What was recorded of a run that has no steps."""
+    for name, one in (seen or {}).items():
+        yield name.replace("_", " "), f"{one['n']:,} ({duration(one['total_s'])})"
 
 
 def _memory(summary: Summary) -> _Facts:

@@ -17,7 +17,7 @@ from rich.style import Style
 
 from voirkit.errors import left_out, reason, visible
 from voirkit.report import sections
-from voirkit.report.overview import BREAKDOWN, Part, command_of, how_it_went, instrument_parts, parts_of_report
+from voirkit.report.overview import BREAKDOWN, Part, command_of, how_it_went, parts_of_report
 from voirkit.report.sections import written
 from voirkit.runs.summary import PHASES
 
@@ -195,18 +195,6 @@ def _count_headings(piece: RenderableType, n_lines: int) -> int:
     if isinstance(inner, _Heading):
         return n_lines
     return 1 if isinstance(inner, tables.Table) else 0
-
-
-def shows(summary: Summary) -> bool:
-    """Whether any instrument has a part of the table of this summary."""
-    return any(_shows(part, summary) for leads in (True, False) for part in instrument_parts(leads).values())
-
-
-def _shows(part: Part, summary: Summary) -> bool:
-    try:
-        return any(_pieces(section, LINES) for section in part(summary))
-    except Exception:  # what is wrong with it is a line of the table
-        return True
 
 
 def draw_sections(parts: Iterable[sections.Section], console: Console) -> None:

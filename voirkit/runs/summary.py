@@ -32,7 +32,7 @@ def empty(version: str) -> dict[str, Any]:
     return {
         "schema": SCHEMA, "voirkit": version, "command": [], "exit_code": None, "duration_s": None, "world_size": 1, "rates": {},
         "steps": None, "given": {}, "probes": [], "evaluation": None, "ranks": [], "processes": [], "ended": "running",
-        "wall": None, "goodput": None, "verdict": dict(NO_STEPS), "advice": [], "alerts": [],
+        "seen": None, "wall": None, "goodput": None, "verdict": dict(NO_STEPS), "advice": [], "alerts": [],
         "overhead": {"events": 0, "seconds": 0.0, "share": 0.0, "parts": {}}, "dropped": {}, "warnings": [],
     }  # fmt: skip
 
@@ -245,6 +245,16 @@ def median(values: Sequence[float]) -> float:
     ordered = sorted(values)
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def training_counts(optimizer_steps: int, backward_passes: int) -> str:
+    """``3 optimizer steps and 12 backward passes``; of what there is none nothing is said."""
+    words = []
+    if optimizer_steps:
+        words.append(f"{optimizer_steps:,} optimizer step{'s' if optimizer_steps != 1 else ''}")
+    if backward_passes:
+        words.append(f"{backward_passes:,} backward pass{'es' if backward_passes != 1 else ''}")
+    return " and ".join(words)
 
 
 def saving(win: float | None) -> str:

@@ -115,7 +115,11 @@ def _drawn_sections(part: Part, run: Run, summary: Summary) -> str:
 
 def _findings(part: Part, summary: Summary) -> Iterator[Section]:
     """What a leading instrument has found stands on the first screen too; its own section has all of its evidence."""
-    found = [one for section in part(summary) for one in blocks_within(section.blocks) if isinstance(one, Finding)]
+    found: list[Finding] = []
+    for shown in part(summary):
+        for block in blocks_within(shown.blocks):
+            if isinstance(block, Finding) and block not in found:  # a terminal may have it in another section than a page
+                found.append(block)
     yield Section("findings", "", found)
 
 
