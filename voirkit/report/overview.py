@@ -34,7 +34,7 @@ from voirkit.report.sections import (
     stored_sections,
 )
 from voirkit.runs import thresholds as limits
-from voirkit.runs.summary import PARTS, PHASES, evaluation_name, saving, shown_phases, throughput, training_counts
+from voirkit.runs.summary import PARTS, PHASES, evaluation_name, loss_note, saving, shown_phases, throughput, training_counts
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -306,7 +306,7 @@ def _counts(summary: Summary) -> _Facts:
         each = f" of {duration(evaluation['time_s']['median'])}" if evaluation.get("time_s") and not steps.get("n") else ""
         yield f"{{}} {evaluation_name(evaluation)} batch{'es' if evaluation['n'] != 1 else ''}{each}", f"{evaluation['n']:,}"
     if loss:
-        yield "loss", f"{number(loss['first'])} -> {number(loss['last'])}"
+        yield "loss", f"{number(loss['first'])} -> {number(loss['last'])}{loss_note(loss)}"
     workers = (summary.get("loader") or steps.get("loader") or {}).get("workers")
     if workers is not None:
         yield f"{{}} loader worker{'s' if workers != 1 else ''}", f"{workers}"
