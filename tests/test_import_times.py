@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import importlib
 import os
 import sys
@@ -85,12 +86,26 @@ def test_an_import_of_another_thread_that_the_main_thread_waits_for_is_timed_onc
     assert recording.end_imports() > 20_000_000
 
 
-def test_an_import_of_another_thread_that_the_main_thread_does_not_wait_for_is_not_timed(modules: Path) -> None:
-    (modules / "planted_thread.py").write_text("")
-    thread = in_a_thread("planted_thread")
-    while thread.is_alive():
+def test_an_import_of_another_thread_that_the_main_thread_does_not_wait_for_is_not_timed(
+    modules: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = _thread.allocate_lock()  # no event: to set one, the main thread would be in threading
+    go_on.acquire()
+    imported: list[bool] = []
+    monkeypatch.setattr(sys, GO_ON, go_on, raising=False)
+    (modules / "planted_thread.py").write_text(f"import sys\nsys.{GO_ON}.acquire()\n")
+
+    def work() -> None:
+        importlib.import_module("planted_thread")
+        imported.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    go_on.release()
+    while not imported:  # the main thread is in no function of threading
         os.sched_yield()
     assert timed() == []
+    thread.join()
 
 
 def test_in_a_forked_process_no_clock_of_another_thread_is_asked_for(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
