@@ -1,8 +1,10 @@
-"""How long the main thread spends importing modules."""
+"""How long the main thread spends importing modules, or waits for another that does."""
 
 from __future__ import annotations
 
+import _thread
 import importlib
+import os
 import sys
 import threading
 import traceback
@@ -14,6 +16,7 @@ import pytest
 
 from voirkit.runner import recording
 
+GO_ON = "planted_event"  # an attribute of sys
 MANAGER = _bootstrap._ModuleLockManager  # type: ignore[attr-defined]
 
 
@@ -64,11 +67,52 @@ def test_imports_inside_of_an_import_go_on_as_ever(modules: Path) -> None:
     assert _bootstrap._ModuleLockManager is not MANAGER  # type: ignore[attr-defined]
 
 
-def test_imports_of_other_threads_are_not_timed(modules: Path) -> None:
-    (modules / "planted_thread.py").write_text("")
-    thread = threading.Thread(target=importlib.import_module, args=("planted_thread",))
+def in_a_thread(module: str) -> threading.Thread:
+    thread = threading.Thread(target=importlib.import_module, args=(module,))
     thread.start()
+    return thread
+
+
+def test_an_import_of_another_thread_that_the_main_thread_waits_for_is_timed_once(modules: Path) -> None:
+    go_on = threading.Event()
+    (modules / "planted_thread.py").write_text("import planted_in_thread\n")
+    (modules / "planted_in_thread.py").write_text(f"import sys\nsys.{GO_ON}.wait()\n")
+    setattr(sys, GO_ON, go_on)
+    thread = in_a_thread("planted_thread")
+    threading.Timer(0.05, go_on.set).start()
     thread.join()
+    delattr(sys, GO_ON)
+    assert timed() == ["planted_thread"]
+    assert recording.end_imports() > 20_000_000
+
+
+def test_an_import_of_another_thread_that_the_main_thread_does_not_wait_for_is_not_timed(
+    modules: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = _thread.allocate_lock()  # no event: to set one, the main thread would be in threading
+    go_on.acquire()
+    imported: list[bool] = []
+    monkeypatch.setattr(sys, GO_ON, go_on, raising=False)
+    (modules / "planted_thread.py").write_text(f"import sys\nsys.{GO_ON}.acquire()\n")
+
+    def work() -> None:
+        importlib.import_module("planted_thread")
+        imported.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    go_on.release()
+    while not imported:  # the main thread is in no function of threading
+        os.sched_yield()
+    assert timed() == []
+    thread.join()
+
+
+def test_in_a_forked_process_no_clock_of_another_thread_is_asked_for(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "_main_pid", os.getpid() + 1)
+    monkeypatch.setattr(recording, "_main_cpu_ns", lambda: pytest.fail("it is"))
+    (modules / "planted_thread.py").write_text("")
+    in_a_thread("planted_thread").join()
     assert timed() == []
 
 

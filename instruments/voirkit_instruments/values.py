@@ -77,13 +77,21 @@ def is_readable(torch: ModuleType, tensor: Any) -> bool:
 
 def _readers(torch: ModuleType) -> dict[Any, Callable[[int], float]]:
     """By type, what reads a number at an address."""
-    from ctypes import c_double, c_float, c_uint16, c_uint32  # not for those who only ask whether: a run without torch is one of them
+    from ctypes import (
+        c_double,
+        c_float,
+        c_int64,
+        c_uint16,
+        c_uint32,
+    )  # not for those who only ask whether: a run without torch is one of them
     from struct import pack, unpack
 
     float32, float64, bits = c_float.from_address, c_double.from_address, c_uint16.from_address
+    int64 = c_int64.from_address
     return {
         torch.float32: lambda address: float32(address).value,
         torch.float64: lambda address: float64(address).value,
+        torch.int64: lambda address: float(int64(address).value),
         # It is the upper half of a float32.
         torch.bfloat16: lambda address: c_float.from_buffer(c_uint32(bits(address).value << 16)).value,
         torch.float16: lambda address: float(unpack("e", pack("H", bits(address).value))[0]),
@@ -138,6 +146,47 @@ class ScalarReader:
         if value.device.type == "cuda" and self._captures():
             return None
         return value.detach()
+
+
+_NESTED = 4  # divisions by constants inside of each other
+_AS_IT_IS = ("ToCopyBackward0", "CloneBackward0")
+
+
+def constant_divisor(torch: ModuleType, loss: Any, read: Callable[[Any], Any]) -> float | None:
+    """By what constant a loss was divided, or multiplied by the inverse of, at the end of its computation; None if by none, or if that
+    cannot be known without the program's noticing (before torch has ``SavedTensor.unpack_hook``).
+
+    Args:
+        read: Of a ``ScalarReader``.
+    """
+    divisor = 1.0
+    try:
+        with torch._C.DisableTorchFunction():
+            node = loss.grad_fn
+            for _ in range(_NESTED):
+                kind = type(node).__name__
+                if kind in ("DivBackward0", "MulBackward0"):
+                    constant = _saved_constant(node, read)
+                    if not constant:
+                        break
+                    divisor *= constant if kind == "DivBackward0" else 1 / constant
+                elif kind not in _AS_IT_IS:
+                    break
+                node = node.next_functions[0][0]
+    except Exception:  # a graph that was freed, or a torch that is not like any known one
+        return None
+    return None if abs(divisor - 1) < _PRECISION else divisor
+
+
+_PRECISION = 1e-6
+
+
+def _saved_constant(node: Any, read: Callable[[Any], Any]) -> float | None:
+    """The number that a node of autograd's graph divides or multiplies by; None if gradients flow into it, or it lies on a device."""
+    if node.next_functions[1][0] is not None or node._raw_saved_other.unpack_hook is not None:
+        return None
+    constant = read(node._saved_other)
+    return constant if type(constant) is float else None
 
 
 _LONGEST_TEXT = 80

@@ -27,11 +27,11 @@ pytest.importorskip("torch")
 
 # One for each check, and the healthy ones that come nearest to a bug.
 QUICK = {
-    "all_frozen", "always_skipped", "classes_in_order", "detached_features", "epoch_not_set", "evaluates_in_train_mode", "forgotten_decoder",
+    "all_frozen", "always_skipped", "classes_in_order", "detached_features", "drawn_by_count", "epoch_not_set", "evaluates_in_train_mode", "forgotten_decoder",
     "last_samples_never_seen", "loss_made_anew", "model_made_anew", "no_distributed_sampler", "not_wrapped", "trains_in_children",
     "own_generator_in_workers", "rate_stays_nought", "root_of_nought", "scheduler_first", "softmax_in_forward", "stays_in_eval",
     "stream_without_split", "zero_grad_before_step", "zero_grad_in_first_epoch_alone",
-    "accumulation", "decaying_gradients", "distributed", "dropout_for_uncertainty", "forecasting", "frozen_backbone_all_parameters", "gan", "numpy_augmentation",
+    "accumulation", "decaying_gradients", "distributed", "dropout_for_uncertainty", "forecasting", "frozen_backbone_all_parameters", "gan", "held_out_by_count", "numpy_augmentation",
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from voirkit_instruments.rates.record import compute_rate, loading_rate, train_rate
-from voirkit_instruments.steps.record import Losses, Steps
+from voirkit_instruments.steps.record import SeenLosses, Steps
 from voirkit_instruments.steps.record_values import values_of
 from voirkit_instruments.values import ScalarReader
 
@@ -31,7 +31,7 @@ DATA = TensorDataset(torch.randn(12, 4), torch.randn(12, 1))
 
 def trained(program: Callable[[Any], None], *instruments: Any, listened: bool = True) -> SmallOverseer:
     """A program run with torch's functions watched, and what that gives."""
-    losses = Losses()
+    losses = SeenLosses()
 
     def watch(ov: Any) -> Iterator[Any]:
         values_of(ov).start(torch, losses, listened)

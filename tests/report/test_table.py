@@ -91,7 +91,8 @@ def test_a_sentence_that_is_cut_ends_with_an_ellipsis(width: int) -> None:
 def test_no_number_of_a_table_that_is_cut_is_cut_short() -> None:
     for width in range(20, 120, 7):
         numbers = {word for line in drawn(MUCH, width, lines=None) for word in line.split()}
-        assert {word for line in drawn(MUCH, width) for word in line.split()} - numbers <= {"…", "all", "of", "it"}
+        report = [line for line in drawn(MUCH, width) if not line.startswith("left out")]
+        assert {word for line in report for word in line.split()} - numbers <= {"…", "all", "of", "it"}
 
 
 def test_the_numbers_of_rates_stand_below_each_other() -> None:
@@ -156,6 +157,90 @@ def test_verdict_and_advice_are_never_cut(width: int) -> None:
     assert "(second figure, estimated saving: about 25% of the run)" in text
     assert "(third figure)" in text
     assert text.count("Do the first thing") == 1
+
+
+BUGS = [
+    {"name": f"bug-{n}", "found": True, "step": n, "where": "train.py:3", "because": "Why it is one. " * 12, "next": f"Mend {n}."}
+    for n in range(4)
+]
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_a_bug_that_was_found_is_never_cut_and_stands_above_the_advice(width: int) -> None:
+    lines = drawn({**MUCH, "checks": BUGS}, width)
+    text = " ".join(" ".join(lines).split())
+    for bug in BUGS:
+        assert f"{bug['name']} step {bug['step']}, train.py:3: {bug['because'].strip()} next {bug['next']}" in text
+    assert text.index("bug-3") < text.index("input-bound")
+
+
+def test_more_bugs_than_a_screen_holds_leave_room_for_what_else_is_known() -> None:
+    lines = drawn({**MUCH, "checks": [{**BUGS[0], "name": f"bug-{n}"} for n in range(20)]})
+    assert sum("bug-" in line for line in lines) == 20
+    assert any("input-bound" in line for line in lines)
+    assert any("optimizer" in line for line in lines)
+
+
+def test_a_large_overhead_is_never_cut_and_stands_above_the_advice() -> None:
+    lines = drawn({**MUCH, "overhead": {"share": 0.93, "events": 600, "seconds": 120.9}})
+    (at,) = [n for n, line in enumerate(lines) if line.startswith("overhead")]
+    assert lines[at] == "overhead  93.00% of the run, for 600 records"
+    assert at < next(n for n, line in enumerate(lines) if "input-bound" in line)
+
+
+UNCOUNTED = [
+    {"thread": "worker", "process": 7, "rank": 0, "loader": 2, "optimizer_steps": 12, "backward_passes": 1, "first_s": 3.25},
+    {"thread": 41, "process": 8, "rank": 0, "loader": None, "optimizer_steps": 0, "backward_passes": 3, "first_s": 0.5},
+]
+
+
+@pytest.mark.parametrize("n", [0, 100])
+def test_training_that_lies_in_no_counted_step_is_said_and_never_cut(n: int) -> None:
+    steps = {**MUCH["steps"], "n": n, "uncounted": UNCOUNTED}
+    assert " ".join(" ".join(drawn({**MUCH, "steps": steps}, 80)).split()).count(
+        "warning 12 optimizer steps and 4 backward passes lie in no counted step: 12 optimizer steps and 1 backward pass in process 7, "
+        "thread worker, batches of loader 2, from 3.25 s on; 3 backward passes in process 8, thread 41, without a loader, from 500 ms on."
+    ) == 1  # fmt: skip
+
+
+def test_of_one_place_of_uncounted_training_the_counts_are_not_said_twice() -> None:
+    lines = drawn({**SUMMARY, "steps": {**SUMMARY["steps"], "uncounted": UNCOUNTED[:1]}}, 200)
+    assert (
+        "warning  12 optimizer steps and 1 backward pass lie in no counted step: thread worker, batches of loader 2, from 3.25 s on."
+        in lines
+    )
+
+
+def test_a_run_without_a_step_shows_its_evaluation_and_what_was_recorded() -> None:
+    evaluation = {"n": 8, "total_s": 0.1, "time_s": {"median": 0.0125}}
+    seen = {"model_calls": {"n": 38, "total_s": 0.02}, "optimizer_steps": {"n": 30, "total_s": 0.001}}
+    lines = drawn({**SUMMARY, "steps": {"n": 0, "phases": {}}, "evaluation": evaluation, "seen": seen, "rates": {}})
+    assert any(line.startswith("8 evaluation batches of 12.5 ms · loss 2.3") for line in lines)
+    assert "seen  model calls 38 (20 ms) · optimizer steps 30 (1 ms)" in lines
+    assert any(line.startswith("memory  peak 2.34 GB") for line in lines)
+
+
+def test_what_is_left_out_is_named_in_one_line() -> None:
+    lines = drawn(MUCH, 200)
+    assert lines[-1] == "all of it  voirkit report voirkit-runs/one"
+    assert lines[-2].startswith("left out  part of command, ")
+    assert ", Ranks, rates, " in lines[-2]
+    assert ", part of warnings, " in lines[-2]
+
+
+@pytest.mark.parametrize("lines", range(8, 40))
+def test_nothing_of_a_part_is_left_but_its_headings(lines: int) -> None:
+    rows = [{"rank": n, "host": f"host{n}", "last": 0.5, "late_s": 0.1} for n in range(8)]
+    waited = {"share": 0.0, "time_s": 0.0}
+    collectives = {
+        "waited": waited, "late": {"rank": 1}, "in_backward": waited, "kinds": [], "clock_error_s": 0.0, "ranks": rows, "over_time": None,
+        "groups": [{"group": "world"}],
+    }  # fmt: skip
+    shown = drawn({**MUCH, "collectives": collectives}, lines=lines)
+    for heading in ("Ranks", "Waiting between ranks"):
+        if heading in shown:
+            below = shown[shown.index(heading) + 1 :]
+            assert any(line.split()[:2] == ["0", "host0"] for line in below[:4])
 
 
 def test_what_checks_did_not_find_is_one_line_and_one_reason_is_said_once() -> None:

@@ -15,7 +15,7 @@ from voirkit.analysis.document import Rank, figures
 from voirkit.analysis.nesting import Array
 from voirkit.analysis.overhead import overhead_of
 from voirkit.analysis.phases import on_the_clock
-from voirkit.analysis.run_steps import read_steps
+from voirkit.analysis.run_steps import read_steps, records
 from voirkit.analysis.steps import ASIDE, CHECKPOINT, COMMUNICATION, COMPILE, IMPORT, WAIT, Steps, Table
 from voirkit.analysis.verdict.diagnosis import conclusions
 from voirkit.analysis.verdict.evidence import evidence
@@ -55,6 +55,8 @@ def summary_of(run: Run, *others: Run) -> dict[str, Any]:
     if renewed:
         computed: dict[str, Any] = failures.attempt("steps", lambda: step_figures(ranks, summary, Moments(run.manifest).begun), {})
         summary.update(computed)
+        counted = bool((summary.get("steps") or {}).get("n"))
+        summary["seen"] = None if counted else failures.attempt("what was seen", lambda: seen_of(runs), None)
         if ranks or not summary.get("wall"):
             summary["wall"] = failures.attempt("wall time", lambda: _wall(run, ranks, summary), summary.get("wall"))
     for instrument in installed_instruments():
@@ -84,6 +86,32 @@ def summary_of(run: Run, *others: Run) -> dict[str, Any]:
     said = [warning for one in runs for warning in one.warnings]
     summary["warnings"] = [*summary["warnings"], *(w for w in dict.fromkeys(said) if w not in summary["warnings"])]
     return summary
+
+
+# Of what is recorded, what is counted in a run that has no steps.
+_SEEN = {
+    ("dataloader", "iter"): "loader_iterators",
+    ("dataloader", "fetch"): "batches",
+    ("compute", "forward"): "model_calls",
+    ("compute", "backward"): "backward_passes",
+    ("compute", "step"): "optimizer_steps",
+}
+
+
+def seen_of(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """``seen`` of a summary: how many batches, model calls, backward passes and optimizer steps were recorded, in all processes and
+    threads, and how long they took; None if there was nothing of it."""
+    seen: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        recorded = records(run)
+        numbers = np.bincount(recorded.name, minlength=len(recorded.names))
+        times = np.bincount(recorded.name, weights=recorded.duration_ns, minlength=len(recorded.names))
+        for name, n, time_ns in zip(recorded.names, numbers.tolist(), times.tolist(), strict=True):
+            if n and name in _SEEN:
+                total = seen.setdefault(_SEEN[name], {"n": 0, "total_s": 0.0})
+                total["n"] += n
+                total["total_s"] += time_ns * 1e-9
+    return {name: seen[name] for name in _SEEN.values() if name in seen} or None
 
 
 def _wall(run: Run, ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:

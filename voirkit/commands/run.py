@@ -18,7 +18,7 @@ from voirkit.runner.overseer import Overseer
 from voirkit.runner.script import current_folder, folder_of, put_last, shorten
 from voirkit.runs.manifest import rank_and_world_size
 from voirkit.runs.record import listening
-from voirkit.runs.summary import throughput
+from voirkit.runs.summary import loss_note, throughput
 from voirkit.trust import FLAG, fault, way_out
 
 TYPE_CHECKING = False
@@ -195,7 +195,7 @@ def words(summary: dict[str, Any]) -> list[str]:
     loss = summary.get("loss")
     if loss:
         first, last = ("nan" if value is None else f"{value:.4g}" for value in (loss["first"], loss["last"]))
-        lines.append(f"loss: {first} -> {last} ({loss['n']} values)")
+        lines.append(f"loss: {first} -> {last} ({loss['n']} values){loss_note(loss)}")
     lines += [f"{alert['kind']}: {alert['because']}" for alert in summary.get("alerts", [])]
     for name, rate in summary.get("rates", {}).items():
         spread = f" (typically {figure(rate['median'])}, p10 {figure(rate['p10'])}, p90 {figure(rate['p90'])})" if rate["n"] > 1 else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from voirkit.analysis.summary import summary_of
@@ -48,21 +48,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--shown")
     options: Any = parser.parse_args(argv)
     summary = finish(options.RUN, options.rank, options.pid, options.compact)
-    if options.draw and _says_something(summary):
+    if options.draw:
         _draw(summary, options)
     if options.compact:
         from voirkit.runs import compaction
 
         compaction.compact(options.RUN, options.rank, ended=[options.pid])  # nothing is left to do, or this says why
     return 0
-
-
-def _says_something(summary: Mapping[str, Any]) -> bool:
-    """Whether there is more to be seen than that a script ran."""
-    from voirkit.report.terminal import shows
-
-    steps = summary.get("steps")
-    return bool(steps is None or steps["n"] or shows(summary))
 
 
 def _draw(summary: dict[str, Any], options: Any) -> None:

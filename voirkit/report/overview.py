@@ -29,10 +29,12 @@ from voirkit.report.sections import (
     Stacked,
     Table,
     Text,
+    fact_text,
     sections_of,
     stored_sections,
 )
-from voirkit.runs.summary import PARTS, PHASES, evaluation_name, saving, shown_phases, throughput
+from voirkit.runs import thresholds as limits
+from voirkit.runs.summary import PARTS, PHASES, evaluation_name, loss_note, saving, shown_phases, throughput, training_counts
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -45,6 +47,7 @@ _MANY_RANKS = 8
 _ROWS = 200  # of tables on the page
 _DRAWN = 128  # ranks
 _WARNINGS = 12
+_PLACES = 3  # of optimizer steps that lie in no step
 _VERDICT = 16  # lines of verdict and advice, which are never cut: at a width of 80 they are some ten
 BREAKDOWN = 1 + len(PHASES) + 4 + 1  # lines: the head, the phases, the parts of other, the step
 _HOW = {
@@ -78,7 +81,8 @@ def how_it_went(summary: Summary) -> list[str]:
 def wall_line(wall: Mapping[str, Any], evaluation: Mapping[str, Any] | None = None) -> str:
     """The parts of the wall time, the largest first, in one line: ``import 41% (1.6 s) · training 30% (1.2 s) · …``."""
     names = {"evaluation": evaluation_name(evaluation)}
-    shown = [(names.get(name, name), part) for name, part in wall["parts"].items() if part["share"] >= _LEAST or name == "training"]
+    always = ("training", "evaluation")
+    shown = [(names.get(name, name), part) for name, part in wall["parts"].items() if part["share"] >= _LEAST or name in always]
     shown.sort(key=lambda item: -item[1]["total_s"])
     return " · ".join(f"{name} {part['share']:.0%} ({duration(part['total_s'])})" for name, part in shown)
 
@@ -138,6 +142,41 @@ def _goodput(summary: Summary) -> Iterator[Section]:
     yield Section("goodput", "", [InText([Text(line, "goodput")]), OnPage([Text(line), bar, table])], least=4)
 
 
+def _uncounted(summary: Summary) -> Iterator[Section]:
+    """What of the training was recorded, but lies in no step."""
+    rows = (summary.get("steps") or {}).get("uncounted") or ()
+    if not rows:
+        return
+    counted = training_counts(sum(row["optimizer_steps"] for row in rows), sum(row["backward_passes"] for row in rows))
+    n_processes = len({row.get("process") for row in rows})
+    places = [_uncounted_place(row, summary, n_processes > 1, len(rows) > 1) for row in rows[:_PLACES]]
+    if len(rows) > _PLACES:
+        places.append(f"and in {len(rows) - _PLACES:,} more places")
+    line = f"{counted} lie in no counted step: {'; '.join(places)}."
+    yield Section("uncounted", "", [Text(line, "warning", mood="warning")], fixed=True)
+
+
+def _uncounted_place(row: Mapping[str, Any], summary: Summary, names_process: bool, names_counts: bool) -> str:
+    """Where optimizer steps lie that are in no step: ``12 optimizer steps in thread worker, batches of loader 2, from 3.2 s on``."""
+    rank = f"rank {row['rank']}" if (summary.get("world_size") or 1) > 1 and row.get("rank") is not None else ""
+    process = f"process {row['process']}" if names_process and row.get("process") is not None else ""
+    thread = f"thread {row['thread']}" if row.get("thread") is not None else ""
+    loader = f"batches of loader {row['loader']}" if row.get("loader") is not None else "without a loader"
+    since = f"from {duration(row['first_s'])} on" if row.get("first_s") is not None else ""
+    counts = f"{training_counts(row['optimizer_steps'], row['backward_passes'])} in " if names_counts else ""
+    return counts + ", ".join(filter(None, (rank, process, thread, loader, since)))
+
+
+def _large_overhead(summary: Summary) -> Iterator[Section]:
+    """What recording takes, where it is so much that all other figures are longer by it."""
+    facts = [*_overhead(summary.get("overhead"))] if _is_slowed(summary) else []
+    yield Section("overhead", "", [Text(fact_text(*fact), "overhead", mood="warning") for fact in facts], fixed=True)
+
+
+def _is_slowed(summary: Summary) -> bool:
+    return ((summary.get("overhead") or {}).get("share") or 0.0) > limits.OVERHEAD
+
+
 def _verdict(summary: Summary) -> Iterator[Section]:
     verdict = summary.get("verdict")
     if verdict:
@@ -164,7 +203,9 @@ def _alerts(summary: Summary) -> Iterator[Section]:
 def _steps(summary: Summary) -> Iterator[Section]:
     steps = summary.get("steps")
     if not steps or not steps["n"]:
-        yield Section("step", "", [OnPage([Text("No step of a training was seen.", mood="note")])])
+        training = {"optimizer_steps", "backward_passes"} & set(summary.get("seen") or ())
+        words = "What was recorded of a training lies in no step." if training else "No step of a training was seen."
+        yield Section("step", "", [OnPage([Text(words, mood="note")])])
         return
     known, phases = steps.get("wait_known", True), steps["phases"]
     device = " on the device" if steps.get("time_of") == "device" else ""
@@ -233,8 +274,9 @@ def _facts(summary: Summary) -> Iterator[Section]:
         blocks.append(Text(words, "checkpoints between steps"))
     monitor = summary.get("monitor") or {}
     lines = [
-        ("", [*_counts(summary)]), ("memory", [*_memory(summary)]), ("used", [*_used(monitor)]), ("GPU", [*_gpus(monitor)]),
-        ("overhead", [*_overhead(summary.get("overhead"))]),
+        ("", [*_counts(summary)]), ("seen", [*_seen(summary.get("seen"))]), ("memory", [*_memory(summary)]),
+        ("used", [*_used(monitor)]), ("GPU", [*_gpus(monitor)]),
+        ("overhead", [] if _is_slowed(summary) else [*_overhead(summary.get("overhead"))]),
     ]  # fmt: skip
     blocks.append(Facts([(label, facts) for label, facts in lines if facts]))
     yield Section("facts", "", blocks)
@@ -261,12 +303,19 @@ def _counts(summary: Summary) -> _Facts:
         items = f", {steps['items']:,} items" if steps.get("items") else ""
         yield f"{{}} step{'s' if steps['n'] != 1 else ''}{items}", f"{steps['n']:,}"
     if evaluation:
-        yield f"{{}} {evaluation_name(evaluation)} batch{'es' if evaluation['n'] != 1 else ''}", f"{evaluation['n']:,}"
+        each = f" of {duration(evaluation['time_s']['median'])}" if evaluation.get("time_s") and not steps.get("n") else ""
+        yield f"{{}} {evaluation_name(evaluation)} batch{'es' if evaluation['n'] != 1 else ''}{each}", f"{evaluation['n']:,}"
     if loss:
-        yield "loss", f"{number(loss['first'])} -> {number(loss['last'])}"
+        yield "loss", f"{number(loss['first'])} -> {number(loss['last'])}{loss_note(loss)}"
     workers = (summary.get("loader") or steps.get("loader") or {}).get("workers")
     if workers is not None:
         yield f"{{}} loader worker{'s' if workers != 1 else ''}", f"{workers}"
+
+
+def _seen(seen: Mapping[str, Any] | None) -> _Facts:
+    """What was recorded of a run that has no steps."""
+    for name, one in (seen or {}).items():
+        yield name.replace("_", " "), f"{one['n']:,} ({duration(one['total_s'])})"
 
 
 def _memory(summary: Summary) -> _Facts:
@@ -365,8 +414,9 @@ def _machine_rows(run: Run, summary: Summary) -> Iterator[tuple[str, str]]:
     yield "run directory", run.where
 
 
-# From top to bottom; what leads (findings, experiments) comes before the first of ``BELOW``.
-ABOVE: dict[str, Part] = {"wall": _wall, "goodput": _goodput, "verdict": _verdict}
+# From top to bottom. What was found to be wrong stands between the first two, the rest of what leads (findings, experiments) behind them.
+ABOVE: dict[str, Part] = {"wall": _wall, "goodput": _goodput, "uncounted": _uncounted, "overhead": _large_overhead}
+VERDICT: dict[str, Part] = {"verdict": _verdict}
 BELOW: dict[str, Part] = {"alerts": _alerts, "steps": _steps}
 LAST: dict[str, Part] = {"ranks": _ranks, "rates": _rates, "facts": _facts, "warnings": _warnings, "machine": _machine}
 
@@ -380,4 +430,20 @@ def instrument_parts(leads: bool) -> dict[str, Part]:
 
 def parts_of_report() -> dict[str, Part]:
     """All parts of a report from top to bottom: a function of each that makes its sections of a summary."""
-    return {**ABOVE, **instrument_parts(True), **BELOW, **instrument_parts(False), **LAST}
+    leading = instrument_parts(True)
+    wrong = {f"found by {name}": partial(_fixed_sections, part) for name, part in leading.items()}
+    others = {name: partial(_other_sections, part) for name, part in leading.items()}
+    return {**ABOVE, **wrong, **VERDICT, **others, **BELOW, **instrument_parts(False), **LAST}
+
+
+def _fixed_sections(part: Part, summary: Summary) -> Iterator[Section]:
+    """The sections of which nothing may be cut; none of a part that fails, which is said in the place of its other sections."""
+    try:
+        shown = [section for section in part(summary) if section.fixed]
+    except Exception:
+        return
+    yield from shown
+
+
+def _other_sections(part: Part, summary: Summary) -> Iterator[Section]:
+    return (section for section in part(summary) if not section.fixed)

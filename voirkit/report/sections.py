@@ -357,6 +357,7 @@ class Section(NamedTuple):
         blocks: From top to bottom.
         note: What it shows, and what of it can be trusted.
         least: How many of its lines stay where a terminal's table is cut.
+        fixed: Whether a terminal cuts none of them, however little room there is: for what is wrong, in few lines.
         measured_by: What its figures depend on (a tool). The page of two runs notes where it is not the same.
     """
 
@@ -365,6 +366,7 @@ class Section(NamedTuple):
     blocks: Sequence[Block]
     note: str = ""
     least: int = 6
+    fixed: bool = False
     measured_by: str = ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from rich.style import Style
 
 from voirkit.errors import left_out, reason, visible
 from voirkit.report import sections
-from voirkit.report.overview import BREAKDOWN, Part, command_of, how_it_went, instrument_parts, parts_of_report
+from voirkit.report.overview import BREAKDOWN, Part, command_of, how_it_went, parts_of_report
 from voirkit.report.sections import written
 from voirkit.runs.summary import PHASES
 
@@ -51,12 +52,16 @@ def draw(summary: Summary, console: Console, run_dir: str | None = None, lines: 
     """
     run_dir = run_dir and visible(run_dir, in_line=True)
     parts = [*_parts(_visible(summary), run_dir, console)]
-    hint = texts.Text.assemble(("all of it  ", "dim"), f"voirkit report {run_dir}" if run_dir else "voirkit report")
-    if lines is not None and sum(len(part) for _, part in parts) > lines:
-        hints = rendered(console, hint)
-        parts = [*_cut(parts, lines - len(hints), console.width), (0, hints)]
-    for _, part in parts:
-        console.print(SegmentLines(part, new_lines=True), end="")
+    if lines is not None and sum(len(part.lines) for part in parts) > lines:
+        everything = texts.Text.assemble(("all of it  ", "dim"), f"voirkit report {run_dir}" if run_dir else "voirkit report")
+        hint = rendered(console, everything)
+        kept = _cut(parts, lines - len(hint) - 1, console.width)
+        missing = rendered(console, _left_out(parts, kept))
+        shown = [*kept, missing, hint]
+    else:
+        shown = [part.lines for part in parts]
+    for drawn in shown:
+        console.print(SegmentLines(drawn, new_lines=True), end="")
 
 
 def _visible(value: Any) -> Any:
@@ -84,74 +89,112 @@ def _trimmed(line: list[Segment]) -> list[Segment]:
     return [*line[:-1], line[-1]._replace(text=line[-1].text.rstrip())] if line else []
 
 
-def _cut(parts: Sequence[tuple[int, Lines]], most: int, width: int) -> list[tuple[int, Lines]]:
-    """Parts of at most so many lines in all: what is furthest above its least is cut first; then the longest but the breakdown. What is
-    left of a part ends with an ellipsis, where that has room."""
-    left = [(least, list(part)) for least, part in parts]
-    while sum(len(part) for _, part in left) > most:
-        over = [i for i, (least, part) in enumerate(left) if len(part) > least]
-        if over:
-            i = max(over, key=lambda i: len(left[i][1]) - left[i][0])
-        else:
-            others = [i for i, (least, part) in enumerate(left) if least < BREAKDOWN and part]
-            i = max(others or range(len(left)), key=lambda i: len(left[i][1]))
-        left[i][1].pop()
-        if left[i][0] >= _ROWS and len(left[i][1]) < _ROWS - 1:  # a table's head without rows tells nothing
-            left[i][1].clear()
-    for (_, whole), (_, part) in zip(parts, left, strict=True):
-        if part and len(part) < len(whole):
-            if Segment.get_line_length(part[-1]) + _MORE.cell_length <= width:
-                part[-1] = [*part[-1], _MORE]
-            elif len(part) > 1:  # no number is cut for it
-                part[-1] = [_MORE]
-    return left
+@dataclass
+class DrawnPart:
+    """Lines of a report that belong together."""
+
+    name: str  # what it is called where it is left out
+    lines: Lines
+    least: int  # how many of its lines it should keep
+    fixed: int = 0  # how many of its lines are never cut
+    headings: frozenset[int] = frozenset()  # the lines that only say what is below them
 
 
-Drawn = Iterator[tuple[int, RenderableType]]
+def _cut(parts: Sequence[DrawnPart], most: int, width: int) -> list[Lines]:
+    """The lines that parts keep of at most so many in all. What is left of a part ends with an ellipsis, where that has room, and with no
+    heading. What is never cut takes half of the lines at most: where it needs more, there are more lines."""
+    most = max(most, 2 * sum(part.fixed for part in parts))
+    kept = [list(part.lines) for part in parts]
+    while sum(map(len, kept)) > most:
+        longest = _next_to_cut(parts, kept)
+        if longest is None:
+            break
+        part, lines = parts[longest], kept[longest]
+        lines.pop()
+        while len(lines) > part.fixed and len(lines) - 1 in part.headings:
+            lines.pop()
+        if part.least >= _ROWS and len(lines) < max(_ROWS - 1, part.fixed):  # a few rows of a table tell nothing
+            lines.clear()
+    for part, lines in zip(parts, kept, strict=True):
+        if lines and len(lines) < len(part.lines):
+            if Segment.get_line_length(lines[-1]) + _MORE.cell_length <= width:
+                lines[-1] = [*lines[-1], _MORE]
+            elif len(lines) > max(part.fixed, 1):  # no number is cut for it
+                lines[-1] = [_MORE]
+    return kept
 
 
-def _parts(summary: Summary, run_dir: str | None, console: Console) -> Iterator[tuple[int, Lines]]:
-    """The parts from top to bottom, each with the lines that it should keep; one that fails is a line."""
-    drawing = {name: partial(_drawn_sections, part) for name, part in parts_of_report().items()}
-    parts: dict[str, Callable[[Summary, int], Drawn]] = {"head": _head, **drawing, "run directory": partial(_directory, run_dir)}
+def _next_to_cut(parts: Sequence[DrawnPart], kept: Sequence[Lines]) -> int | None:
+    """The place of the part that loses its next line: the one that is furthest above its least, then the longest but the breakdown, then
+    the longest of all; None if none can lose any."""
+    cuttable = [at for at, part in enumerate(parts) if len(kept[at]) > part.fixed]
+    above = [at for at in cuttable if len(kept[at]) > parts[at].least]
+    if above:
+        return max(above, key=lambda at: len(kept[at]) - parts[at].least)
+    small = [at for at in cuttable if parts[at].least < BREAKDOWN]
+    return max(small or cuttable, key=lambda at: len(kept[at]), default=None)
+
+
+def _left_out(parts: Sequence[DrawnPart], kept: Sequence[Lines]) -> RenderableType:
+    """The names of what was cut, in one line."""
+    missing: dict[str, None] = {}
+    for part, lines in zip(parts, kept, strict=True):
+        if len(lines) < len(part.lines):
+            missing[f"part of {part.name}" if lines else part.name] = None
+    return texts.Text.assemble(("left out  ", "dim"), ", ".join(missing), no_wrap=True, overflow="ellipsis")
+
+
+def _parts(summary: Summary, run_dir: str | None, console: Console) -> Iterator[DrawnPart]:
+    """The parts from top to bottom; one that fails is a line."""
+    drawing: dict[str, Drawing] = {name: partial(_drawn_sections, part) for name, part in parts_of_report().items()}
+    parts: dict[str, Drawing] = {"command": _head, **drawing, "run directory": partial(_directory, run_dir)}
     for name, part in parts.items():
         try:
-            made = [(least, rendered(console, drawn)) for least, drawn in part(summary, console.width)]
+            made = [*part(name, summary, console)]
         except Exception as exc:  # a summary of another version, or one that is damaged
             line = texts.Text.assemble(("warning  ", "bold yellow"), left_out(name, reason(exc)))
-            made = [(1, rendered(console, line))]
+            made = [DrawnPart(name, rendered(console, line), least=1)]
         yield from made
 
 
-def _head(summary: Summary, width: int) -> Drawn:
-    yield 1, texts.Text.assemble((command_of(summary), "bold"), (f"   {', '.join(how_it_went(summary))}", "dim"))
+Drawing = Callable[[str, Summary, Console], Iterator[DrawnPart]]
 
 
-def _directory(run_dir: str | None, summary: Summary, width: int) -> Drawn:
-    if run_dir is not None:
-        yield 1, texts.Text.assemble(("run directory  ", "dim"), run_dir, overflow="fold")
-        if (summary.get("steps") or {}).get("n"):
-            words = f"voirkit export {run_dir} --format chrome"
-            yield 0, texts.Text.assemble(("see it as a timeline  ", "dim"), words, overflow="fold")
+def _head(name: str, summary: Summary, console: Console) -> Iterator[DrawnPart]:
+    words = texts.Text.assemble((command_of(summary), "bold"), (f"   {', '.join(how_it_went(summary))}", "dim"))
+    yield DrawnPart(name, rendered(console, words), least=1)
 
 
-def _drawn_sections(part: Part, summary: Summary, width: int) -> Drawn:
+def _directory(run_dir: str | None, name: str, summary: Summary, console: Console) -> Iterator[DrawnPart]:
+    if run_dir is None:
+        return
+    words = texts.Text.assemble(("run directory  ", "dim"), run_dir, overflow="fold")
+    yield DrawnPart(name, rendered(console, words), least=1)
+    if (summary.get("steps") or {}).get("n"):
+        command = f"voirkit export {run_dir} --format chrome"
+        words = texts.Text.assemble(("see it as a timeline  ", "dim"), command, overflow="fold")
+        yield DrawnPart("the timeline", rendered(console, words), least=0)
+
+
+def _drawn_sections(part: Part, name: str, summary: Summary, console: Console) -> Iterator[DrawnPart]:
     for section in part(summary):
-        drawn = rendered_section(section, width)
-        if drawn is not None:
-            yield section.least, drawn
+        lines: Lines = []
+        headings: set[int] = set()
+        for piece in _pieces(section, console.width):
+            drawn = rendered(console, piece)
+            headings.update(range(len(lines), len(lines) + _count_headings(piece, len(drawn))))
+            lines += drawn
+        if lines:
+            fixed = len(lines) if section.fixed else 0
+            yield DrawnPart(section.title or name, lines, section.least, fixed, frozenset(headings))
 
 
-def shows(summary: Summary) -> bool:
-    """Whether any instrument has a part of the table of this summary."""
-    return any(_shows(part, summary) for leads in (True, False) for part in instrument_parts(leads).values())
-
-
-def _shows(part: Part, summary: Summary) -> bool:
-    try:
-        return any(True for _ in _drawn_sections(part, summary, LINES))
-    except Exception:  # what is wrong with it is a line of the table
-        return True
+def _count_headings(piece: RenderableType, n_lines: int) -> int:
+    """How many of the first lines of a piece only say what is below them."""
+    inner = piece.renderable if isinstance(piece, Padding) else piece
+    if isinstance(inner, _Heading):
+        return n_lines
+    return 1 if isinstance(inner, tables.Table) else 0
 
 
 def draw_sections(parts: Iterable[sections.Section], console: Console) -> None:
@@ -164,12 +207,22 @@ def draw_sections(parts: Iterable[sections.Section], console: Console) -> None:
 
 def rendered_section(section: sections.Section, width: int = 100) -> RenderableType | None:
     """A section as rich prints it in so many columns: its title in front, each block below; None if there is nothing in it."""
-    lines = list(_drawn(section.blocks, width))
-    if not lines:
-        return None
+    pieces = _pieces(section, width)
+    return Parts(*pieces) if pieces else None
+
+
+def _pieces(section: sections.Section, width: int) -> list[RenderableType]:
+    """What a section is drawn of, from top to bottom; nothing if it has nothing but a title."""
+    pieces = list(_drawn(section.blocks, width))
+    if not pieces:
+        return []
     if section.note:
-        lines.append(_note(section.note))
-    return Parts(*([texts.Text(section.title, style="bold")] if section.title else []), *lines)
+        pieces.append(_note(section.note))
+    return [_Heading(section.title, style="bold"), *pieces] if section.title else pieces
+
+
+class _Heading(texts.Text):
+    """Text that only says what is below it."""
 
 
 def _drawn(blocks: Iterable[sections.Block], width: int) -> Iterator[RenderableType]:
@@ -179,6 +232,10 @@ def _drawn(blocks: Iterable[sections.Block], width: int) -> Iterator[RenderableT
 
 def _note(text: str) -> RenderableType:
     return Padding(texts.Text(text, style="dim"), _INDENT)
+
+
+def _caption(text: str) -> RenderableType:
+    return Padding(_Heading(text, style="dim"), _INDENT)
 
 
 def _lines(block: sections.Block, width: int) -> Iterator[RenderableType]:
@@ -211,7 +268,7 @@ def _lines(block: sections.Block, width: int) -> Iterator[RenderableType]:
     elif isinstance(block, sections.Group):
         inner = list(_drawn(block.blocks, width))
         if inner:
-            yield Padding(texts.Text(block.title, style="bold"), _INDENT)
+            yield Padding(_Heading(block.title, style="bold"), _INDENT)
             yield from inner
             if block.note:
                 yield _note(block.note)
@@ -261,7 +318,7 @@ def _table(block: sections.Table, width: int) -> Iterator[RenderableType]:
     for row in rows:
         drawn.add_row(*(_cell(row[at], widths[at]) for at, _ in columns))
     if block.caption:
-        yield _note(block.caption)
+        yield _caption(block.caption)
     yield drawn
     more = max(len(block.rows), block.total) - len(rows)
     if more:
@@ -299,7 +356,7 @@ def _bars(block: sections.Bars) -> Iterator[RenderableType]:
     width = max((texts.Text(label).cell_len for label, _, _ in block.rows), default=0)
     colours = _colours(block.colours)
     if block.caption:
-        yield _note(block.caption)
+        yield _caption(block.caption)
     for at, (label, value, end) in enumerate(block.rows):
         colour = colours[block.colours[at]] if block.colours else "cyan"
         yield texts.Text.assemble(_padded(label, width), ("█" * round(value / largest * _BAR), colour), f" {end}")
@@ -314,7 +371,7 @@ def _stacked(block: sections.Stacked) -> Iterator[RenderableType]:
     if not colours:
         return
     if block.caption:
-        yield _note(block.caption)
+        yield _caption(block.caption)
     for label, values, end in block.rows:
         drawn, at, total = texts.Text(_padded(label, width)), 0, 0.0
         for part, colour in colours.items():
@@ -349,7 +406,7 @@ def _timeline(block: sections.Timeline, width: int) -> Iterator[RenderableType]:
     label = max(texts.Text(name).cell_len for name, _ in block.rows)
     each = -(-n // max(width - label - 16, 10))  # values in a column
     if block.caption:
-        yield _note(block.caption)
+        yield _caption(block.caption)
     for name, values in block.rows:
         means = [sum(values[at : at + each]) / len(values[at : at + each]) for at in range(0, len(values), each)]
         shades = "".join(_SHADES[0 if mean <= 0 else max(1, round(min(mean / most, 1.0) ** 0.5 * (len(_SHADES) - 1)))] for mean in means)

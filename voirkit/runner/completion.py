@@ -84,7 +84,7 @@ def finish(
         compacts: Whether Parquet files take the place of segments now, and not when somebody first reads the run.
 
     Returns:
-        The completed summary (None if that failed), and the table (empty if there were no steps).
+        The completed summary (None if that failed), and the table (empty if none is wanted).
     """
     words = ["--rank", str(rank), "--pid", str(os.getpid())]
     if compacts:

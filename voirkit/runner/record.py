@@ -66,7 +66,7 @@ class RunRecord:
         self._ov, self._logfile, self._begun_ns = ov, logfile, begun_ns
         self._pid = os.getpid()
         self.path: str | None = None  # absolute path of the run directory, or None
-        self.table = ""  # the summary of a run that trained, as text
+        self.table = ""  # the summary of a run that recorded something, as text
         self._files: Record | None = None
         self._early: list[str] | None = [] if has_directory else None  # log lines from before the run directory is made
         self._descriptor: DataDescriptor | None = None

@@ -2,7 +2,8 @@
 
 The recorder is loaded by what records, not from here: a run that records nothing pays nothing.  Whatever fails, the program goes on.
 
-The imports of the program's main thread are timed here, the outermost ones, also those inside of functions.  Python takes a lock around
+The imports of the program's main thread are timed here, the outermost ones, also those inside of functions; and those of other threads,
+as far as the main thread waits for them.  Python takes a lock around
 each import that finds nothing in ``sys.modules``.  That lock's manager is what is timed: its frames are in no traceback, and imports inside
 of an import go on as ever.  Where it is not there, nothing is timed.
 """
@@ -12,7 +13,8 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from _thread import get_ident  # threading is imported where the program imports it
+import time
+from _thread import get_ident, get_native_id  # threading is imported where the program imports it
 from importlib import _bootstrap
 from time import perf_counter_ns
 
@@ -188,7 +190,7 @@ def end_standalone() -> None:
         led.end(end())
 
 
-# imports of the program's main thread
+# imports of the program's main thread, and those that it waits for
 
 LEAST_IMPORT_NS = 1_000_000  # what is shorter is not kept: an import that fails, in a loop, takes 50 us each time
 _MOST_IMPORTS = 4096  # that are kept until they are recorded
@@ -202,6 +204,12 @@ _is_timing = False
 _kept: list[tuple[str, int, int]] = []  # imports that are not in the trace yet: module, begin and end on the clock of time.perf_counter_ns
 _imports_ns = 0
 _recorder: Any = None  # where they are written
+# The process whose first thread that is. In a fork of another thread, and where the timed thread may end, its clock must not be asked for.
+_main_pid = 0
+_importing: set[int] = set()  # the other threads that are in an import
+_waited_until = 0  # when the last import ended that the main thread waited for
+# Where a thread is that waits for another one.
+_WAITS = ("threading", "queue", "concurrent.futures._base", "concurrent.futures.thread", "asyncio.base_events", "selectors")
 
 
 _import_edges: list[Callable[[], object]] = []  # called where such an import begins, and where it ends
@@ -216,18 +224,27 @@ def report_imports(begins: Callable[[], object], ends: Callable[[], object]) -> 
 
 class _Timed(_Manager or object):  # type: ignore[misc]  # a class of python's own that has no types
     _begun_ns = 0
+    _elsewhere: tuple[int, int] | None = None  # of another thread's: which, and what the main thread had used of a processor then
 
     def __enter__(self) -> None:
-        if get_ident() == _main:
+        thread = get_ident()
+        if thread == _main:
             _bootstrap._ModuleLockManager = _Manager  # type: ignore[attr-defined]  # of the imports inside of this one
             self._begun_ns = perf_counter_ns()
             if _import_edges and not self._name.startswith("voirkit"):
                 _import_edges[0]()
+        elif thread not in _importing and os.getpid() == _main_pid:
+            _importing.add(thread)
+            self._elsewhere = thread, _main_cpu_ns()
+            self._begun_ns = perf_counter_ns()
         _Manager.__enter__(self)
 
     def __exit__(self, *args: Any, **more: Any) -> None:
         _Manager.__exit__(self, *args, **more)
-        if self._begun_ns:
+        if self._elsewhere is not None:
+            _importing.discard(self._elsewhere[0])
+            _import_ended_elsewhere(self._name, self._begun_ns, self._elsewhere[1])
+        elif self._begun_ns:
             if _import_edges and not self._name.startswith("voirkit"):
                 _import_edges[1]()
             _import_ended(self._name, self._begun_ns)
@@ -239,11 +256,13 @@ for _method in (_Timed.__enter__, _Timed.__exit__):
 
 def time_imports() -> None:
     """Time the imports of this thread from now on."""
-    global _main, _is_timing, _recorder, _imports_ns
+    global _main, _main_pid, _is_timing, _recorder, _imports_ns, _waited_until
     if _Manager is None:
         return
-    _main, _is_timing, _recorder, _imports_ns = get_ident(), True, None, 0
+    _main, _is_timing, _recorder, _imports_ns, _waited_until = get_ident(), True, None, 0, 0
+    _main_pid = os.getpid() if get_native_id() == os.getpid() else 0
     _kept.clear()
+    _importing.clear()
     _bootstrap._ModuleLockManager = _Timed  # type: ignore[attr-defined]
 
 
@@ -281,6 +300,30 @@ def _import_ended(module: str, begun_ns: int) -> None:
         _write_import(module, begun_ns, ended)
     elif len(_kept) < _MOST_IMPORTS:
         _kept.append((module, begun_ns, ended))
+
+
+def _main_cpu_ns() -> int:
+    """What the main thread has used of a processor."""
+    if not hasattr(time, "pthread_getcpuclockid"):
+        return 0
+    return time.clock_gettime_ns(time.pthread_getcpuclockid(_main))
+
+
+def _import_ended_elsewhere(module: str, begun_ns: int, main_cpu_ns: int) -> None:
+    """Another thread has imported a module: if the main thread waits in a lock, a queue or for a thread, it was for this, as long as it did
+    nothing itself. The main thread writes it down when it records its own."""
+    global _imports_ns, _waited_until
+    ended = perf_counter_ns()
+    if not _is_timing or os.getpid() != _main_pid or ended - begun_ns < LEAST_IMPORT_NS or module.startswith("voirkit"):
+        return
+    frame = sys._current_frames().get(_main)
+    if frame is None or frame.f_globals.get("__name__") not in _WAITS:
+        return
+    since = max(begun_ns + _main_cpu_ns() - main_cpu_ns, _waited_until)
+    _waited_until = ended
+    if ended - since >= LEAST_IMPORT_NS and len(_kept) < _MOST_IMPORTS:
+        _imports_ns += ended - since
+        _kept.append((module, since, ended))
 
 
 def _write_import(module: str, begun_ns: int, ended_ns: int) -> None:

@@ -44,7 +44,7 @@ def empty(version: str) -> dict[str, Any]:
     return {
         "schema": SCHEMA, "voirkit": version, "command": [], "exit_code": None, "duration_s": None, "world_size": 1, "rates": {},
         "steps": None, "given": {}, "probes": [], "evaluation": None, "ranks": [], "processes": [], "ended": "running",
-        "wall": None, "goodput": None, "verdict": dict(NO_STEPS), "advice": [], "alerts": [],
+        "seen": None, "wall": None, "goodput": None, "verdict": dict(NO_STEPS), "advice": [], "alerts": [],
         "overhead": {"events": 0, "seconds": 0.0, "share": 0.0, "parts": {}}, "dropped": {}, "warnings": [],
     }  # fmt: skip
 
@@ -192,31 +192,66 @@ def alerts(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def loss_not_finite(loss: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The loss is nan or infinite."""
-    bad = (loss or {}).get("not_finite")
+    """The loss is nan or infinite, in any of its series."""
+    bad, whose = next(((one["not_finite"], whose) for one, whose in _series(loss) if one.get("not_finite")), (None, ""))
     if not bad:
         return None
     at, n = bad["first"], bad["n"]
     seen = f"from loss {at:,} on" if n > 1 else f"at loss {at:,}"
     return {
         "kind": "loss-not-finite",
-        "because": f"The loss is {bad['value']} {seen} ({n:,} of {bad['of']:,} that were looked at).",
+        "because": f"The loss{whose} is {bad['value']} {seen} ({n:,} of {bad['of']:,} that were looked at).",
         "next": "Look at the step before: the learning rate, a division or logarithm of 0, float16 without a scaler. "
         "torch.autograd.set_detect_anomaly(True) names the operation.",
         "evidence": dict(bad),
     }
 
 
+def _series(loss: Mapping[str, Any] | None) -> list[tuple[Mapping[str, Any], str]]:
+    """The losses of each optimizer, and the words that say which it is; of one optimizer there is nothing to say."""
+    rows = (loss or {}).get("series") or []
+    return [(one, f" of optimizer {one['optimizer'] + 1}") for one in rows] or ([(loss, "")] if loss else [])
+
+
 def loss_not_falling(loss: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """The loss is no lower at the end than at the beginning, and its noise could not hide a fall.
+
+    Of several trainings, that of any. Optimizers that step by turns are those of adversarial training or of actor and critic, whose losses
+    need not fall.
+    """
+    series = _series(loss)
+    for one, whose in series:
+        others = [other for other, _ in series if other is not one]
+        ends = None if any(_overlap(one, other) for other in others) else _ends_of_flat(one)
+        if ends is not None:
+            first, last = ends
+            return {
+                "kind": "loss-not-falling",
+                "because": f"The loss{whose} does not fall: {first:.4g} in the first quarter of the run, {last:.4g} in the last (medians)."
+                if not others
+                else f"The loss{whose} does not fall: {first:.4g} in the first quarter of its training, {last:.4g} in the last (medians).",
+                "next": "Look whether the optimizer holds the model's parameters and steps, and whether the learning rate fits."
+                " In reinforcement learning and adversarial training it need not fall.",
+                "evidence": {"first": first, "last": last, "n": one["n"]},
+            }
+    return None
+
+
+def _overlap(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two series of losses are of one time."""
+    (first, last), (start, end) = one["passes_from_to"], other["passes_from_to"]
+    return bool(start < last and first < end)
+
+
+def _ends_of_flat(loss: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Medians of the first and the last quarter of losses that do not fall; None of others.
 
     Of normal values the standard deviation is 1.48 times the median distance from the median, and the standard error of a median 1.25
     times that of a mean. What two such errors would hide is no reason for an alert.
     """
-    curve = (loss or {}).get("curve") or []
-    values = [value for _, value in curve if value is not None]
+    values = [value for _, value in loss.get("curve") or [] if value is not None]
     quarter = len(values) // 4
-    if loss is None or loss["n"] < limits.FEW_LOSSES or quarter < limits.FEW_IN_QUARTER:
+    if loss["n"] < limits.FEW_LOSSES or quarter < limits.FEW_IN_QUARTER:
         return None
     from math import hypot
 
@@ -224,13 +259,21 @@ def loss_not_falling(loss: Mapping[str, Any] | None) -> dict[str, Any] | None:
     error = 1.25 * 1.48 * hypot(spread, other) / quarter**0.5
     if first - last >= limits.FALLS * abs(first) or first - last + 2 * error > limits.COULD_FALL * abs(first):
         return None
-    return {
-        "kind": "loss-not-falling",
-        "because": f"The loss does not fall: {first:.4g} in the first quarter of the run, {last:.4g} in the last (medians).",
-        "next": "Look whether the optimizer holds the model's parameters and steps, and whether the learning rate fits."
-        " In reinforcement learning and adversarial training it need not fall.",
-        "evidence": {"first": first, "last": last, "n": loss["n"]},
-    }
+    return first, last
+
+
+def loss_note(loss: Mapping[str, Any]) -> str:
+    """What is to be said of the first and last loss of a summary: whose they are, and what of them ``backward`` gets."""
+    notes = []
+    if loss.get("times"):
+        notes.append(f"backward gets 1/{loss['times']} of it")
+    elif loss.get("divided"):
+        notes.append(f"as backward gets it, 1/{loss['passes']} of an update's")
+    elif loss.get("passes"):
+        notes.append(f"as backward gets it, {loss['passes']} times an update")
+    if loss.get("series"):
+        notes.append(f"of the optimizer with most steps, of {len(loss['series'])}")
+    return f" ({'; '.join(notes)})" if notes else ""
 
 
 def _middle(values: Sequence[float]) -> tuple[float, float]:
@@ -257,6 +300,16 @@ def median(values: Sequence[float]) -> float:
     ordered = sorted(values)
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def training_counts(optimizer_steps: int, backward_passes: int) -> str:
+    """``3 optimizer steps and 12 backward passes``; of what there is none nothing is said."""
+    words = []
+    if optimizer_steps:
+        words.append(f"{optimizer_steps:,} optimizer step{'s' if optimizer_steps != 1 else ''}")
+    if backward_passes:
+        words.append(f"{backward_passes:,} backward pass{'es' if backward_passes != 1 else ''}")
+    return " and ".join(words)
 
 
 def saving(win: float | None) -> str:

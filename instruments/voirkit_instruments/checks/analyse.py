@@ -57,17 +57,19 @@ Checks = Sequence[Mapping[str, Any]]
 def sections(checks: Checks, summary: Mapping[str, Any]) -> Iterator[Section]:
     """Each silent bug with its evidence; the other checks in a line, on a page with their reasons."""
     found, unknown, healthy = ([check for check in checks if check["found"] is state] for state in (True, None, False))
-    blocks: list[Block] = [OnPage([Text(f"{len(checks)} looked for, {len(found) or 'none'} found.", mood="note")])]
+    bugs = {check["name"]: Finding(check["name"], f"{_place(check)}{check['because']}", check.get("next") or "") for check in found}
+    if bugs:
+        yield Section("bugs", "Silent bugs", [InText([*bugs.values()])], fixed=True)
+    others: list[Block] = [OnPage([Text(f"{len(checks)} looked for, {len(found) or 'none'} found.", mood="note")])]
     for check in found:
-        blocks.append(Finding(check["name"], f"{_place(check)}{check['because']}", check.get("next") or ""))
         evidence = [(str(key), _words(value)) for key, value in (check.get("evidence") or {}).items()]
-        blocks.append(OnPage([Table(("evidence", ""), evidence, left=(0, 1))]))
-    blocks.append(InText([*_in_lines(unknown, healthy)]))
+        others.append(OnPage([bugs[check["name"]], Table(("evidence", ""), evidence, left=(0, 1))]))
+    others.append(InText([*_in_lines(unknown, healthy)]))
     for title, head, chosen in (("are inconclusive", "why", unknown), ("looked for and not found", "seen", healthy)):
         if chosen:
             rows = [(check["name"], check["because"]) for check in chosen]
-            blocks.append(OnPage([Details(f"{len(chosen)} {title}", [Table(("check", head), rows, left=(0, 1))])]))
-    yield Section("checks", "Silent bugs", blocks, least=4 + 3 * len(found))
+            others.append(OnPage([Details(f"{len(chosen)} {title}", [Table(("check", head), rows, left=(0, 1))])]))
+    yield Section("checks", "Checks" if found else "Silent bugs", others, least=3)
 
 
 def _in_lines(unknown: Checks, healthy: Checks) -> Iterator[Text]:

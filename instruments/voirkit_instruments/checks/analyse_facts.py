@@ -296,14 +296,14 @@ class Epoch:
 
 def training(facts: Facts) -> Iterator[tuple[Facts, list[Epoch]]]:
     """The epochs of training of each loader of each process, ascending, with the facts of the process. A pass in which no optimizer
-    stepped, such as a validation between, is none."""
+    stepped, such as a validation between, is none; nor is one whose batches were drawn one by one and of which none was trained on."""
     for process in facts.processes():
         steps = process.of("step")
         ends = [step.at_ns for step in steps]
         found: dict[int, list[Epoch]] = {}
         for fact in process.of("epoch"):
             inside = steps[bisect_left(ends, fact.start_ns) : bisect_right(ends, fact.at_ns)]
-            if inside:
+            if inside and fact.args.get("trained") != 0:
                 trained = frozenset(step.args.get("optimizer", -1) for step in inside)
                 found.setdefault(fact.value, []).append(Epoch(fact, trained, len(inside)))
         yield from ((process, epochs) for epochs in found.values())

@@ -194,6 +194,7 @@ class DataPatches(TorchPatches):
     def remove(self) -> None:
         global _patches
         _patches = None
+        self._epochs.finish()
         super().remove()
 
     # These functions are rarely called, so that no level (DEAF is the highest) keeps one of them from being seen.

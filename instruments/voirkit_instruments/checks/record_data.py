@@ -3,7 +3,8 @@
 Only what torch itself asks of samplers is seen, and generators are only read (python's, numpy's and torch's own, and those that the dataset
 keeps): nothing is drawn, and nothing of the program's is called. The facts:
 
-- ``epoch``, when a loop over a loader has come to its end: which samples were asked for, in which order, with which labels;
+- ``epoch``, when all batches of a loader were drawn: which samples were asked for, in which order, with which labels. Its iterator has no
+  more, or as many batches were drawn as ``len(loader)`` gave the program or as its samplers, if they are torch's own, have indices for;
 - ``drawn``: the state of a generator before the first batch of a worker and after the first that drew from it;
 - ``held``: a digest of each of a worker's first batches of an iterable dataset;
 - ``world``, how many ranks there are, ``weights``, how large their parameters are, ``parallel``, a DistributedDataParallel is called,
@@ -15,6 +16,7 @@ from __future__ import annotations
 import random
 import sys
 import time
+import weakref
 from array import array
 from collections.abc import Iterator
 from itertools import count, pairwise
@@ -54,6 +56,10 @@ class Epoch:
         self.last_label: Any = None
         self.contents: list[int | None] = []  # digests of the first batches
         self.written_down = False
+        self.made_by: weakref.ref[Any] | None = None  # the loader
+        self.n_indices = -1  # how many its sampler has, if that is known
+        self.complete_ns = 0  # when the last of as many batches came as there are
+        self.trained = 0  # batches after which an optimizer stepped before any other batch was drawn
 
 
 class Epochs(Watcher):
@@ -68,6 +74,11 @@ class Epochs(Watcher):
         self._made = IdentityMap()  # of a loader where it was made, and its shuffle
         self._lengths = IdentityMap()  # of a loader the length that the program was given
         self._passes = IdentityMap()  # of an iterator its epoch
+        # Those of which as many batches were drawn as there are: they are written down when the iterator says that it has no more, or when
+        # another batch or iterator is asked for, which shows that nobody asks it.
+        self._complete: list[Epoch] = []
+        self._latest: Epoch | None = None  # that of the batch that was drawn last
+        self._steps_before = 0  # how many steps of optimizers there were then
 
     def enter_made(self, shuffle: Any) -> Any:
         """Before ``DataLoader.__init__``, which makes a truth of what it was given."""
@@ -84,20 +95,25 @@ class Epochs(Watcher):
 
     @never_raises("a loader's iterator")
     def enter_iterator(self, iterator: Any, loader: Any) -> int:
+        self._write_complete()
         number = next(self._numbers)
         if number < _MOST_PASSES:
             length = self._lengths.get(loader)
             args = {"iterator": number, **self._describe(loader), "turn": 0}
             args["said"] = -1 if length is None else length
-            self._passes[iterator] = Epoch(self._ordinals.of(loader), self._facts.where(), args)
+            epoch = self._passes[iterator] = Epoch(self._ordinals.of(loader), self._facts.where(), args)
+            epoch.made_by, epoch.n_indices = weakref.ref(loader), count_indices(loader)
             self._drawing.making = number
         return 1
 
     @never_raises("a loader's iterator")
     def enter_again(self, iterator: Any, first_iter: Any) -> int:
         """Before ``_BaseDataLoaderIter._reset``, by which an iterator whose workers stay begins again."""
+        self._write_complete()
         if not first_iter and (before := self._epoch(iterator)) is not None:
-            self._passes[iterator] = Epoch(before.loader, self._facts.where(), {**before.args, "turn": before.args["turn"] + 1})
+            epoch = Epoch(before.loader, self._facts.where(), {**before.args, "turn": before.args["turn"] + 1})
+            epoch.made_by, epoch.n_indices = before.made_by, before.n_indices
+            self._passes[iterator] = epoch
         return 1
 
     @never_raises("a sampler")
@@ -120,11 +136,43 @@ class Epochs(Watcher):
             if sys.exc_info()[0] is StopIteration:
                 self._write(epoch)
             return
+        self._note_drawn(epoch)
         epoch.batches += 1
         if len(epoch.contents) < _CONTENTS and self._of_several:
             epoch.contents.append(content(self._torch, value))
         if epoch.classes is not None:
             self._count_labels(epoch, value)
+        if self._has_all(epoch):
+            epoch.complete_ns = now()
+            self._complete.append(epoch)
+
+    def _note_drawn(self, epoch: Epoch) -> None:
+        """A batch was drawn: those that were complete before it are not asked any more, but for the one that has a batch more."""
+        steps = self._facts.n_steps
+        if self._latest is not None and steps > self._steps_before and not self._latest.complete_ns:
+            self._latest.trained += 1
+        self._latest, self._steps_before = epoch, steps
+        if self._complete:
+            self._complete = [one for one in self._complete if one is not epoch]
+            self._write_complete()
+
+    def _has_all(self, epoch: Epoch) -> bool:
+        """Whether as many batches were drawn as there are, as far as that is known."""
+        if epoch.indices is not None and len(epoch.indices) == epoch.n_indices and epoch.batches == len(epoch.ends):
+            epoch.exhausted = True
+            return True
+        loader = None if epoch.made_by is None else epoch.made_by()
+        return loader is not None and epoch.batches == self._lengths.get(loader)
+
+    def _write_complete(self) -> None:
+        complete, self._complete = self._complete, []
+        for epoch in complete:
+            self._write(epoch, by_count=True)
+
+    @never_raises("an epoch")
+    def finish(self) -> None:
+        """The program has ended."""
+        self._write_complete()
 
     def _epoch(self, iterator: Any) -> Epoch | None:
         epoch: Epoch | None = self._passes.get(iterator)
@@ -158,11 +206,13 @@ class Epochs(Watcher):
             epoch.last_label = label
             classes[label] = classes.get(label, 0) + 1
 
-    def _write(self, epoch: Epoch) -> None:
+    def _write(self, epoch: Epoch, by_count: bool = False) -> None:
         if epoch.written_down:
             return
         epoch.written_down = True
         args = {**epoch.args, "batches": epoch.batches, "exhausted": epoch.exhausted}
+        if by_count:  # batches of a validation may be drawn one by one in a loop that trains on those of another loader
+            args["trained"] = epoch.trained
         if epoch.indices is not None:
             args |= _figures(epoch.indices, epoch.ends, args["size"])
         if epoch.classes:
@@ -171,7 +221,8 @@ class Epochs(Watcher):
             args |= {"labels": n, "classes": len(epoch.classes), "runs": epoch.runs, "random_runs": round(random, 1)}
         if epoch.contents and None not in epoch.contents:
             args["content"] = crc32(array("q", [value for value in epoch.contents if value is not None]).tobytes())
-        self._facts.span(self._name, epoch.began, now(), self._facts.arguments(epoch.where, **args), epoch.loader)
+        ended = epoch.complete_ns if by_count else now()
+        self._facts.span(self._name, epoch.began, ended, self._facts.arguments(epoch.where, **args), epoch.loader)
 
 
 def _add(epoch: Epoch, value: Any) -> None:
@@ -396,6 +447,28 @@ def size_of(dataset: Any) -> int:
         return len(dataset) if only_looks(dataset) else -1
     except Exception:
         return -1
+
+
+def count_indices(loader: Any) -> int:
+    """How many samples a pass over a loader asks for, if that is known without running code of the program; else -1."""
+    data = sys.modules["torch.utils.data"]
+    given = vars(loader)
+    batched = given.get("batch_sampler")
+    cut = _attributes(batched)
+    sampler = given.get("sampler") if batched is None else cut.get("sampler")
+    if batched is not None and type(batched) is not data.BatchSampler:
+        return -1
+    chosen = _attributes(sampler)
+    if type(sampler) is data.SequentialSampler or (type(sampler) is data.RandomSampler and chosen.get("_num_samples") is None):
+        n = size_of(chosen.get("data_source"))
+    elif type(sampler) is data.SubsetRandomSampler:
+        n = size_of(chosen.get("indices"))
+    elif type(sampler) in (data.DistributedSampler, data.WeightedRandomSampler):
+        n = _whole(chosen.get("num_samples"))
+    else:
+        return -1
+    size = _whole(cut.get("batch_size"))
+    return n - n % size if n > 0 and size > 0 and cut.get("drop_last") is True else n
 
 
 def is_ascending(data: ModuleType, dataset: Any) -> bool:

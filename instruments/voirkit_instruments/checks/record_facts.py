@@ -47,7 +47,10 @@ class Facts:
         here: What each thread is inside of (one of the levels above).
         span: The recorder's, for facts that last; its first argument is ``name(...)``.
         after_look: Called when an optimizer is looked at: its number, how many steps it has done, where, and what it holds.
+        n_steps: How many steps optimizers have done.
     """
+
+    n_steps = 0
 
     def __init__(self, recorder: Any, warn: Callable[[str], None]) -> None:
         at_fork("instruments", in_child=self.forked)

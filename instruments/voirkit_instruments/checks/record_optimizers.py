@@ -105,6 +105,7 @@ class OptimizerFacts(Watcher):
         optimizer = passed[0] if type(passed) is tuple else passed  # all arguments, of a decorator's function
         state = self._state(optimizer)
         state.n += 1
+        facts.n_steps += 1
         where = facts.where()
         facts.span(self._step, began, end, facts.arguments(where, optimizer=state.which), _is_still(optimizer))
         self._check_rate(state, optimizer, where)

@@ -40,7 +40,7 @@ typedef struct {
 } HotPath;
 
 /* One recording at a time: a thread that meets another one begins anew. */
-static _Thread_local struct { int64_t serial; int inside; } here;
+static _Thread_local struct { int64_t serial; int inside; int64_t stepped; } here; /* stepped: the arguments of the last step, or 0 */
 static int64_t last_serial;
 static PyObject *word_training, *word_shape, *word_begin, *word_end, *word_drop, *word_generation, *word_initialized, *word_collected;
 static PyObject *word_device, *word_data_ptr, *word_nbytes, *zero;
@@ -50,6 +50,8 @@ static inline int is_inside(HotPath *hot) {
 }
 
 static inline void be_inside(HotPath *hot, int where) {
+    if (here.serial != hot->serial)
+        here.stepped = 0;
     here.serial = hot->serial;
     here.inside = where;
 }
@@ -142,6 +144,19 @@ static int hot_set_inside(HotPath *self, PyObject *value, void *Py_UNUSED(closur
         return -1;
     }
     be_inside(self, (int)where);
+    return 0;
+}
+
+static PyObject *hot_get_stepped(HotPath *self, void *Py_UNUSED(closure)) {
+    return PyLong_FromLongLong(here.serial == self->serial ? here.stepped : 0);
+}
+
+static int hot_set_stepped(HotPath *self, PyObject *value, void *Py_UNUSED(closure)) {
+    long long stepped = value == NULL ? 0 : PyLong_AsLongLong(value);
+    if (stepped == -1 && PyErr_Occurred())
+        return -1;
+    if (here.serial == self->serial)
+        here.stepped = stepped;
     return 0;
 }
 
@@ -356,6 +371,7 @@ static PyObject *leave_step(PyObject *self, PyObject *const *args, Py_ssize_t n)
     if (look_up(part, optimizer, 0, &optimizer, 1, &name, &said) < 0)
         return done(hot, end, trouble(hot, "an optimizer's step"));
     hot->trained++;
+    here.stepped = PyLong_Check(said) ? PyLong_AsLongLong(said) : 0; /* left() has said that this thread is of this recording */
     result = record(hot, name, args[0], end, said, zero);
     if (result == 0 && hot->device != Py_None)
         result = tell_device(hot, word_end, name, said);
@@ -543,7 +559,8 @@ static PyObject *hot_here(PyObject *self, void *Py_UNUSED(closure)) {
 }
 
 static PyGetSetDef hot_getset[] = {
-    {"inside", (getter)hot_get_inside, (setter)hot_set_inside, NULL, NULL}, {"here", (getter)hot_here, NULL, NULL, NULL}, {NULL}};
+    {"inside", (getter)hot_get_inside, (setter)hot_set_inside, NULL, NULL},
+    {"stepped", (getter)hot_get_stepped, (setter)hot_set_stepped, NULL, NULL}, {"here", (getter)hot_here, NULL, NULL, NULL}, {NULL}};
 
 static PyType_Slot hot_slots[] = {
     {Py_tp_new, hot_new}, {Py_tp_traverse, hot_traverse}, {Py_tp_clear, hot_clear}, {Py_tp_dealloc, hot_dealloc},

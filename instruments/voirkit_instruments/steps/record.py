@@ -251,11 +251,193 @@ class Losses:
         return sum(values[:quarter]) / quarter, sum(values[-quarter:]) / quarter
 
 
+MOST_SERIES = 64
+_MOST_PENDING = 1024  # backward passes without a step of an optimizer
+_LOOKS = 64  # passes of a series of which it is asked whether their loss was divided
+_MOST_DIVISORS = 4
+
+
+class LossSeries(Losses):
+    """The losses of the backward passes whose gradients one optimizer used."""
+
+    def __init__(self, number: int, first_pass: int) -> None:
+        super().__init__()
+        self.number = number  # of the optimizers, as they came
+        self.updates = 0  # steps of the optimizer
+        self.single = 0  # those after one pass
+        self.first_pass = self.last_pass = first_pass  # among the passes of all series
+        self._sizes: dict[int, int] = {}  # how many of the others had so many passes
+        self._divisors: set[float] = set()  # by what losses were divided; 1: by nothing
+
+    def add_update(self, losses: list[Any]) -> None:
+        """The optimizer has stepped, for the first time since these losses."""
+        size = len(losses)
+        self.updates += 1
+        if size == 1:
+            self.single += 1
+        else:
+            self._sizes[size] = self._sizes.get(size, 0) + 1
+        for loss in losses:
+            self.add(loss)
+
+    def note_divisor(self, divisor: float | None) -> None:
+        """A loss was divided by this."""
+        if len(self._divisors) < _MOST_DIVISORS:
+            self._divisors.add(1.0 if divisor is None else round(divisor, 6))
+
+    def passes_of_update(self) -> int:
+        """How many passes most of the updates have."""
+        size = max(self._sizes, key=self._sizes.__getitem__, default=1)
+        return size if self._sizes.get(size, 0) > self.single else 1
+
+    def summary(self) -> dict[str, Any] | None:
+        """As of ``Losses``; where several passes are one update, ``passes``: how many, and ``times``: what a loss was multiplied by, if it
+        was divided by just that number, or ``divided``: whether it was divided by another one."""
+        found = super().summary()
+        passes = self.passes_of_update()
+        if found is None or passes == 1:
+            return found
+        found["passes"] = passes
+        if self._divisors == {float(passes)}:
+            found["times"] = passes
+            for key in ("first", "last"):
+                found[key] *= passes
+            found["curve"] = [(at, None if loss is None else loss * passes) for at, loss in found["curve"]]
+        elif self._divisors - {1.0}:
+            found["divided"] = True
+        return found
+
+
+class _Passes:
+    """What is known of the backward passes of one thread."""
+
+    def __init__(self) -> None:
+        self.losses: list[Any] = []  # of the passes since the last step
+        self.divisors: list[float | None] = []  # by what they were divided, of those of which it was asked
+        self.optimizer = 0  # whose series the ones before are of
+        self.series: LossSeries | None = None  # that one
+        self.next_optimizer: dict[int, int] = {}  # which optimizer stepped after which
+        self.never_steps = False
+
+    def end_series(self, n_passes: int) -> None:
+        """So many passes of all series have ended with one of the series that this thread is in."""
+        if self.series is not None:
+            self.series.last_pass = max(self.series.last_pass, n_passes)
+
+
+class SeenLosses:
+    """The losses that the recorder sees: a series for each optimizer, of the losses of the passes since the step before. ``n``: of all."""
+
+    def __init__(self) -> None:
+        self.n = 0
+        self.looks = _LOOKS  # passes of which it is still to be asked by what their loss was divided
+        self._last: Any = None
+        self._series: dict[int, LossSeries] = {}  # by the optimizer; 0: of passes that no optimizer used
+        self._n_series = 0
+        self._threads: dict[int, _Passes] = {}
+
+    def add(self, loss: Any, stepped: int = 0, divisor: float | None = None) -> None:
+        """Take in the loss of a backward pass that is about to begin. Waits for no device.
+
+        Args:
+            loss: A number, or a tensor.
+            stepped: The optimizer that has stepped since the last pass of this thread; 0: none has.
+            divisor: By what the loss was divided, if that was asked for (``looks``).
+        """
+        thread = get_ident()
+        passes = self._threads.get(thread)
+        if passes is None:
+            passes = self._threads[thread] = _Passes()
+        is_read = type(loss) is float
+        series, pending = passes.series, passes.losses
+        # At nearly each step of most programs: one pass before it, no other optimizer, and nothing to ask for.
+        if series is not None and stepped == passes.optimizer and is_read and len(pending) == 1 and not self.looks:
+            series.updates += 1
+            series.single += 1
+            series.add(pending[0])
+            pending[0] = self._last = loss
+            self.n += 1
+            return
+        if stepped:
+            self._step(passes, stepped)
+        self.n += 1
+        self._last = loss
+        if self.looks:
+            self.looks -= 1
+            passes.divisors.append(divisor)
+        passes.losses.append(loss if is_read else self._held(passes, loss))
+        if passes.never_steps or len(passes.losses) >= _MOST_PENDING:
+            passes.never_steps = True
+            self._flush(passes, 0)
+
+    def _held(self, passes: _Passes, loss: Any) -> Any:
+        """A loss that is not read yet, and may be written over before the optimizer steps."""
+        is_sampled = passes.series is None or not self.n % passes.series._every
+        return loss.clone() if is_sampled and hasattr(loss, "clone") else loss
+
+    def _step(self, passes: _Passes, optimizer: int) -> None:
+        passes.never_steps = False
+        if passes.losses:
+            if passes.next_optimizer.get(passes.optimizer) != optimizer:
+                passes.next_optimizer[passes.optimizer] = optimizer
+            self._of(passes, optimizer).add_update(passes.losses)
+            passes.losses = []
+
+    def _flush(self, passes: _Passes, optimizer: int) -> None:
+        """Put losses into a series whose optimizer has not stepped after them."""
+        if passes.losses:
+            series = self._of(passes, optimizer)
+            for loss in passes.losses:
+                series.add(loss)
+            passes.losses = []
+
+    def _of(self, passes: _Passes, optimizer: int) -> LossSeries:
+        """The series of an optimizer, into which the losses of a thread are about to be put."""
+        first_pass = self.n - len(passes.losses)
+        passes.end_series(first_pass)
+        passes.optimizer = optimizer
+        series = self._series.get(optimizer)
+        if series is None:
+            if len(self._series) >= MOST_SERIES:
+                del self._series[min(self._series, key=lambda key: self._series[key].n)]
+            series = self._series[optimizer] = LossSeries(self._n_series, first_pass)
+            self._n_series += 1
+            self.looks = _LOOKS
+        passes.series = series
+        if passes.divisors:
+            for divisor in passes.divisors:
+                series.note_divisor(divisor)
+            passes.divisors = []
+        return series
+
+    def summary(self) -> dict[str, Any] | None:
+        """As of the ``LossSeries`` with most updates, of several the last; with all of them as ``series`` if there are more."""
+        for passes in list(self._threads.values()):
+            following = passes.next_optimizer.get(passes.optimizer, passes.optimizer)
+            series = self._series.get(following)
+            if following and series is not None and len(passes.losses) == series.passes_of_update():
+                self._step(passes, following)  # nobody has asked since whether it has stepped
+            else:
+                self._flush(passes, following)
+            passes.end_series(self.n)
+        known = [(series, found) for series in list(self._series.values()) if (found := series.summary()) is not None]
+        if not known:
+            return None
+        _, main = max(known, key=lambda one: (one[0].updates, one[0].number))
+        if len(known) == 1:
+            return main
+        rows = [
+            {"optimizer": series.number, "updates": series.updates, "passes_from_to": [series.first_pass, series.last_pass], **found}
+            for series, found in sorted(known, key=lambda one: one[0].number)
+        ]
+        return {**main, "series": rows}
+
+
 class LossesOfRun:
     """The losses of a run: those that are given, which win, and those that the recorder sees."""
 
     def __init__(self) -> None:
-        self.given, self.seen = Losses(), Losses()
+        self.given, self.seen = Losses(), SeenLosses()
 
     def summary(self) -> dict[str, Any] | None:
         """See ``Losses.summary``."""
@@ -263,7 +445,7 @@ class LossesOfRun:
 
     def latest(self) -> float | None:
         """The last loss, from any thread; None of one on a device, for which would have to be waited."""
-        loss = (self.given if self.given.n else self.seen)._last
+        loss = self.given._last if self.given.n else self.seen._last
         return loss if type(loss) is float else None
 
 

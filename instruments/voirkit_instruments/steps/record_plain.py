@@ -38,7 +38,8 @@ class HotPath:
         failed: Told what could not be recorded, and why.
 
     Attributes:
-        here: Says what each thread is inside of.
+        here: Says what each thread is inside of, and which optimizer it has stepped (``stepped``: the arguments of that step's record; 0:
+            none since somebody has set it to 0).
         own_ns: What these functions took, each time that they were called.
         spans: How many records were made in that time.
         trained: How many walks through graphs and steps of optimizers there were.
@@ -46,7 +47,9 @@ class HotPath:
     """
 
     def __init__(self, span: Callable[..., None], failed: Callable[[str, Exception], None]) -> None:
-        self.here = type("ThreadState", (ThreadState,), {})()  # a class of its own: what it says of all threads is for this one alone
+        self.here = type(
+            "ThreadState", (ThreadState,), {"stepped": 0}
+        )()  # a class of its own: what it says of all threads is for this one alone
         self._span, self._failed = span, failed
         self.device: Any = None  # times on a GPU, once there is one
         self.own_ns = self.spans = self.trained = self.called = 0
@@ -155,6 +158,7 @@ class HotPath:
                 failed("an optimizer's step", exc)
                 return
             self.trained += 1
+            here.stepped = args
             span(name, began, end, args)
             self._count(end)
 

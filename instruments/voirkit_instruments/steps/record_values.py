@@ -32,12 +32,12 @@ from voirkit.streams import is_from_handler
 from voirkit_instruments.identity import IdentityMap
 from voirkit_instruments.steps.events import BATCH_REQUESTED, FORWARD, LOADER_ITERATED, LOSS, LOSS_SCALED, OPTIMIZER_STEP, StepEvents
 from voirkit_instruments.steps.record_plain import SUPPRESSED
-from voirkit_instruments.values import ScalarReader
+from voirkit_instruments.values import ScalarReader, constant_divisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from voirkit.runner.overseer import Overseer
-    from voirkit_instruments.steps.record import Losses
+    from voirkit_instruments.steps.record import SeenLosses
 
     Fetched = Callable[[int, int, object], None]
 
@@ -71,11 +71,12 @@ class TrainingValues:
 
     def __init__(self, ov: Overseer) -> None:
         self._ov = ov
-        self._losses: Losses | None = None
+        self._losses: SeenLosses | None = None
         self._events: StepEvents | None = None
         self._loop = _Loop()
         self._steps = 0
-        self._scaled: tuple[Any, Any] | None = None  # a reference to what GradScaler made, and the loss that it was
+        # a reference to what GradScaler made, the loss that it was, and by what that was divided
+        self._scaled: tuple[Any, Any, float | None] | None = None
         self._given: set[str] = set()  # names that are given once
         self._seen = IdentityMap()  # loaders and optimizers
         self.on_fetch: list[Fetched] = []  # called with begin, end and batch of each request for a training batch, when its step is over
@@ -83,13 +84,13 @@ class TrainingValues:
         self.is_off = False  # whether nothing is given any more: it has failed, or this is a forked child
         _every.add(self)
 
-    def start(self, torch: ModuleType, losses: Losses, listened: bool) -> None:
+    def start(self, torch: ModuleType, losses: SeenLosses, listened: bool) -> None:
         """torch has been imported, and the steps instrument has not changed it yet. ``losses``: takes every loss, for the summary;
         ``listened``: whether somebody may listen to given values."""
         self._losses = losses
         self._events = events = self._ov.shared(StepEvents)
         self._read = ScalarReader(torch).read
-        self._tensor = torch.Tensor
+        self._torch, self._tensor = torch, torch.Tensor
         self._grad_enabled = torch.is_grad_enabled
         events.subscribe(LOSS_SCALED, after=self._guarded(self._after_scale))
         if not listened:
@@ -132,34 +133,52 @@ class TrainingValues:
     def _after_scale(self, outputs: Any, scaled: Any) -> None:
         """``GradScaler.scale`` has scaled a loss."""
         if isinstance(scaled, self._tensor):
-            self._scaled = weakref.ref(scaled), self._read(outputs)
+            self._scaled = weakref.ref(scaled), self._read(outputs), self._divisor(outputs)
 
     # the loss
 
-    def _loss(self, tensors: Any) -> Any:
+    def _loss(self, tensors: Any) -> tuple[Any, float | None]:
+        """The loss that ``backward`` is called on, and by what it was divided."""
         if type(tensors) in (tuple, list):
             if len(tensors) != 1:
-                return None
+                return None, None
             tensors = tensors[0]
         if self._scaled is not None:
-            reference, loss = self._scaled
+            reference, loss, divisor = self._scaled
             self._scaled = None
             if reference() is tensors:
-                return loss
-        return self._read(tensors)
+                return loss, divisor
+        return self._read(tensors), self._divisor(tensors)
+
+    def _divisor(self, loss: Any) -> float | None:
+        if self._losses is None or not self._losses.looks:
+            return None
+        return constant_divisor(self._torch, loss, self._read)
 
     def _keep_loss(self, tensors: Any) -> None:
+        losses, events = self._losses, self._events
+        assert losses is not None
+        assert events is not None
         # At each step, after which the caches hold nothing of this: each call that is left out saves 1 to 2 us.
-        loss = self._read(tensors) if type(tensors) is self._tensor and self._scaled is None else self._loss(tensors)
-        if loss is not None and self._losses is not None:
-            self._losses.add(loss)
+        if type(tensors) is self._tensor and self._scaled is None and not losses.looks:
+            loss, divisor = self._read(tensors), None
+        else:
+            loss, divisor = self._loss(tensors)
+        if loss is not None:
+            here = events.here
+            stepped = here.stepped
+            if stepped:
+                here.stepped = 0
+            losses.add(loss, stepped, divisor)
 
     def _before_backward(self, tensors: Any) -> None:
         self._loop.has_trained = True
-        loss = self._loss(tensors)
-        if loss is None or self._losses is None:
+        loss, divisor = self._loss(tensors)
+        if loss is None or self._losses is None or self._events is None:
             return
-        self._losses.add(loss)
+        here = self._events.here
+        self._losses.add(loss, here.stepped, divisor)
+        here.stepped = 0
         if "use_cuda" not in self._given:
             self._once("use_cuda", getattr(getattr(loss, "device", None), "type", "cpu") == "cuda")
         self._offer({"loss": loss})

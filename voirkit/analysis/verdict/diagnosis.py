@@ -10,7 +10,7 @@ from typing import Any
 
 from voirkit.analysis.verdict.evidence import COMPUTE, Account, account, evidence, first_evidence
 from voirkit.analysis.verdict.remedies import Remedy, percent, remedies
-from voirkit.runs.summary import OUTSIDE, no_steps, saving
+from voirkit.runs.summary import OUTSIDE, no_steps, saving, training_counts
 from voirkit.runs.thresholds import (
     BOUND,
     FEW,
@@ -128,12 +128,18 @@ def _late_by_skew(ranks: Sequence[Mapping[str, Any]]) -> Document:
 
 def _unknown(n: int, figures: Figures) -> Document:
     evaluated = (figures.get("evaluation") or {}).get("n", 0)
+    seen = figures.get("seen") or {}
+    trained = {name: (seen.get(name) or {}).get("n", 0) for name in ("optimizer_steps", "backward_passes")}
     if n:
         because = f"Only {n} training step{'s' if n > 1 else ''} came to an end; fewer than {FEW} tell nothing."
         next_ = "Let it run longer."
+    elif any(trained.values()):
+        because = f"{training_counts(**trained)} were recorded, but none of them lies in a step that can be told from the next."
+        next_ = "Say where a step begins with a probe in a voirfile.py: voirkit init SCRIPT writes one to start from."
+        return {"kind": "unknown", "because": because, "next": next_, "evidence": {"steps": n, **trained}}
     elif evaluated:
         because = f"The run trained nothing: {evaluated} batches were evaluated, without a backward pass or an optimizer step."
-        next_ = "The evaluation's own time is in summary.json."
+        next_ = "See which lines its time goes to: voirkit --flame SCRIPT."
     elif figures.get("ended") == "exception":
         because, next_ = "The script failed before its first training step.", "Its error, with the traceback that python prints, says why."
     else:

@@ -23,7 +23,7 @@ from voirkit.report import duration, figure
 from voirkit.report.html.components import TIME, Html, asset, columns, folded, join, lines, seconds, section, table, text
 from voirkit.report.html.sections import section_html
 from voirkit.report.output import STDOUT, STDOUT_NAMES, complete
-from voirkit.report.overview import ABOVE, BELOW, LAST, Part, command_of, how_it_went, instrument_parts, number, spread
+from voirkit.report.overview import ABOVE, BELOW, LAST, VERDICT, Part, command_of, how_it_went, instrument_parts, number, spread
 from voirkit.report.sections import Finding, Section, begin_ns, blocks_within
 from voirkit.runs.summary import PHASES, evaluation_name
 
@@ -87,8 +87,8 @@ def _parts(run: Run, summary: Summary) -> Iterator[Html]:
     """The first screen; what leads (findings, experiments); the steps; ranks, other instruments, the machine."""
     leading, others = instrument_parts(True), instrument_parts(False)
     findings = {f"findings of {name}": partial(_findings, part) for name, part in leading.items()}
-    below: dict[str, Part] = {**findings, **BELOW, **{name: LAST[name] for name in ("rates", "facts", "warnings")}}
-    card = join(drawn_parts({"head": _head, **_drawing(ABOVE), **_drawing(below)}, run, summary), "\n")
+    first: dict[str, Part] = {**ABOVE, **findings, **VERDICT, **BELOW, **{name: LAST[name] for name in ("rates", "facts", "warnings")}}
+    card = join(drawn_parts({"head": _head, **_drawing(first)}, run, summary), "\n")
     yield Html(f'<section id="first">{card}</section>')
     ranks, machine = ({name: LAST[name]} for name in ("ranks", "machine"))
     yield from drawn_parts({**_drawing(leading), "steps": steps, **_drawing({**ranks, **others, **machine})}, run, summary)
@@ -115,7 +115,11 @@ def _drawn_sections(part: Part, run: Run, summary: Summary) -> str:
 
 def _findings(part: Part, summary: Summary) -> Iterator[Section]:
     """What a leading instrument has found stands on the first screen too; its own section has all of its evidence."""
-    found = [one for section in part(summary) for one in blocks_within(section.blocks) if isinstance(one, Finding)]
+    found: list[Finding] = []
+    for shown in part(summary):
+        for block in blocks_within(shown.blocks):
+            if isinstance(block, Finding) and block not in found:  # a terminal may have it in another section than a page
+                found.append(block)
     yield Section("findings", "", found)
 
 
