@@ -232,6 +232,15 @@ class Elsewhere(Executor):
             yield pickle.loads(pickle.dumps(there(*given)))
 
 
+def needs_pickler(name: str) -> None:
+    """Skip where a library cannot pickle functions by value, whatever is done to them: dill 0.4.1 does not know the code of python 3.15."""
+    library = pytest.importorskip(name)
+    try:
+        library.dumps(lambda: None)
+    except AttributeError as exc:
+        pytest.skip(f"{name} cannot pickle functions here: {exc}")
+
+
 def module_at(path: Path) -> Any:
     """A module of a file that no package holds."""
     spec = importlib.util.spec_from_file_location(path.stem, path)

@@ -3,7 +3,7 @@
 Of multiprocessing (spawn, forkserver) the ``Process`` that is pickled for such a child is given one thing more to load, before the
 program's own; so is what it pickles before, which is loaded before the main module.  Pythons that are started by ``subprocess`` take the
 same offers when they import torch (``subprocesses``).  The program's objects gain no attribute, and neither ``os.environ`` nor ``sys.path``
-changes; whatever fails here, the program's process starts as it would without.  Checked with python 3.10 to 3.14.
+changes; whatever fails here, the program's process starts as it would without.  Checked with python 3.10 to 3.15.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 PATCH_POINTS = (
-    PatchPoint("multiprocessing.process", "BaseProcess", "python 3.10 to 3.14"),  # gets a __reduce_ex__ of its own
-    PatchPoint("multiprocessing.spawn", "get_preparation_data", "python 3.10 to 3.14", ("name",)),
-    PatchPoint("subprocess", "_fork_exec|_posixsubprocess", "python 3.10 to 3.14"),  # by processes.subprocesses, which imports nothing
+    PatchPoint("multiprocessing.process", "BaseProcess", "python 3.10 to 3.15"),  # gets a __reduce_ex__ of its own
+    PatchPoint("multiprocessing.spawn", "get_preparation_data", "python 3.10 to 3.15", ("name",)),
+    PatchPoint("subprocess", "_fork_exec|_posixsubprocess", "python 3.10 to 3.15"),  # by processes.subprocesses, which imports nothing
 )
 _FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
