@@ -22,7 +22,7 @@ if [ ! -e "$root/complete" ]; then
   rm -rf --one-file-system "$root"
   command -v debootstrap >/dev/null || { command -v apt-get >/dev/null && timeout 120 apt-get install -qq -y debootstrap >"$log" 2>&1; } ||
     give_up "debootstrap is missing, and cannot be installed"
-  timeout 400 debootstrap --variant=minbase sid "$root" >"$log" 2>&1 || give_up "$(tail -n 1 "$log")"
+  timeout 900 debootstrap --variant=minbase sid "$root" >"$log" 2>&1 || give_up "$(tail -n 1 "$log")"
   # Registries are reached as they are from here.
   mkdir -p "$root/etc/ssl"
   for file in /etc/pip.conf /etc/ssl/certs; do [ ! -e "$file" ] || cp -r "$file" "$root$(dirname "$file")/"; done
