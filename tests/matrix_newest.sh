@@ -18,7 +18,7 @@ within() { # command, in the folder
   PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin LC_ALL=C.UTF-8 HOME=/root DEBIAN_FRONTEND=noninteractive chroot "$root" bash -c "$1"
 }
 mkdir -p .cache
-if [ ! -e "$root/complete" ]; then
+if [ ! -e "$root/base" ]; then
   rm -rf --one-file-system "$root"
   command -v debootstrap >/dev/null || { command -v apt-get >/dev/null && timeout 120 apt-get install -qq -y debootstrap >"$log" 2>&1; } ||
     give_up "debootstrap is missing, and cannot be installed"
@@ -26,13 +26,15 @@ if [ ! -e "$root/complete" ]; then
   # Registries are reached as they are from here.
   mkdir -p "$root/etc/ssl"
   for file in /etc/pip.conf /etc/ssl/certs; do [ ! -e "$file" ] || cp -r "$file" "$root$(dirname "$file")/"; done
+  touch "$root/base"
 fi
 cp /etc/resolv.conf /etc/hosts "$root/etc/"
 cp "$(command -v uv || echo .venv/bin/uv)" "$root/usr/local/bin/uv"
 mkdir -p "$root/src"
 mount --bind "$PWD" "$root/src" && mount --rbind /dev "$root/dev" && mount -t proc proc "$root/proc" || give_up "nothing can be mounted here"
 if [ ! -e "$root/complete" ]; then
-  within "apt-get update -qq" >"$log" 2>&1 || give_up "$(tail -n 1 "$log")"
+  # a mirror may be behind
+  within "apt-get update -qq -o Acquire::Check-Valid-Until=false" >"$log" 2>&1 || give_up "$(tail -n 1 "$log")"
   version=""
   for name in $(within "apt-cache pkgnames python3." | grep -xE 'python3\.[0-9]+' | sort -V); do
     if grep -qxF "${name#python}" <<<"$pythons"; then version=${name#python}; else echo "== Debian has $name, which voirkit is not for"; fi
