@@ -10,13 +10,14 @@ READERS := .cache/readers
 FRAMEWORKS := .cache/frameworks
 DIST := .cache/dist
 TRACKERS := .cache/trackers
+PEERS := .cache/peers
 RECORDER := hatch_build.py $(wildcard voirkit/trace/*.c voirkit/probes/*.[ch] instruments/voirkit_instruments/*/*.[ch])
 IMAGES := examples/resnet/images
 export OMP_NUM_THREADS ?= 1
 # Hundreds of tests import torch in a process of its own: it is compiled once, also where PYTHONDONTWRITEBYTECODE is set.
 export UV_COMPILE_BYTECODE ?= 1
 
-.PHONY: demo test test-long test-all test-slow test-readers test-frameworks test-trackers test-gpu fuzz packages matrix matrix-newest lint format types docs benchmarks bench acceptance check clean
+.PHONY: demo test test-long test-all test-slow test-readers test-frameworks test-trackers test-peers test-sanitize test-gpu fuzz packages contracts matrix matrix-newest lint format types docs benchmarks bench acceptance check clean
 
 demo: $(DEMO_STAMP)
 	$(PY) examples/resnet/make_images.py
@@ -30,7 +31,7 @@ test: $(STAMP)
 test-long: $(STAMP)
 	$(PY) -m pytest -n 2 --dist worksteal -m "$(FAST) and long"
 
-test-all: test test-long test-slow test-readers test-frameworks test-trackers
+test-all: test test-long test-slow test-readers test-frameworks test-trackers test-sanitize matrix matrix-newest
 
 # What measures has the machine for itself, what only takes long shares it.
 ALONE := tests/instruments/test_loader_sweep.py
@@ -43,6 +44,7 @@ test-slow: $(STAMP)
 test-readers: $(STAMP)
 	UV="$(UV)" PYTHON="$(PY)" bash tests/report/readers/make.sh $(READERS)
 	VOIRKIT_READERS=$(READERS) $(PY) -m pytest -m readers tests/report
+	bash tests/acceptance.sh annotations
 
 # Training with Lightning, accelerate and transformers, in an environment of their own.
 test-frameworks: $(STAMP)
@@ -53,6 +55,15 @@ test-frameworks: $(STAMP)
 test-trackers: $(STAMP)
 	UV="$(UV)" PYTHON="$(PY)" bash tests/environment.sh $(TRACKERS) trackers
 	$(TRACKERS)/bin/python -m pytest -n 2 -m "trackers and not torch" tests/trackers
+
+# The tests of the projects that voirkit takes names from, in an environment of their own; their tests come from a package index.
+test-peers: $(STAMP)
+	UV="$(UV)" PYTHON="$(PY)" bash tests/environment.sh $(PEERS) peers
+	bash tests/acceptance.sh peers
+
+# What is written in C, with the compiler's checks of memory and of undefined behaviour.
+test-sanitize: $(STAMP)
+	UV="$(UV)" PYTHON="$(PY)" bash tests/sanitize.sh .cache/sanitize
 
 # A million inputs for each reader of other people's files, in an hour of one core; FUZZ=selector for one of them.
 FUZZ ?= segment strace selector configuration summary report
@@ -70,6 +81,11 @@ packages: $(STAMP)
 	VOIRKIT_NO_EXTENSION=1 $(UV) build --quiet --python $(PY) --wheel --out-dir $(DIST) $(DIST)/voirkit-*.tar.gz
 	$(VENV)/bin/twine check --strict $(DIST)/*.whl $(DIST)/*.tar.gz
 	UV="$(UV)" VOIRKIT_DIST=$(abspath $(DIST)) $(PY) -m pytest -m slow $(PACKAGES)
+
+# What weaves and records, on the oldest Python and on the newest.
+contracts: $(STAMP)
+	CONTRACTS=1 bash tests/matrix.sh
+	CONTRACTS=1 bash tests/matrix_newest.sh
 
 matrix: $(STAMP)
 	bash tests/matrix.sh
@@ -121,8 +137,9 @@ bench: $(STAMP)
 	$(PY) examples/resnet/make_images.py && $(PY) benchmarks/overhead.py --peers
 
 # Checks that are kept outside the repository; run where they are present.
+ACCEPTANCE ?= badinput crash probes programs truth
 acceptance: $(STAMP)
-	bash tests/acceptance.sh
+	bash tests/acceptance.sh $(ACCEPTANCE)
 
 check: lint types test-all docs packages acceptance
 

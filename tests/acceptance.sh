@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs the acceptance checks beside the repository, those for what voirkit can do by now. Without that folder there is nothing to do.
+# Runs acceptance checks beside the repository. Without that folder there is nothing to do.
+#   acceptance.sh PART...      of: annotations badinput crash peers probes programs reports truth
 set -uo pipefail
 cd "$(dirname "$0")/.."
 folder=$PWD/../shared/acceptance
@@ -7,13 +8,15 @@ folder=$PWD/../shared/acceptance
 python=$PWD/${VENV:-.venv}/bin/python
 printed=$PWD/.cache/acceptance
 mkdir -p "$printed"
-failed=()
+failed=() times=()
 
 # A part has failed if its command has; what it printed is kept, so that the end can say what.
 part() { # name, command
   local name=$1
+  local began=$SECONDS
   shift
   "$@" 2>&1 | tee "$printed/$name.txt" || failed+=("$name")
+  times+=("$name $((SECONDS - began)) s")
 }
 # A program that fails plainly, without voirkit, is no measure: on a busy machine torch itself ends a rank by SIGABRT now and then, where
 # threads of gloo outlive the interpreter (pytorch#179291). Such a case is tried again, up to five times, and nothing else is.
@@ -31,29 +34,42 @@ programs() {
     return 1
   done < "$first.again"
 }
-probes() { (cd "$folder/probes" && "$python" "$1.py"); }
-
-part badinput "$python" "$folder/truth/badinput.py" --voirkit "$python -m voirkit"
-part truth "$python" "$folder/truth/check.py" --voirkit "$python -m voirkit"
-# A shell in the background ignores SIGINT, and so would all that is interrupted here.
-part crash env --default-signal=INT "$python" "$folder/truth/crash.py" --voirkit "$python -m voirkit"
-part programs programs
-for name in selectors preserve stdlib; do
-  part "$name" probes "$name"
-done
+probes() { # part
+  (cd "$folder/probes" && "$python" "$1.py")
+}
 # Annotations, and what DFAnalyzer makes of their export; its environment is the one that make test-readers makes.
-annotations=("$python" "$folder/annotations/accept.py")
-if PYTHON=$python bash tests/report/readers/make.sh .cache/readers; then
-  analyzer=$PWD/.cache/readers/dfanalyzer
-  pair=$([ "$(cat "$analyzer/pair")" = released ] && echo --released)
-  part annotations "${annotations[@]}" all --python "$python" --analyzer "$analyzer" $pair
-else
-  echo "DFAnalyzer cannot be installed from the package index: only the battery is run"
-  part annotations "${annotations[@]}" battery --python "$python"
-fi
+annotations() {
+  local accept=("$python" "$folder/annotations/accept.py")
+  if PYTHON=$python bash tests/report/readers/make.sh .cache/readers; then
+    local analyzer=$PWD/.cache/readers/dfanalyzer
+    "${accept[@]}" all --python "$python" --analyzer "$analyzer" $([ "$(cat "$analyzer/pair")" != released ] || echo --released)
+  else
+    echo "DFAnalyzer cannot be installed from the package index: only the battery is run"
+    "${accept[@]}" battery --python "$python"
+  fi
+}
+# The tests of voir and of giving, in the environment that make test-peers makes.
+peers() {
+  local there=$PWD/.cache/peers/bin/python
+  "$there" "$folder/peers/voir_suite.py" --python "$there"
+}
+
+for name in "$@"; do
+  case $name in
+    badinput) part badinput "$python" "$folder/truth/badinput.py" --voirkit "$python -m voirkit" ;;
+    truth) part truth "$python" "$folder/truth/check.py" --voirkit "$python -m voirkit" ;;
+    # A shell in the background ignores SIGINT, and so would all that is interrupted here.
+    crash) part crash env --default-signal=INT "$python" "$folder/truth/crash.py" --voirkit "$python -m voirkit" ;;
+    probes) for kind in selectors preserve stdlib; do part "$kind" probes "$kind"; done ;;
+    reports) part reports "$python" "$folder/reports/reports.py" --voirkit "$python -m voirkit" ;;
+    programs | annotations | peers) part "$name" "$name" ;;
+    *) echo "no such part: $name" >&2 && exit 2 ;;
+  esac
+done
 
 for name in "${failed[@]}"; do
   echo "== $name has failed:"
   grep -vE '^ok |: ok( |$)' "$printed/$name.txt" | tail -n 30
 done
+echo "== parts: ${times[*]/%/,}"
 [ ${#failed[@]} -eq 0 ]

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-pytest_plugins = ["expected_skips"]
+pytest_plugins = ["expected_skips", "left_processes"]
 
 CLEAN = {k: v for k, v in os.environ.items() if k not in ("DATA_FD", "VOIRFILE", "COLUMNS", "PYTHONPATH") and not k.startswith("VOIRKIT")}
 
@@ -67,12 +67,20 @@ class Place:
         return self
 
     def run(self, *command: str, env: Mapping[str, str] | None = None, cwd: str = ".", timeout: float = 280, **options: Any) -> Ended:
-        """Run a command in the folder."""
-        done = subprocess.run(
-            command, cwd=self.folder / cwd, env={**CLEAN, "OMP_NUM_THREADS": "1", **(env or {})}, capture_output=True,
-            stdin=options.pop("stdin", subprocess.DEVNULL), timeout=timeout, text=True, errors="replace", **options,
+        """Run a command in the folder. Where it takes too long it is killed with all that it has started."""
+        process = subprocess.Popen(
+            command, cwd=self.folder / cwd, env={**CLEAN, "OMP_NUM_THREADS": "1", **(env or {})}, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, stdin=options.pop("stdin", subprocess.DEVNULL), text=True, errors="replace", **options,
         )  # fmt: skip
-        return Ended(done.returncode, done.stdout, done.stderr, self.folder)
+        with process:
+            try:
+                out, err = process.communicate(timeout=timeout)
+            except BaseException:  # the limit of the test is one
+                from left_processes import kill_with_children  # pytest loads it after this file
+
+                kill_with_children(process.pid)
+                raise
+        return Ended(process.returncode, out, err, self.folder)
 
     def python(self, *words: str, **options: Any) -> Ended:
         """Run python with these words."""
@@ -222,6 +230,15 @@ class Elsewhere(Executor):
         for words in zip(*groups, strict=True):
             there, given = pickle.loads(pickle.dumps((function, words)))
             yield pickle.loads(pickle.dumps(there(*given)))
+
+
+def needs_pickler(name: str) -> None:
+    """Skip where a library cannot pickle functions by value, whatever is done to them: dill 0.4.1 does not know the code of python 3.15."""
+    library = pytest.importorskip(name)
+    try:
+        library.dumps(lambda: None)
+    except AttributeError as exc:
+        pytest.skip(f"{name} cannot pickle functions here: {exc}")
 
 
 def module_at(path: Path) -> Any:

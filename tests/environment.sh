@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes an environment with voirkit and what some tests need of other libraries: those of tests/frameworks, or of tests/trackers.
-#   environment.sh FOLDER frameworks|trackers
+# Makes an environment with voirkit and what some tests need of other libraries: those of tests/frameworks, tests/trackers or tests/peers.
+#   environment.sh FOLDER frameworks|trackers|peers
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 uv=${UV:-$(command -v uv || echo "$here/../.venv/bin/uv")}

@@ -17,7 +17,7 @@ import pytest
 from voirkit.runner import recording
 
 GO_ON = "planted_event"  # an attribute of sys
-MANAGER = _bootstrap._ModuleLockManager  # type: ignore[attr-defined]
+GET_LOCK = _bootstrap._get_module_lock  # type: ignore[attr-defined]
 
 
 @pytest.fixture
@@ -62,9 +62,9 @@ def test_an_import_that_fails_is_timed_and_its_traceback_is_as_ever(modules: Pat
 
 
 def test_imports_inside_of_an_import_go_on_as_ever(modules: Path) -> None:
-    (modules / "planted_looks.py").write_text("from importlib import _bootstrap\nmanager = _bootstrap._ModuleLockManager\n")
-    assert importlib.import_module("planted_looks").manager is MANAGER
-    assert _bootstrap._ModuleLockManager is not MANAGER  # type: ignore[attr-defined]
+    (modules / "planted_looks.py").write_text("from importlib import _bootstrap\nget_lock = _bootstrap._get_module_lock\n")
+    assert importlib.import_module("planted_looks").get_lock is GET_LOCK
+    assert _bootstrap._get_module_lock is not GET_LOCK  # type: ignore[attr-defined]
 
 
 def in_a_thread(module: str) -> threading.Thread:
@@ -116,9 +116,21 @@ def test_in_a_forked_process_no_clock_of_another_thread_is_asked_for(modules: Pa
     assert timed() == []
 
 
+def test_two_threads_that_import_each_others_module_are_timed_all_the_same(modules: Path) -> None:
+    (modules / "planted_a.py").write_text("import planted_gates, time\nplanted_gates.both.wait(60)\nimport planted_b\n")
+    (modules / "planted_b.py").write_text("import planted_gates, time\nplanted_gates.both.wait(60)\nimport planted_a\n")
+    (modules / "planted_gates.py").write_text("import threading\nboth = threading.Barrier(2)\n")
+    importlib.import_module("planted_gates")
+    thread = threading.Thread(target=importlib.import_module, args=("planted_b",))
+    thread.start()
+    importlib.import_module("planted_a")
+    thread.join()
+    assert timed() == ["planted_gates", "planted_a"]
+
+
 def test_afterwards_all_is_as_it_was(modules: Path) -> None:
     recording.end_imports()
-    assert _bootstrap._ModuleLockManager is MANAGER  # type: ignore[attr-defined]
+    assert _bootstrap._get_module_lock is GET_LOCK  # type: ignore[attr-defined]
     (modules / "planted_late.py").write_text("")
     importlib.import_module("planted_late")
     assert timed() == []

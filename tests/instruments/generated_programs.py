@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 from hypothesis import strategies as st
+from phases import Kept, Watched
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from phases import Kept, Watched
 from voirkit.analysis.document import Rank, figures
 from voirkit.analysis.phases import Records, ranks
 

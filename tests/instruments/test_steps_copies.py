@@ -102,8 +102,8 @@ def test_what_a_signal_handler_raises_while_a_copy_is_made_reaches_the_program(p
         with torch.no_grad():
             for _ in range(20):
                 before = fired
-                signal.setitimer(signal.ITIMER_REAL, 0.001)
                 try:
+                    signal.setitimer(signal.ITIMER_REAL, 0.001)
                     x.to(torch.float64)
                     while fired == before:
                         pass

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from conftest import needs_pickler
 
 from tests.probes.hooked import Told, run, told
 from voirkit.probes import probing
@@ -112,6 +113,7 @@ def test_pickles_by_name_are_the_same():
 
 @pytest.mark.parametrize("pickler", ["cloudpickle", "dill"])
 def test_pickles_by_value_run_in_another_process_as_without(pickler: str):
+    needs_pickler(pickler)
     program = f"""
         import subprocess, sys, {pickler}
         from tests.probes.hooked import told
@@ -301,6 +303,7 @@ def test_sys_monitoring_sees_the_same():
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no such signals")
 def test_a_signal_that_raises_in_a_function_comes_out_of_it():
     def waits() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
         while True:
             pass
 
@@ -310,7 +313,6 @@ def test_a_signal_that_raises_in_a_function_comes_out_of_it():
     old = signal.signal(signal.SIGALRM, ring)
     try:
         with told(waits) as found:
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
             assert _error(waits).endswith("TimeoutError: rang\n")
     finally:
         signal.signal(signal.SIGALRM, old)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import marshal
 
 import pytest
-from conftest import Place
+from conftest import Place, needs_pickler
 
 from voirkit import probing
 
@@ -32,7 +32,7 @@ VOIRFILE = """
 
 @pytest.mark.parametrize("library", ["cloudpickle", "dill"])
 def test_who_pickles_by_value_takes_the_program_s_own_code(place: Place, library: str) -> None:
-    pytest.importorskip(library)
+    needs_pickler(library)
     place.write(
         {
             "functions.py": FUNCTIONS,

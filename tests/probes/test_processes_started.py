@@ -9,7 +9,7 @@ from conftest import Place
 from forking import METHODS, run, said
 
 WORK = """
-    import json, multiprocessing, os, sys, tools
+    import json, multiprocessing, os, shlex, sys, tools
     from concurrent.futures import ProcessPoolExecutor
 
     def work(n):
@@ -20,7 +20,7 @@ WORK = """
         return value % 2 == 0
 
     def several(queue):
-        for function, argument in ((work, 102), (work, 103), (tools.double, 3), (tools.double, 4), (json.dumps, 5)):
+        for function, argument in ((work, 102), (work, 103), (tools.double, 3), (tools.double, 4), (shlex.quote, "word")):
             function(argument)
         queue.put([name for name in ("voirkit.probes.engine", "giving", "reactivex", "voirkit.streams.reactive", "typing_extensions") if name in sys.modules])
 
@@ -53,7 +53,7 @@ def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         workers = 2 if sys.argv[1] == "fork" else 1
         with (
             probing("//work(n) > half").values() as seen,
-            probing("work(n~between(0, 9)) > half", "tools.double(n=3) > twice", "json.dumps > indent").values() as scoped,
+            probing("work(n~between(0, 9)) > half", "tools.double(n=3) > twice", "shlex.quote > s").values() as scoped,
             probing("work(n~even) > half").values() as conditioned,
         ):
             queue = context.SimpleQueue()
@@ -83,7 +83,7 @@ def test_processes_pools_and_executors(started: dict[str, Any]) -> None:
 def test_names_in_scope_mean_the_same_functions(started: dict[str, Any]) -> None:
     scoped = started["scoped"]
     assert sorted(e["n"] for e in scoped if "half" in e) == [0, 1, 2, 3]
-    assert [e for e in scoped if "half" not in e] == [{"n": 3, "twice": 6}, {"indent": None}]
+    assert [e for e in scoped if "half" not in e] == [{"n": 3, "twice": 6}, {"s": "word"}]
 
 
 def test_a_condition_with_a_name_of_the_program_is_known_in_copies_alone(started: dict[str, Any]) -> None:

@@ -69,7 +69,7 @@ def traces_data(document: dict[str, Any]) -> Any:
             for span in scope["spans"]:
                 for ids in (span, *span.get("links", ())):
                     for key in {"traceId", "spanId", "parentSpanId"} & set(ids):
-                        ids[key] = base64.b64encode(bytes.fromhex(ids[key])).decode()
+                        ids[key] = base64.urlsafe_b64encode(bytes.fromhex(ids[key])).decode()
     return json_format.ParseDict(document, trace_pb2.TracesData())
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from left_processes import kill_with_children
 from tracing import Traced, ended
 
 pytestmark = pytest.mark.long
@@ -70,8 +71,7 @@ def kill_when_recording(traced: Traced, program: str, pid_of: str | None = None)
         else:
             os.killpg(process.pid, signal.SIGKILL)
     except BaseException:
-        process.kill()
-        ended(process)
+        kill_with_children(process.pid)
         raise
     assert ended(process) == ("", "")
 
@@ -119,9 +119,7 @@ for slot in range(4):
     if pid == 0:
         record(slot, name(f"slot {slot}", "first"))
     open(f"pid {slot}", "w").write(str(pid))
-t = time.monotonic() + 1
-while time.monotonic() < t and os.waitpid(-1, os.WNOHANG)[0] == 0:
-    time.sleep(0.005)
+os.wait()
 os.killpg(0, signal.SIGKILL)
 """
     for victim in ("pid 0", None, None):

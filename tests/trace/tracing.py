@@ -10,6 +10,7 @@ from pathlib import Path
 from textwrap import dedent
 
 from columns import Columns, read
+from left_processes import kill_with_children
 
 # What programs begin with. Windows are small, so that they are changed often.
 BEGIN = """
@@ -70,7 +71,7 @@ def ended(process: subprocess.Popen[str], timeout: float = 280) -> tuple[str, st
     """Wait for a program's end; what it wrote."""
     try:
         return process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        process.kill()
+    except BaseException:  # its children would hold its pipes, which are read to their end
+        kill_with_children(process.pid)
         process.communicate()
         raise

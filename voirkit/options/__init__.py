@@ -12,7 +12,6 @@ import os
 import sys
 from argparse import OPTIONAL
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import FunctionType
 
 from voirkit.errors import CommandLineError, ConfigurationError, InstrumentError, VoirkitError, did_you_mean
 from voirkit.options.argv import MODULE_SYNTAX, SYNTAX, Words, as_argparse_reads_it, asks_for_help, values_of, why_no_script
@@ -36,17 +35,6 @@ class _HelpFormatter(argparse.HelpFormatter):
         # argparse makes a formatter for each option that is added; without a width it would import shutil, 5 ms.
         super().__init__(prog, indent_increment, max_help_position, width or _columns() - 2)
 
-    def _set_color(self, color: bool, **more: Any) -> None:
-        # Each formatter of 3.14 asks for its colours. They are in a dataclass, whose import takes 10 ms of each start.
-        self._colors = color, more
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in ("_theme", "_decolor"):
-            raise AttributeError(name)
-        color, more = self._colors
-        super()._set_color(color, **more)  # type: ignore[misc]  # 3.14
-        return self.__dict__[name]
-
     def _split_lines(self, text: str, width: int) -> list[str]:
         import textwrap
 
@@ -63,7 +51,7 @@ class _HelpFormatter(argparse.HelpFormatter):
 
 
 class _Group(argparse._ArgumentGroup):
-    """A group of options in the help text. Every option is in one (argparse 3.10-3.14), so that it passes here."""
+    """A group of options in the help text. Every option is in one (argparse 3.10-3.15), so that it passes here."""
 
     def __init__(self, parser: ExtendedArgumentParser, *args: Any, **kwargs: Any) -> None:
         super().__init__(parser, *args, **kwargs)
@@ -72,13 +60,6 @@ class _Group(argparse._ArgumentGroup):
     def _add_action(self, action: Any) -> Any:
         self._parser._claim(action)
         return super()._add_action(action)
-
-
-# ArgumentParser.__init__ with its own words for "options" and "show this help message and exit": looking for translations, of which
-# python has none, imports locale (1.3 ms of each start).  The same code with another `_`; checked with python 3.10 to 3.14.
-_usual = argparse.ArgumentParser.__init__
-_begin = FunctionType(_usual.__code__, {**vars(argparse), "_": str}, _usual.__name__, _usual.__defaults__, _usual.__closure__)
-_begin.__kwdefaults__ = _usual.__kwdefaults__
 
 
 class ExtendedArgumentParser(argparse.ArgumentParser):
@@ -107,7 +88,7 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
         self._builders: dict[str, Callable[[Namespace], object]] = {}
         kwargs.setdefault("allow_abbrev", False)
         kwargs.setdefault("formatter_class", _HelpFormatter)
-        _begin(self, prog, usage, *args, **kwargs)
+        super().__init__(prog, usage, *args, **kwargs)
 
     # adding options
 

@@ -4,7 +4,7 @@ Of multiprocessing (spawn, forkserver) the ``Process`` that is pickled for such 
 program's own; so is what it pickles before, which is loaded before the main module.  Libraries that start processes in the same way are
 treated so too: loky, by itself and inside of joblib, and multiprocess.  Pythons that are started by ``subprocess`` take the
 same offers when they import torch (``subprocesses``).  The program's objects gain no attribute, and neither ``os.environ`` nor ``sys.path``
-changes; whatever fails here, the program's process starts as it would without.  Checked with python 3.10 to 3.14.
+changes; whatever fails here, the program's process starts as it would without.  Checked with python 3.10 to 3.15.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 PATCH_POINTS = (
-    PatchPoint("multiprocessing.process", "BaseProcess", "python 3.10 to 3.14"),  # gets a __reduce_ex__ of its own
-    PatchPoint("multiprocessing.spawn", "get_preparation_data", "python 3.10 to 3.14", ("name",)),
+    PatchPoint("multiprocessing.process", "BaseProcess", "python 3.10 to 3.15"),  # gets a __reduce_ex__ of its own
+    PatchPoint("multiprocessing.spawn", "get_preparation_data", "python 3.10 to 3.15", ("name",)),
     PatchPoint("multiprocess.process", "BaseProcess", "multiprocess 0.70"),
     PatchPoint("multiprocess.spawn", "get_preparation_data", "multiprocess 0.70", ("name",)),
     PatchPoint("joblib.externals.loky.backend.spawn", "get_preparation_data", "joblib 1.4 to 1.6", ("name",)),
     PatchPoint("loky.backend.spawn", "get_preparation_data", "loky 3.4 to 3.7", ("name",)),
-    PatchPoint("subprocess", "_fork_exec|_posixsubprocess", "python 3.10 to 3.14"),  # by processes.subprocesses, which imports nothing
+    PatchPoint("subprocess", "_fork_exec|_posixsubprocess", "python 3.10 to 3.15"),  # by processes.subprocesses, which imports nothing
 )
 _PROCESSES = ("multiprocessing.process", "multiprocess.process")  # loky's processes are multiprocessing's
 _PREPARATIONS = ("multiprocessing.spawn", "multiprocess.spawn", "joblib.externals.loky.backend.spawn", "loky.backend.spawn")

@@ -246,7 +246,7 @@ class Python:
 
 
 def read(words: Sequence[str]) -> Python:
-    """A python's command line (``sys.orig_argv``), its options as CPython 3.10 to 3.14 has them."""
+    """A python's command line (``sys.orig_argv``), its options as CPython 3.10 to 3.15 has them."""
     at = 1
     while at < len(words):
         word = words[at]

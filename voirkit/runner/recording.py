@@ -195,10 +195,8 @@ def end_standalone() -> None:
 LEAST_IMPORT_NS = 1_000_000  # what is shorter is not kept: an import that fails, in a loop, takes 50 us each time
 _MOST_IMPORTS = 4096  # that are kept until they are recorded
 
-PATCH_POINTS = (
-    PatchPoint("importlib._bootstrap", "_ModuleLockManager.__enter__|_ModuleLockManager.__exit__", "python 3.10 to 3.14", ("self",)),
-)
-_Manager: Any = getattr(_bootstrap, "_ModuleLockManager", None)
+PATCH_POINTS = (PatchPoint("importlib._bootstrap", "_get_module_lock", "python 3.10 to 3.15", ("name",)),)
+_get_module_lock: Any = getattr(_bootstrap, "_get_module_lock", None)
 _main = 0  # the thread whose imports are timed
 _is_timing = False
 _kept: list[tuple[str, int, int]] = []  # imports that are not in the trace yet: module, begin and end on the clock of time.perf_counter_ns
@@ -222,56 +220,86 @@ def report_imports(begins: Callable[[], object], ends: Callable[[], object]) -> 
     _import_edges[:] = begins, ends
 
 
-class _Timed(_Manager or object):  # type: ignore[misc]  # a class of python's own that has no types
-    _begun_ns = 0
-    _elsewhere: tuple[int, int] | None = None  # of another thread's: which, and what the main thread had used of a processor then
+class _TimedLock:
+    """The lock that python holds as it imports a module; nothing of voirkit is on the stack while it does."""
 
-    def __enter__(self) -> None:
-        thread = get_ident()
-        if thread == _main:
-            _bootstrap._ModuleLockManager = _Manager  # type: ignore[attr-defined]  # of the imports inside of this one
-            self._begun_ns = perf_counter_ns()
-            if _import_edges and not self._name.startswith("voirkit"):
-                _import_edges[0]()
-        elif thread not in _importing and os.getpid() == _main_pid:
-            _importing.add(thread)
-            self._elsewhere = thread, _main_cpu_ns()
-            self._begun_ns = perf_counter_ns()
-        _Manager.__enter__(self)
+    def __init__(self, module: str, lock: Any) -> None:
+        self._module = module
+        self._lock = lock
+        self._begun_ns = 0
 
-    def __exit__(self, *args: Any, **more: Any) -> None:
-        _Manager.__exit__(self, *args, **more)
-        if self._elsewhere is not None:
-            _importing.discard(self._elsewhere[0])
-            _import_ended_elsewhere(self._name, self._begun_ns, self._elsewhere[1])
-        elif self._begun_ns:
-            if _import_edges and not self._name.startswith("voirkit"):
-                _import_edges[1]()
-            _import_ended(self._name, self._begun_ns)
+    def acquire(self) -> bool:
+        _bootstrap._get_module_lock = _get_module_lock  # type: ignore[attr-defined]  # of the imports inside of this one
+        self._begun_ns = perf_counter_ns()
+        if _import_edges and not self._module.startswith("voirkit"):
+            _import_edges[0]()
+        try:
+            return bool(self._lock.acquire())
+        except BaseException:  # two threads wait for each other's import: this one goes on without the lock, and does not release it
+            _time_next_import()
+            raise
+
+    def release(self) -> None:
+        self._lock.release()
+        if _import_edges and not self._module.startswith("voirkit"):
+            _import_edges[1]()
+        _import_ended(self._module, self._begun_ns)
 
 
-for _method in (_Timed.__enter__, _Timed.__exit__):
-    _method.__code__ = as_importlib(_method.__code__)
+class _TimedElsewhere(_TimedLock):
+    """The same of an import on another thread than the main one, which may wait for it."""
+
+    def acquire(self) -> bool:
+        _importing.add(get_ident())
+        self._main_cpu_ns = _main_cpu_ns()
+        self._begun_ns = perf_counter_ns()
+        try:
+            return bool(self._lock.acquire())
+        except BaseException:
+            _importing.discard(get_ident())
+            raise
+
+    def release(self) -> None:
+        self._lock.release()
+        _importing.discard(get_ident())
+        _import_ended_elsewhere(self._module, self._begun_ns, self._main_cpu_ns)
+
+
+def _get_timed_lock(name: str) -> Any:
+    lock = _get_module_lock(name)
+    thread = get_ident()
+    if thread == _main:
+        return _TimedLock(name, lock)
+    return _TimedElsewhere(name, lock) if thread not in _importing and os.getpid() == _main_pid else lock
+
+
+for _function in (_TimedLock.acquire, _TimedLock.release, _TimedElsewhere.acquire, _TimedElsewhere.release, _get_timed_lock):
+    _function.__code__ = as_importlib(_function.__code__)
+
+
+def _time_next_import() -> None:
+    if _is_timing:
+        _bootstrap._get_module_lock = _get_timed_lock  # type: ignore[attr-defined]
 
 
 def time_imports() -> None:
     """Time the imports of this thread from now on."""
     global _main, _main_pid, _is_timing, _recorder, _imports_ns, _waited_until
-    if _Manager is None:
+    if _get_module_lock is None:
         return
     _main, _is_timing, _recorder, _imports_ns, _waited_until = get_ident(), True, None, 0, 0
     _main_pid = os.getpid() if get_native_id() == os.getpid() else 0
     _kept.clear()
     _importing.clear()
-    _bootstrap._ModuleLockManager = _Timed  # type: ignore[attr-defined]
+    _time_next_import()
 
 
 def end_imports() -> int:
     """Time no more; the nanoseconds in imports, recorded or not."""
     global _is_timing, _recorder
     _is_timing, _recorder = False, None
-    if _Manager is not None and _bootstrap._ModuleLockManager is _Timed:  # type: ignore[attr-defined]
-        _bootstrap._ModuleLockManager = _Manager  # type: ignore[attr-defined]
+    if getattr(_bootstrap, "_get_module_lock", None) is _get_timed_lock:
+        _bootstrap._get_module_lock = _get_module_lock  # type: ignore[attr-defined]
     return _imports_ns
 
 
@@ -291,7 +319,7 @@ def _import_ended(module: str, begun_ns: int) -> None:
     global _imports_ns
     if not _is_timing:
         return
-    _bootstrap._ModuleLockManager = _Timed  # type: ignore[attr-defined]
+    _time_next_import()
     ended = perf_counter_ns()
     if ended - begun_ns < LEAST_IMPORT_NS or module.startswith("voirkit"):
         return  # what a script imports for its annotations is no work of its own

@@ -219,7 +219,7 @@ def script(name: str, arguments: Iterable[str]) -> Program:
 
     def main() -> ModuleType:
         loader = SourceFileLoader("__main__", path)
-        return _main_module(__loader__=loader, __file__=path, __cached__=None, __builtins__=builtins, __package__=None)
+        return _main_module(None, __loader__=loader, __file__=path, __builtins__=builtins, __package__=None)
 
     program._main = main
     return program
@@ -270,17 +270,19 @@ def _from_spec(program: Program, spec: Any, code: CodeType, argv: list[str], pac
 
     def main() -> ModuleType:
         parent = spec.parent if package is None else package
-        names = {"__loader__": spec.loader, "__spec__": spec, "__file__": spec.origin, "__cached__": spec.cached}
-        return _main_module(**names, __builtins__=builtins, __package__=parent)
+        names = {"__loader__": spec.loader, "__spec__": spec, "__file__": spec.origin}
+        return _main_module(spec.cached, **names, __builtins__=builtins, __package__=parent)
 
     program._main = main
     return program
 
 
-def _main_module(**names: Any) -> ModuleType:
-    """The module that a script is, with the names that python gives it."""
+def _main_module(cached: str | None, **names: Any) -> ModuleType:
+    """The module that a script is, with the names that python gives it; ``cached`` is the file of its bytecode."""
     module = ModuleType("__main__")
     module.__dict__.update(names)
+    if sys.version_info < (3, 15):
+        module.__dict__["__cached__"] = cached
     if sys.version_info < (3, 14):  # since then a module has annotations when somebody asks for them
         module.__annotations__ = {}
     return module

@@ -53,7 +53,7 @@ class ParsedArguments:
         self._inside: set[int] = set()  # threads within a parsing method: the outermost one has the result
         self._kept: list[Any] = []
         self._done = False
-        self._patches = Patches({"python": "3.10 to 3.14"})
+        self._patches = Patches({"python": "3.10 to 3.15"})
         for name in WHOLE + PARTIAL:
             self._patches.wrap(argparse.ArgumentParser, name, self._parse, ("args", "namespace"))
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # In which versions of each library it was checked that the functions that instruments stand around are there, with the variables that are
 # passed.
 CHECKED = {
-    "python": "3.10 to 3.14",
+    "python": "3.10 to 3.15",
     "torch": "2.1 to 2.15",
     "torchdata": "0.11",
     "torchvision": "0.16 to 0.29",
