@@ -276,7 +276,8 @@ class Section:
         self._by_hand_on(training, batch)
 
     def _drawn_by_a_loop(self, training: Training) -> None:
-        for batch in training.loader:
+        for drawn in training.loader:
+            batch = drawn
             break
         self._by_hand_on(training, batch)
 

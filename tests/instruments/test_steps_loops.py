@@ -727,3 +727,212 @@ def test_fine_tuning_in_evaluation_mode_is_training(says: Says, loop: Loop) -> N
         loop.model.train()
 
     is_usual(says(script), 5)
+
+
+# batches that are drawn by hand
+
+
+def let_go_at_once(loop: Loop) -> Any:
+    return next(iter(loop.loader))
+
+
+def left_at_once(loop: Loop) -> Any:
+    for batch in loop.loader:
+        return batch
+    return None
+
+
+@pytest.mark.parametrize("draw", [let_go_at_once, left_at_once])
+def test_training_on_one_batch_that_was_drawn_by_hand_is_a_step_an_update(says: Says, loop: Loop, draw: Callable[[Loop], Any]) -> None:
+    def script() -> None:
+        batch = draw(loop)
+        for _ in range(7):
+            loop.train_on(batch)
+
+    found = says(script)
+    assert (found.n, found.items) == (7, [-1] * 7)
+    assert found.ms == [BY_HAND - OTHER] + [BY_HAND] * 6
+
+
+def test_training_on_one_batch_whose_iterator_is_kept_is_a_step_an_update(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        iterator = iter(loop.loader)
+        batch = next(iterator)
+        for _ in range(7):
+            loop.train_on(batch)
+        del iterator
+
+    found = says(script)
+    assert (found.n, found.items) == (7, [-1] * 7)
+
+
+def test_an_iterator_that_is_never_read_is_no_loop(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        iterator = iter(loop.loader)
+        full_batch(loop, 7)
+        del iterator
+
+    assert says(script).n == 7
+
+
+def test_training_goes_on_with_a_loops_last_batch(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        iterator = iter(loop.loader)
+        for _ in range(3):
+            batch = next(iterator)
+            loop.train_on(batch)
+        for _ in range(4):
+            loop.train_on(batch)
+        del iterator
+
+    found = says(script)
+    assert (found.n, found.items) == (7, [4] * 3 + [-1] * 4)
+
+
+def test_a_batch_that_is_drawn_for_each_step_is_one_of_a_loop(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        for _ in range(7):
+            loop.train_on(next(iter(loop.loader)))
+
+    is_usual(says(script), 7)
+
+
+def test_a_batch_that_is_drawn_for_an_evaluation_is_waited_for_there(says: Says, loop: Loop) -> None:
+    held_out: DataLoader[Any] = DataLoader(Points(40, 5), batch_size=4)  # 20 ms a batch
+
+    def script() -> None:
+        batches = iter(held_out)
+        for i, batch in enumerate(loop.loader):
+            loop.train_on(batch)
+            if i % 2:
+                x, _ = next(batches)
+                loop.model.eval()
+                with torch.no_grad():
+                    loop.model(x)
+                loop.model.train()
+
+    found = says(script)
+    is_usual(found, 5)
+    assert (found.evaluated, sum(found.rank.steps.evaluation.phase_ns("wait").tolist()) // 1_000_000) == (2, 40)
+
+
+def test_batches_drawn_for_evaluations_make_no_steps_of_a_training_without_a_loader(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        batches = iter(loop.held_out)
+        for _ in range(2):
+            x, _ = next(batches)
+            loop.model.eval()
+            with torch.no_grad():
+                loop.model(x)
+            loop.model.train()
+            full_batch(loop, 3)
+
+    found = says(script)
+    assert (found.n, found.evaluated) == (6, 2)
+
+
+# batches that are taken in groups
+
+
+def test_batches_that_are_taken_in_groups_are_steps_of_their_own_work(says: Says) -> None:
+    loop = Loop(n=32)
+
+    def script() -> None:
+        batches = iter(loop.loader)
+        for _ in range(2):
+            for batch in [next(batches) for _ in range(4)]:
+                loop.train_on(batch)
+
+    found = says(script)
+    assert (found.n, found.items, found.phases["wait"]) == (8, [4] * 8, 8 * WAIT)
+    # All four are waited for in the first; what no one sees after an update is a part of the next, but for the last of a group.
+    assert found.ms[:4] == [4 * WAIT + BY_HAND - OTHER, BY_HAND, BY_HAND, BY_HAND + OTHER]
+
+
+def test_two_batches_of_one_iterator_that_one_update_is_made_of_are_a_step(says: Says) -> None:
+    loop = Loop(n=32)
+
+    def script() -> None:
+        batches = iter(loop.loader)
+        for _ in range(4):
+            (x, y), (others, _) = next(batches), next(batches)
+            loop.train_on(((x + others) / 2, y))
+
+    found = says(script)
+    assert (found.n, found.items) == (4, [8] * 4)
+
+
+# evaluation that takes gradients
+
+
+def forces(loop: Loop, x: torch.Tensor) -> None:
+    x = x.clone().requires_grad_()
+    torch.autograd.grad(loop.model(x).sum(), x)
+
+
+@pytest.mark.parametrize("switches", [True, False])
+def test_a_loop_that_takes_gradients_and_updates_nothing_is_evaluation(says: Says, loop: Loop, switches: bool) -> None:
+    def script() -> None:
+        for _ in range(2):
+            for batch in loop.loader:
+                loop.train_on(batch)
+            if switches:
+                loop.model.eval()
+            for x, _ in loop.held_out:
+                forces(loop, x)
+            if switches:
+                loop.model.train()
+
+    found = says(script)
+    assert (found.n, found.evaluated) == (10, 4)
+
+
+def test_an_attack_in_each_step_is_a_part_of_it(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        for x, y in loop.loader:
+            loop.model.eval()
+            forces(loop, x)
+            loop.model.train()
+            loop.train_on((x, y))
+
+    found = says(script)
+    assert (found.n, found.evaluated, found.phases["backward"]) == (5, 0, 50)
+
+
+def test_gradients_of_all_batches_are_one_update_and_a_step_a_batch(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        for _ in range(2):
+            for x, _ in loop.loader:
+                loop.model(x).sum().backward()
+            loop.optimizer.step()
+            loop.optimizer.zero_grad()
+
+    found = says(script)
+    assert (found.n, found.items, found.phases["optimizer"]) == (10, [4] * 10, 4)
+
+
+# threads
+
+
+def test_an_epoch_in_a_thread_of_its_own_is_counted_as_any(says: Says, loop: Loop) -> None:
+    def epoch() -> None:
+        for batch in loop.loader:
+            loop.train_on(batch)
+
+    def script() -> None:
+        for _ in range(3):
+            thread = threading.Thread(target=epoch)
+            thread.start()
+            thread.join()
+
+    is_usual(says(script), 15)
+
+
+def test_an_iterator_that_another_thread_reads_makes_no_steps_where_it_was_made(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        prefetcher = Prefetcher(iter(loop.loader), epochs=1)
+        while (batch := prefetcher.get()) is not None:
+            loop.train_on(batch)
+        clock.spend(1000)
+
+    is_usual(says(script), 5)

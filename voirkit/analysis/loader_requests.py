@@ -148,6 +148,8 @@ def _shift_read_ahead(requests: Sequence[Request], work: Work) -> list[Request]:
             closed = after.start_ns if after and after.episode == requests[last].episode else int(worked[-1])
             requests.append(replace(requests[last], start_ns=closed, end_ns=closed))
         else:
+            if is_training and not _is_left_ahead(passes, [requests[i] for i in (first, second, third, last)], len(fetches)):
+                continue
             begun = fetches[1:]
         for i, number in zip(begun, [requests[i].items for i in fetches], strict=False):
             requests[i] = replace(requests[i], kind=Kind.FETCH, items=number)
@@ -175,6 +177,14 @@ def _passes_left_over(passes: _BackwardPasses, asked: Sequence[Request], n: int,
     if len(later) == each:
         return worked
     return [passes.unit_ends_ns[later[each - 1]]]  # training goes on without the loader
+
+
+def _is_left_ahead(passes: _BackwardPasses, asked: Sequence[Request], n: int) -> bool:
+    """Whether a loop that was left had read one batch ahead: it had worked on all but its last, or its last two; arguments as before."""
+    first, second, third, last = asked
+    each = len(passes.of(first.episode, second.end_ns, third.start_ns))
+    earlier = len(passes.of(first.episode, first.end_ns, last.start_ns))
+    return each * (n - 2) <= earlier <= each * (n - 1)
 
 
 class _BackwardPasses:
@@ -363,10 +373,12 @@ class _Spreading:
         """
         first, last = self._original[batches.fetches[0]], self._original[batches.fetches[-1]]
         n = len(batches.fetches)
-        if not self._passes(first, last.start_ns):  # all were taken before any was worked on: kept in a list, and gone over once
+        over = None if batches.closing is None else self._original[batches.closing]
+        until_over = len(self._passes(first, _NEVER if over is None else over.start_ns))
+        is_asked_again = over is not None and over.kind is Kind.END and until_over > 0
+        if not self._passes(first, last.start_ns) and not is_asked_again:
+            # All were taken before any was worked on: they are kept in a list, and belong to the work if that is gone over once.
             return int(len(passes) == n)
-        over_ns = self._original[batches.closing].start_ns if batches.closing is not None else _NEVER
-        until_over = len(self._passes(first, over_ns))
         each = -(-until_over // n)  # of the last batches they may still be to come
         return each if each * n <= len(passes) else 0
 
@@ -481,7 +493,6 @@ class _Chaining:
         trains = work.of(Work.TRAINS)
         self._trains_ns = trains.start_ns.tolist()
         self._optimizers = work.of(Work.OPTIMIZER)
-        self._end_ns = int(work.end_ns.max(initial=0))
 
     def result(self) -> list[Request]:
         return sorted((request for request in self._requests if request is not None), key=lambda r: r.start_ns)
@@ -518,7 +529,7 @@ class _Chaining:
         return self._original[draw.fetch if draw.making is None else draw.making].start_ns
 
     def join(self, row: Sequence[_Draw]) -> None:
-        """Make the draws requests of the first one's iterator, which is held until all is done."""
+        """Make the draws requests of the first one's iterator, which is held for ever."""
         episode = self._original[row[0].fetch].episode
         for draw in row:
             fetch = self._original[draw.fetch]
@@ -527,8 +538,7 @@ class _Chaining:
                 if at is not None:
                     self._requests[at] = None
         last = self._original[row[-1].fetch]
-        end_ns = max(self._end_ns, last.end_ns) + 1
-        self._requests.append(replace(last, kind=Kind.LEFT, episode=episode, start_ns=end_ns, end_ns=end_ns, items=None))
+        self._requests.append(replace(last, kind=Kind.LEFT, episode=episode, start_ns=_NEVER, end_ns=_NEVER, items=None))
 
 
 def _end_outlasted(requests: Sequence[Request], work: Work) -> list[Request]:

@@ -351,8 +351,8 @@ def declared_evaluation(work: Work, marks: Marks) -> Array:
 def _in_evaluation_mode(work: Work, marks: Marks) -> Array:
     """What is done between an ``eval()`` and the next ``train()``, of any module, between which nothing is trained.
 
-    Gradients may be taken there (forces, attacks), if no optimizer steps, and in fewer than half of the steps, or at their end: what is
-    done so in the middle of each step is a part of it (adversarial training).
+    Gradients may be taken there (forces, attacks), if no optimizer steps, and for fewer than half of the backward passes elsewhere, or at
+    the end of steps: what is done so in the middle of each step is a part of it (adversarial training).
     """
     off, on = _switches(marks)
     if not len(off):
@@ -361,7 +361,9 @@ def _in_evaluation_mode(work: Work, marks: Marks) -> Array:
     walks, updates = work.of(Work.BACKWARD).start_ns, work.of(Work.OPTIMIZER).start_ns
     has_walk, has_update = (_first_from(times, off) < until for times in (walks, updates))
     differentiates = has_walk & ~has_update
-    is_seldom = np.count_nonzero(differentiates) < _OFTEN * len(updates)
+    region = np.searchsorted(off, walks, side="right") - 1
+    trains = (region < 0) | (walks >= until[region])
+    is_seldom = bool(len(updates)) & (np.count_nonzero(differentiates) < _OFTEN * np.count_nonzero(trains))
     valid = ~has_update & (~has_walk | is_seldom | (bool(len(updates)) & _at_end_of_step(work, marks, off, until)))
     at = np.searchsorted(off, work.start_ns, side="right") - 1
     inside: Array = (at >= 0) & valid[at] & (work.start_ns < until[at])

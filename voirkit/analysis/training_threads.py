@@ -12,6 +12,9 @@ import numpy as np
 
 from voirkit.analysis.nesting import Array
 
+# Threads with optimizers of their own take turns if each does so many pieces of work at the mean before the other goes on.
+_LEAST_IN_TURN = 6
+
 
 @dataclass(frozen=True)
 class ThreadActivity:
@@ -69,7 +72,10 @@ def _take_turns(one: ThreadActivity, other: ThreadActivity) -> bool:
         return False
     if not one.updates or not other.updates or one.optimizers & other.optimizers:
         return True
-    return bool(one.work[1][-1] <= other.work[0][0] or other.work[1][-1] <= one.work[0][0])
+    threads = np.concatenate((np.zeros(len(one.work[0])), np.ones(len(other.work[0]))))
+    in_order = threads[np.argsort(np.concatenate((one.work[0], other.work[0])), kind="stable")]
+    switches = int(np.count_nonzero(np.diff(in_order)))
+    return switches < 2 or switches * _LEAST_IN_TURN <= len(in_order)
 
 
 def _overlap(one: tuple[Array, Array], other: tuple[Array, Array]) -> bool:
