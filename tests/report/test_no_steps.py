@@ -42,7 +42,7 @@ def test_no_training_is_only_said_where_no_training_was_recorded() -> None:
         "optimizer_steps": {"n": 1, "total_s": 0.1},
         "backward_passes": {"n": 4, "total_s": 0.1},
     }
-    verdict, advice = conclusions({"steps": {"n": 0}, "evaluation": {"n": 4}, "seen": seen}, {})
+    verdict, advice = conclusions({"steps": {"n": 0}, "evaluation": {"n": 4}, "recorded_work": seen}, {})
     assert verdict["because"].startswith("1 optimizer step and 4 backward passes were recorded, but none of them lies in a step")
     assert verdict["evidence"] == {"steps": 0, "optimizer_steps": 1, "backward_passes": 4}
     assert "voirkit init" in verdict["next"]

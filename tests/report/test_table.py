@@ -189,8 +189,8 @@ def test_a_large_overhead_is_never_cut_and_stands_above_the_advice() -> None:
 
 
 UNCOUNTED = [
-    {"thread": "worker", "process": 7, "rank": 0, "loader": 2, "optimizer_steps": 12, "backward_passes": 1, "first_s": 3.25},
-    {"thread": 41, "process": 8, "rank": 0, "loader": None, "optimizer_steps": 0, "backward_passes": 3, "first_s": 0.5},
+    {"thread": 40, "pid": 7, "rank": 0, "optimizer_steps": 12, "backward_passes": 1, "first_s": 3.25},
+    {"thread": 41, "pid": 8, "rank": 0, "optimizer_steps": 0, "backward_passes": 3, "first_s": 0.5},
 ]
 
 
@@ -199,22 +199,24 @@ def test_training_that_lies_in_no_counted_step_is_said_and_never_cut(n: int) -> 
     steps = {**MUCH["steps"], "n": n, "uncounted": UNCOUNTED}
     assert " ".join(" ".join(drawn({**MUCH, "steps": steps}, 80)).split()).count(
         "warning 12 optimizer steps and 4 backward passes lie in no counted step: 12 optimizer steps and 1 backward pass in process 7, "
-        "thread worker, batches of loader 2, from 3.25 s on; 3 backward passes in process 8, thread 41, without a loader, from 500 ms on."
+        "thread 40, from 3.25 s on; 3 backward passes in process 8, thread 41, from 500 ms on."
     ) == 1  # fmt: skip
 
 
 def test_of_one_place_of_uncounted_training_the_counts_are_not_said_twice() -> None:
     lines = drawn({**SUMMARY, "steps": {**SUMMARY["steps"], "uncounted": UNCOUNTED[:1]}}, 200)
-    assert (
-        "warning  12 optimizer steps and 1 backward pass lie in no counted step: thread worker, batches of loader 2, from 3.25 s on."
-        in lines
-    )
+    assert "warning  12 optimizer steps and 1 backward pass lie in no counted step: thread 40, from 3.25 s on." in lines
+
+
+def test_a_backward_pass_whose_step_was_not_done_is_nothing_to_warn_of() -> None:
+    row = {**UNCOUNTED[0], "optimizer_steps": 0}
+    assert not any("counted step" in line for line in drawn({**SUMMARY, "steps": {**SUMMARY["steps"], "uncounted": [row]}}, 200))
 
 
 def test_a_run_without_a_step_shows_its_evaluation_and_what_was_recorded() -> None:
     evaluation = {"n": 8, "total_s": 0.1, "time_s": {"median": 0.0125}}
     seen = {"model_calls": {"n": 38, "total_s": 0.02}, "optimizer_steps": {"n": 30, "total_s": 0.001}}
-    lines = drawn({**SUMMARY, "steps": {"n": 0, "phases": {}}, "evaluation": evaluation, "seen": seen, "rates": {}})
+    lines = drawn({**SUMMARY, "steps": {"n": 0, "phases": {}}, "evaluation": evaluation, "recorded_work": seen, "rates": {}})
     assert any(line.startswith("8 evaluation batches of 12.5 ms · loss 2.3") for line in lines)
     assert "seen  model calls 38 (20 ms) · optimizer steps 30 (1 ms)" in lines
     assert any(line.startswith("memory  peak 2.34 GB") for line in lines)

@@ -529,7 +529,7 @@ class _Chaining:
         return self._original[draw.fetch if draw.making is None else draw.making].start_ns
 
     def join(self, row: Sequence[_Draw]) -> None:
-        """Make the draws requests of the first one's iterator, which is held for ever."""
+        """Make the draws requests of the first one's iterator, which is held until something else is trained on."""
         episode = self._original[row[0].fetch].episode
         for draw in row:
             fetch = self._original[draw.fetch]
@@ -538,7 +538,19 @@ class _Chaining:
                 if at is not None:
                     self._requests[at] = None
         last = self._original[row[-1].fetch]
-        self._requests.append(replace(last, kind=Kind.LEFT, episode=episode, start_ns=_NEVER, end_ns=_NEVER, items=None))
+        over_ns = self._one_update_later(last.end_ns)
+        self._requests.append(replace(last, kind=Kind.LEFT, episode=episode, start_ns=over_ns, end_ns=over_ns, items=None))
+
+    def _one_update_later(self, at_ns: int) -> int:
+        """When the steps of optimizers were over that follow a time, before any of them steps again; never, if none does."""
+        steps = self._optimizers
+        stepped: set[int] = set()
+        for i in range(int(np.searchsorted(steps.start_ns, at_ns)), len(steps.start_ns)):
+            which = int(steps.optimizer[i])
+            if which in stepped:
+                return int(steps.end_ns[i - 1])
+            stepped.add(which)
+        return _NEVER
 
 
 def _end_outlasted(requests: Sequence[Request], work: Work) -> list[Request]:
@@ -654,8 +666,8 @@ class _OptimizerSteps:
 def _end_left_loops(requests: list[Request], work: Work) -> list[Request]:
     """Each loop that was left ends where its last step does, or, if that was not done, without it.
 
-    An iterator may be held long after its loop: a step then ends no later after its work than the longest of the others. A step is done
-    if an optimizer stepped in it, or if what was worked in all others of the loader was worked in it.
+    An iterator may be held long after its loop: a step then ends no later after its work than the longest of the others, and before an
+    evaluation. A step is done if an optimizer stepped in it, or if what was worked in all others of the loader was worked in it.
     """
     if not any(r.kind is Kind.LEFT for r in requests):
         return requests
@@ -664,6 +676,7 @@ def _end_left_loops(requests: list[Request], work: Work) -> list[Request]:
         return requests
     kinds, tails, last_ns = _worked(made, work)
     loader_of = {r.episode: r.loader for r in requests}
+    evaluated_ns = np.append(work.start_ns[(work.kind == Work.FORWARD) & ~work.training], _NEVER)
     last = {turn.episode: i for i, turn in enumerate(made.turns)}
     let_go = {last[r.episode] for r in requests if r.kind is Kind.LEFT and r.episode in last}
     whole: dict[int, list[int]] = {}  # by loader, the turns that another request closed
@@ -680,6 +693,7 @@ def _end_left_loops(requests: list[Request], work: Work) -> list[Request]:
             requests[at] = replace(request, kind=Kind.INCOMPLETE)
         elif others:
             end = min(request.start_ns, int(last_ns[i] + tails[others].max()))
+            end = min(end, int(evaluated_ns[np.searchsorted(evaluated_ns[:-1], last_ns[i])]))
             requests[at] = replace(request, start_ns=end, end_ns=end)
     return sorted(requests, key=lambda r: r.start_ns)
 

@@ -92,10 +92,14 @@ def leading_steps(steps: Array, optimizer: Array) -> list[Array]:
 
 
 def _first_takeover(between: Array) -> int | None:
-    """After which of the leading steps another optimizer steps much more often than usual before the next; None for never."""
+    """After which of the leading steps another optimizer steps much more often than usual before the next, or for the only time of many;
+    None for never."""
     if not len(between):
         return None
-    much = np.flatnonzero(between > max(1.0, 2 * float(np.median(between))))
+    usual = float(np.median(between))
+    much = np.flatnonzero(between > max(1.0, 2 * usual if len(between) > 1 else 1.0))
+    if not len(much) and len(between) > 2 and np.count_nonzero(between) == 1:
+        much = np.flatnonzero(between)
     return int(much[0]) if len(much) else None
 
 

@@ -27,6 +27,7 @@ WAIT, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION, LOSS, ZERO_GRAD, CH
 ASIDE = {"checkpoint": CHECKPOINT, "compile": COMPILE, "import": IMPORT, "gc": GC}
 
 _FREEING_NS = 100_000
+_NEVER = np.iinfo(np.int64).max
 
 # What each span of the steps instrument counts for; all of comm is communication.
 MEANING = {
@@ -295,16 +296,17 @@ def _training_episodes(segmentation: Segmentation, work: Work, requests: Sequenc
     steps -= _with_optimizers_of_their_own(segmentation, work, turn_of, steps, in_evaluation)
     loader_of = {request.episode: request.loader for request in requests}
     of_training = {loader_of.get(episode) for episode in steps} - {-1}
-    for episode in _episodes_with(segmentation, turn_of, work.kind == Work.BACKWARD) - steps - in_evaluation:
-        own = trains & (turn_of != OUTSIDE)
-        own[own] = segmentation.episodes[turn_of[own]] == episode
-        last = int(np.flatnonzero(own)[-1])
-        later = last + 1 + np.flatnonzero(work.kind[last + 1 :] == Work.OPTIMIZER)[:1]
-        if not len(later):
+    updates_ns, passes_ns = (np.append(work.of(kind).start_ns, _NEVER) for kind in (Work.OPTIMIZER, Work.BACKWARD))
+    inside = np.flatnonzero(trains & (turn_of != OUTSIDE))[::-1]
+    episodes, lasts = np.unique(segmentation.episodes[turn_of[inside]], return_index=True)
+    over_ns = work.end_ns[inside[lasts]]  # by iterator, when the last was trained on its batches
+    next_update_ns = updates_ns[np.searchsorted(updates_ns[:-1], over_ns)]
+    is_cleared = np.append(zeroed_ns, _NEVER)[np.searchsorted(zeroed_ns, over_ns)] < next_update_ns
+    is_next = passes_ns[np.searchsorted(passes_ns[:-1], over_ns)] >= next_update_ns
+    for i, episode in enumerate(episodes.tolist()):
+        if episode in steps or episode in in_evaluation or is_cleared[i] or next_update_ns[i] == _NEVER:
             continue
-        first, until = np.searchsorted(zeroed_ns, (work.end_ns[last], work.start_ns[later[0]]))
-        is_next = not (work.kind[last + 1 : later[0]] == Work.BACKWARD).any()
-        if first == until and (is_next or loader_of.get(episode) in of_training):
+        if is_next[i] or loader_of.get(episode) in of_training:
             steps.add(episode)
     return frozenset(steps)
 

@@ -56,7 +56,7 @@ def summary_of(run: Run, *others: Run) -> dict[str, Any]:
         computed: dict[str, Any] = failures.attempt("steps", lambda: step_figures(ranks, summary, Moments(run.manifest).begun), {})
         summary.update(computed)
         counted = bool((summary.get("steps") or {}).get("n"))
-        summary["seen"] = None if counted else failures.attempt("what was seen", lambda: seen_of(runs), None)
+        summary["recorded_work"] = None if counted else failures.attempt("what was seen", lambda: seen_of(runs), None)
         if ranks or not summary.get("wall"):
             summary["wall"] = failures.attempt("wall time", lambda: _wall(run, ranks, summary), summary.get("wall"))
     for instrument in installed_instruments():

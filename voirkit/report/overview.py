@@ -145,10 +145,12 @@ def _goodput(summary: Summary) -> Iterator[Section]:
 def _uncounted(summary: Summary) -> Iterator[Section]:
     """What of the training was recorded, but lies in no step."""
     rows = (summary.get("steps") or {}).get("uncounted") or ()
+    # A pass whose step was not done, as of a loop that was left or interrupted there, is nothing to warn of.
+    rows = [row for row in rows if row["optimizer_steps"] or row["backward_passes"] > 1]
     if not rows:
         return
     counted = training_counts(sum(row["optimizer_steps"] for row in rows), sum(row["backward_passes"] for row in rows))
-    n_processes = len({row.get("process") for row in rows})
+    n_processes = len({row.get("pid") for row in rows})
     places = [_uncounted_place(row, summary, n_processes > 1, len(rows) > 1) for row in rows[:_PLACES]]
     if len(rows) > _PLACES:
         places.append(f"and in {len(rows) - _PLACES:,} more places")
@@ -157,14 +159,13 @@ def _uncounted(summary: Summary) -> Iterator[Section]:
 
 
 def _uncounted_place(row: Mapping[str, Any], summary: Summary, names_process: bool, names_counts: bool) -> str:
-    """Where optimizer steps lie that are in no step: ``12 optimizer steps in thread worker, batches of loader 2, from 3.2 s on``."""
+    """Where optimizer steps lie that are in no step: ``12 optimizer steps in process 4711, thread 4713, from 3.2 s on``."""
     rank = f"rank {row['rank']}" if (summary.get("world_size") or 1) > 1 and row.get("rank") is not None else ""
-    process = f"process {row['process']}" if names_process and row.get("process") is not None else ""
+    process = f"process {row['pid']}" if names_process and row.get("pid") is not None else ""
     thread = f"thread {row['thread']}" if row.get("thread") is not None else ""
-    loader = f"batches of loader {row['loader']}" if row.get("loader") is not None else "without a loader"
     since = f"from {duration(row['first_s'])} on" if row.get("first_s") is not None else ""
     counts = f"{training_counts(row['optimizer_steps'], row['backward_passes'])} in " if names_counts else ""
-    return counts + ", ".join(filter(None, (rank, process, thread, loader, since)))
+    return counts + ", ".join(filter(None, (rank, process, thread, since)))
 
 
 def _large_overhead(summary: Summary) -> Iterator[Section]:
@@ -203,7 +204,7 @@ def _alerts(summary: Summary) -> Iterator[Section]:
 def _steps(summary: Summary) -> Iterator[Section]:
     steps = summary.get("steps")
     if not steps or not steps["n"]:
-        training = {"optimizer_steps", "backward_passes"} & set(summary.get("seen") or ())
+        training = {"optimizer_steps", "backward_passes"} & set(summary.get("recorded_work") or ())
         words = "What was recorded of a training lies in no step." if training else "No step of a training was seen."
         yield Section("step", "", [OnPage([Text(words, mood="note")])])
         return
@@ -274,7 +275,7 @@ def _facts(summary: Summary) -> Iterator[Section]:
         blocks.append(Text(words, "checkpoints between steps"))
     monitor = summary.get("monitor") or {}
     lines = [
-        ("", [*_counts(summary)]), ("seen", [*_seen(summary.get("seen"))]), ("memory", [*_memory(summary)]),
+        ("", [*_counts(summary)]), ("seen", [*_seen(summary.get("recorded_work"))]), ("memory", [*_memory(summary)]),
         ("used", [*_used(monitor)]), ("GPU", [*_gpus(monitor)]),
         ("overhead", [] if _is_slowed(summary) else [*_overhead(summary.get("overhead"))]),
     ]  # fmt: skip

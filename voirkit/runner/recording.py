@@ -344,6 +344,8 @@ def _import_ended_elsewhere(module: str, begun_ns: int, main_cpu_ns: int) -> Non
     ended = perf_counter_ns()
     if not _is_timing or os.getpid() != _main_pid or ended - begun_ns < LEAST_IMPORT_NS or module.startswith("voirkit"):
         return
+    if _bootstrap._get_module_lock is not _get_timed_lock:  # type: ignore[attr-defined]
+        return  # the main thread is in an import of its own, which counts this time
     frame = sys._current_frames().get(_main)
     if frame is None or frame.f_globals.get("__name__") not in _WAITS:
         return

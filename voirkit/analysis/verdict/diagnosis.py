@@ -128,7 +128,7 @@ def _late_by_skew(ranks: Sequence[Mapping[str, Any]]) -> Document:
 
 def _unknown(n: int, figures: Figures) -> Document:
     evaluated = (figures.get("evaluation") or {}).get("n", 0)
-    seen = figures.get("seen") or {}
+    seen = figures.get("recorded_work") or {}
     trained = {name: (seen.get(name) or {}).get("n", 0) for name in ("optimizer_steps", "backward_passes")}
     if n:
         because = f"Only {n} training step{'s' if n > 1 else ''} came to an end; fewer than {FEW} tell nothing."
