@@ -245,13 +245,16 @@ def set_aside_evaluations(requests: Sequence[Request], work: Work, resumed_ns: S
         resumed_ns: When models were switched to training; ascending.
     """
     optimizers = work.of(Work.OPTIMIZER)
+    updates_ns = optimizers.start_ns.tolist()
     aside = set()
     for episode, batches in _batches_by_episode(requests).items():
         begins_ns = [requests[i].end_ns for i in batches.fetches]
         closing_ns = _NEVER if batches.closing is None else requests[batches.closing].start_ns
         ends_ns = [*(requests[i].start_ns for i in batches.fetches[1:]), closing_ns]
         turns = list(zip(begins_ns, ends_ns, strict=True))
-        if any(_steps_often(optimizers, *turn) for turn in turns) and all(_goes_to_evaluation(work, resumed_ns, *turn) for turn in turns):
+        if any(_steps_often(optimizers, *turn) for turn in turns) and all(
+            _goes_to_evaluation(work, updates_ns, resumed_ns, *turn) for turn in turns
+        ):
             aside.add(episode)
     return [r for r in requests if r.episode not in aside], [r for r in requests if r.episode in aside]
 
@@ -263,15 +266,14 @@ def _steps_often(optimizers: Work, begin_ns: int, end_ns: int) -> bool:
     return len(set(steps)) < len(steps)
 
 
-def _goes_to_evaluation(work: Work, resumed_ns: Sequence[int], begin_ns: int, end_ns: int) -> bool:
+def _goes_to_evaluation(work: Work, updates_ns: Sequence[int], resumed_ns: Sequence[int], begin_ns: int, end_ns: int) -> bool:
     """Whether the first that is done with a batch is a call in evaluation."""
     at = int(np.searchsorted(work.start_ns, begin_ns))
     if at == len(work.start_ns) or work.start_ns[at] >= end_ns or work.kind[at] != Work.FORWARD:
         return False
     if work.training[at]:
         return not work.grad[at]
-    optimizers_ns = work.of(Work.OPTIMIZER).start_ns
-    updated_ns = min([end_ns, *optimizers_ns[int(np.searchsorted(optimizers_ns, begin_ns)) :][:1].tolist()])
+    updated_ns = min([end_ns, *updates_ns[bisect_left(updates_ns, begin_ns) :][:1]])
     return updated_ns == end_ns or _any_between(resumed_ns, int(work.start_ns[at]), updated_ns)
 
 
@@ -445,7 +447,7 @@ def _join_redrawn(requests: Sequence[Request], work: Work) -> list[Request]:
     draws = _draws_by_loader(requests)
     if not any(len(own) > 1 for own in draws.values()):
         return list(requests)
-    chain = _Chaining(requests, work)
+    chain = _Chaining(requests, work, draws)
     for own in draws.values():
         for row in chain.rows(own):
             chain.join(row)
@@ -484,15 +486,18 @@ def _draws_by_loader(requests: Sequence[Request]) -> dict[int, list[_Draw | None
 class _Chaining:
     """Batches drawn one by one that are being joined to a loop."""
 
-    def __init__(self, requests: Sequence[Request], work: Work) -> None:
+    def __init__(self, requests: Sequence[Request], work: Work, draws: Mapping[int, Sequence[_Draw | None]]) -> None:
         self._requests: list[Request | None] = list(requests)
         self._original = requests
+        made = split_at_requests(requests)
+        drawn = {requests[draw.fetch].episode for own in draws.values() for draw in own if draw is not None}
+        is_by_hand = np.isin(np.append(made.episodes, OUTSIDE)[made.turns_at(work.start_ns)], [OUTSIDE, *drawn])
+        by_hand = work.chosen(is_by_hand)  # without what is done in other loops
         updating = _updating_episodes(requests, work.of(Work.OPTIMIZER).start_ns)
         self._fetches = [(r.start_ns, r.episode) for r in requests if r.kind is Kind.FETCH and r.episode in updating]
         self._work = work
-        trains = work.of(Work.TRAINS)
-        self._trains_ns = trains.start_ns.tolist()
-        self._optimizers = work.of(Work.OPTIMIZER)
+        self._trains_ns = by_hand.of(Work.TRAINS).start_ns.tolist()
+        self._optimizers = by_hand.of(Work.OPTIMIZER)
 
     def result(self) -> list[Request]:
         return sorted((request for request in self._requests if request is not None), key=lambda r: r.start_ns)
@@ -572,17 +577,22 @@ def _end_outlasted(requests: Sequence[Request], work: Work) -> list[Request]:
     whole: dict[int, list[int]] = defaultdict(list)  # by loader, the turns that a request of their own iterator closed
     for episode, turns in of_episode.items():
         whole[loaders[episode]] += turns if episode in ended else turns[:-1]
+    limits = {loader: steps.limits(turns) for loader, turns in whole.items()}
+    largest = {loader: sorted(map(steps.most, turns))[-2:] for loader, turns in whole.items()}
     endings: dict[int, Request] = {}  # by episode
     inserted: list[Request] = []
     for episode, turns in of_episode.items():
-        others = whole[loaders[episode]]
+        loader = loaders[episode]
         if episode not in ended:
-            ending = steps.ending(turns[-1], others, requests)
+            ending = steps.ending(turns[-1], limits[loader] if whole[loader] else None, requests)
             if ending is not None:
                 endings[episode] = ending
         first = turns[0]
-        rest = [turn for turn in others if turn != first]
-        if first != turns[-1] and rest and steps.most(first) >= _MUCH_MORE * max(1, *map(steps.most, rest)):
+        if first == turns[-1] or len(largest[loader]) < 2:
+            continue
+        second, most = largest[loader]
+        of_others = second if steps.most(first) == most else most
+        if steps.most(first) >= _MUCH_MORE * max(1, of_others):
             inserted.append(_drawn(made, first, requests))
     if not endings and not inserted:
         return list(requests)
@@ -594,6 +604,14 @@ def _drawn(made: Segmentation, turn: int, requests: Sequence[Request]) -> Reques
     """The end of a turn whose batch was drawn by hand: where it came."""
     batch = requests[made.turns[turn].requests[0]]
     return replace(batch, kind=Kind.INCOMPLETE, start_ns=batch.end_ns, end_ns=batch.end_ns, items=None)
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """How often optimizers may step in a turn."""
+
+    by_optimizer: Mapping[int, int]
+    otherwise: int  # any other optimizer
 
 
 class _OptimizerSteps:
@@ -619,18 +637,18 @@ class _OptimizerSteps:
         """How often the optimizer that steps most in a turn steps there."""
         return max(self._counts.get(turn, {}).values(), default=0)
 
-    def ending(self, turn: int, whole: Sequence[int], requests: Sequence[Request]) -> Request | None:
+    def ending(self, turn: int, limits: _Limits | None, requests: Sequence[Request]) -> Request | None:
         """Where a loop's last turn ends before it lasts longer than the others; None if it does not.
 
         Args:
             turn: The last of its iterator.
-            whole: Turns of the same loader that the next request closed.
+            limits: How often optimizers may step in it; None if its loader has no other.
             requests: All of them.
         """
         counts = self._counts.get(turn, Counter())
-        if not whole:
+        if limits is None:
             return _drawn(self._made, turn, requests) if max(counts.values(), default=0) > 1 else None
-        for index in self._in_excess(turn, self._limits(whole, counts)):
+        for index in self._in_excess(turn, limits):
             earlier = [i for i in self._by_turn[turn] if i < index]
             if not earlier:
                 return _drawn(self._made, turn, requests)
@@ -639,24 +657,28 @@ class _OptimizerSteps:
             return replace(batch, kind=Kind.LEFT, start_ns=end_ns, end_ns=end_ns, items=None)
         return None
 
-    def _limits(self, whole: Sequence[int], counts: Mapping[int, int]) -> dict[int, int]:
-        """By optimizer, how often it may step in a turn: as often as in the others, or twice as often where that varies; once where in the
-        others gradients are only taken."""
-        if not any(self._counts.get(turn) for turn in whole):
-            return dict.fromkeys(counts, int(any(turn in self._with_gradients for turn in whole)))
-        limits = {}
-        for which in counts:
-            steps = [self._counts.get(turn, Counter())[which] for turn in whole]
-            stepped = {n for n in steps if n}
-            limits[which] = max(steps) if len(stepped) <= 1 else 2 * max(steps)
-        return limits
+    def limits(self, whole: Sequence[int]) -> _Limits:
+        """How often optimizers may step in a turn of a loader: as often as in its others, or twice as often where that varies; once where
+        in the others gradients are only taken.
 
-    def _in_excess(self, turn: int, limits: Mapping[int, int]) -> Iterator[int]:
+        Args:
+            whole: The turns of the loader that the next request closed.
+        """
+        counts = [self._counts[turn] for turn in whole if turn in self._counts]
+        if not counts:
+            return _Limits({}, int(any(turn in self._with_gradients for turn in whole)))
+        by_optimizer = {}
+        for which in set().union(*counts):
+            steps = {own[which] for own in counts if which in own}
+            by_optimizer[which] = max(steps) if len(steps) == 1 else 2 * max(steps)
+        return _Limits(by_optimizer, 0)
+
+    def _in_excess(self, turn: int, limits: _Limits) -> Iterator[int]:
         seen: Counter[int] = Counter()
         for i in self._by_turn.get(turn, ()):
             which = int(self._which[i])
             seen[which] += 1
-            if seen[which] > limits[which]:
+            if seen[which] > limits.by_optimizer.get(which, limits.otherwise):
                 yield i
 
 
@@ -691,6 +713,8 @@ def _end_left_loops(requests: list[Request], work: Work) -> list[Request]:
         is_done = kinds[i] & Work.OPTIMIZER or (kinds[i] and not wanted & ~int(kinds[i]))
         if not is_done:
             requests[at] = replace(request, kind=Kind.INCOMPLETE)
+        elif request.start_ns == _NEVER and not others:
+            requests[at] = replace(request, start_ns=int(last_ns[i]), end_ns=int(last_ns[i]))
         elif others:
             end = min(request.start_ns, int(last_ns[i] + tails[others].max()))
             end = min(end, int(evaluated_ns[np.searchsorted(evaluated_ns[:-1], last_ns[i])]))

@@ -72,34 +72,42 @@ def leading_steps(steps: Array, optimizer: Array) -> list[Array]:
     stretches = []
     while len(steps):
         leading = np.flatnonzero(optimizer == optimizer[0])
-        others, left = np.unique(optimizer[leading[-1] + 1 :], return_counts=True)
-        between = {one: np.diff(np.searchsorted(np.flatnonzero(optimizer == one), leading)) for one in np.unique(optimizer).tolist()}
-        taken_over = [_first_takeover(between[one]) for one in between if one != optimizer[0]]
-        gap = min((one for one in taken_over if one is not None), default=None)
-        if gap is not None:
-            stretches.append(steps[leading[: gap + 1]])
-            next_ = leading[gap] + 1
-            steps, optimizer = steps[next_:], optimizer[next_:]
-            continue
-        stretches.append(steps[leading])
-        most = [int(between[one].max(initial=0)) for one in others.tolist()]
-        more = others[left > np.array(most, dtype=np.int64)]
-        if not len(more):
-            break
-        next_ = leading[-1] + 1 + int(np.argmax(np.isin(optimizer[leading[-1] + 1 :], more)))
+        inside, behind = optimizer[: leading[-1]], optimizer[leading[-1] + 1 :]
+        between = {
+            which: np.diff(np.searchsorted(np.flatnonzero(inside == which), leading))
+            for which in np.unique(inside).tolist()
+            if which != optimizer[0]
+        }
+        gaps = [gap for own in between.values() if (gap := _first_takeover(own)) is not None]
+        if gaps:
+            stretches.append(steps[leading[: min(gaps) + 1]])
+            next_ = leading[min(gaps)] + 1
+        else:
+            stretches.append(steps[leading])
+            others, left = np.unique(behind, return_counts=True)
+            most = [int(between[which].max()) if which in between else 0 for which in others.tolist()]
+            more = others[left > np.array(most, dtype=np.int64)]
+            if not len(more):
+                break
+            next_ = leading[-1] + 1 + int(np.argmax(np.isin(behind, more)))
         steps, optimizer = steps[next_:], optimizer[next_:]
     return stretches
 
 
 def _first_takeover(between: Array) -> int | None:
     """After which of the leading steps another optimizer steps much more often than usual before the next, or for the only time of many;
-    None for never."""
-    if not len(between):
-        return None
-    usual = float(np.median(between))
-    much = np.flatnonzero(between > max(1.0, 2 * usual if len(between) > 1 else 1.0))
-    if not len(much) and len(between) > 2 and np.count_nonzero(between) == 1:
-        much = np.flatnonzero(between)
+    None for never.
+
+    Optimizers that take turns are a cycle, also where one steps several times, or not in each: they do so more than twice.
+    """
+    busy = between[between > 0]
+    if len(busy) > 2 or 2 <= len(busy) == len(between):
+        most = 2 * float(np.median(busy))
+    elif len(busy) == 1 and len(between) > 2:
+        most = 0.0
+    else:
+        most = 1.0
+    much = np.flatnonzero(between > most)
     return int(much[0]) if len(much) else None
 
 

@@ -104,12 +104,12 @@ def ranks(
             chosen = trainings[0]
             alone = bool(records.world_sizes) and records.world_sizes[number] == 1
             of = Rank(rank, host, NO_STEPS, {}, ((host, pid),), alone)
-            beside = [_process(records, number, own, cpus, None, of) for own in trainings[1:]]
-            of = _process(records, number, chosen, cpus, device, of)
             if alone:
-                threads = [int(records.tid[own[0]]) for own in trainings[1:]]
-                parts += [replace(one, thread=thread) for one, thread in zip(beside, threads, strict=True)]
-            else:  # a rank has one training: what other threads of it do beside that is no step of its group
+                for own in trainings[1:]:
+                    beside = _process(records, number, own, cpus, None, of)
+                    parts.append(replace(beside, thread=int(records.tid[own[0]])))
+            of = _process(records, number, chosen, cpus, device, of)
+            if not alone:  # a rank has one training: what other threads of it do beside that is no step of its group
                 of = replace(of, steps=replace(of.steps, uncounted=_all_of(records, of.steps.uncounted, trainings[1:])))
             if exchanged is not None and (rank, host, pid) in exchanged.processes:
                 what = meanings(records.names)[records.name[chosen]]
@@ -168,16 +168,18 @@ def training_threads(records: Records, process: int) -> list[Array]:
     if np.isin(meaning, (COMPILE, IMPORT, GC)).all():
         return []  # it has imported torch, and that is all
     tids = records.tid[own]
-    names = np.array([name for _, name in records.names] + [""])[records.name[own]]
-    is_request = np.array([name in _REQUESTS for name in records.names] + [False])[records.name[own]] & (meaning == WAIT)
-    of_queue = np.array([name == ("dataloader", "queue") for name in records.names] + [False])[records.name[own]]
+    codes = records.name[own]
+
+    def is_named(*wanted: str) -> Array:
+        return np.array([category == "dataloader" and name in wanted for category, name in records.names])[codes]
+
     is_kind = {
         "forward": meaning == FORWARD,
         "backward": meaning == BACKWARD,
         "optimizer": meaning == OPTIMIZER,
-        "request": is_request,
-        "fetch": is_request & (names == "fetch"),
-        "queue": of_queue,
+        "request": is_named("iter", "fetch", "end"),
+        "fetch": is_named("fetch"),
+        "queue": is_named("queue"),
     }
     which = np.array([arguments.get("which", 0) for arguments in records.arguments])[records.args[own]]
     start_ns = records.start_ns[own]
@@ -305,8 +307,10 @@ def _queue_requests(records: Records, chosen: Array, others: Array, timeline: Ti
         return []
     start = records.start_ns[got]
     gets = list(zip(start.tolist(), (start + records.duration_ns[got]).tolist(), strict=True))
-    own = _read_here(timeline.requests)
-    gets = [get for get in gets if not any(begin <= get[0] < end for begin, end in own)]
+    begin_ns, end_ns = _own_reading_times(timeline.requests)
+    at = np.searchsorted(begin_ns, start, side="right") - 1
+    is_own = (at >= 0) & (start < np.append(end_ns, 0)[at])
+    gets = [get for get, own in zip(gets, is_own.tolist(), strict=True) if not own]
     works = timeline.start_ns[np.isin(timeline.meaning, (FORWARD, BACKWARD, OPTIMIZER))]
     made = requests_through_queue(gets, list(_requests(records, others)), works)
     if not made:
@@ -317,14 +321,22 @@ def _queue_requests(records: Records, chosen: Array, others: Array, timeline: Ti
     return sorted([*timeline.requests, *made], key=lambda request: request.start_ns)
 
 
-def _read_here(requests: Sequence[Request]) -> list[tuple[int, int]]:
-    """From when to when a thread itself read batches of each iterator."""
+def _own_reading_times(requests: Sequence[Request]) -> tuple[Array, Array]:
+    """When a thread began and ended to read batches of iterators itself; times that overlap as one, ascending."""
     read: dict[int, tuple[int, int]] = {}
     for request in requests:
         if request.kind is Kind.FETCH or request.episode in read:
             begin_ns, end_ns = read.get(request.episode, (request.start_ns, request.end_ns))
             read[request.episode] = begin_ns, max(end_ns, request.end_ns)
-    return list(read.values())
+    begins_ns: list[int] = []
+    ends_ns: list[int] = []
+    for begin_ns, end_ns in sorted(read.values()):
+        if ends_ns and begin_ns <= ends_ns[-1]:
+            ends_ns[-1] = max(ends_ns[-1], end_ns)
+        else:
+            begins_ns.append(begin_ns)
+            ends_ns.append(end_ns)
+    return np.array(begins_ns, np.int64), np.array(ends_ns, np.int64)
 
 
 def _loader(records: Records, chosen: Array, trained: Collection[int]) -> dict[str, Any]:
@@ -425,7 +437,12 @@ def joined(parts: Sequence[Rank]) -> list[Rank]:
         else:
             by_rank.setdefault(part.rank, []).append(part)
     found = [_one(same) for _, same in sorted(by_rank.items())]
-    alone = [part for part in alone if len(part.steps.train) or len(part.steps.evaluation)] or alone[:1]
+    counted = [part for part in alone if len(part.steps.train) or len(part.steps.evaluation)] or alone[:1]
+    if counted:
+        others = (part.steps.uncounted for part in alone if not any(part is one for one in counted))
+        first = counted[0]
+        counted[0] = replace(first, steps=replace(first.steps, uncounted=reduce(Uncounted.plus, others, first.steps.uncounted)))
+    alone = counted
     if len(alone) == 1 and not found:
         return [replace(alone[0], alone=False)]
     return [*found, *sorted(alone, key=lambda part: _begun(part.steps))]
@@ -435,7 +452,8 @@ def _one(parts: Sequence[Rank]) -> Rank:
     trained = [part for part in parts if len(part.steps.train)]
     most = max(trained or parts, key=lambda part: (len(part.steps.train), len(part.steps.evaluation)))
     if len(trained) < 2:
-        return most
+        uncounted = reduce(Uncounted.plus, (part.steps.uncounted for part in parts))
+        return replace(most, steps=replace(most.steps, uncounted=uncounted))
     trained.sort(key=lambda part: int(part.steps.train.start_ns.min()))
     processes = tuple(process for part in trained for process in part.processes)
     last = next((part.collectives for part in reversed(trained) if part.collectives is not None), None)  # its numbers begin anew

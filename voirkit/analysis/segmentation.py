@@ -78,7 +78,7 @@ class Segmentation:
         return np.where(piece < 0, OUTSIDE, np.asarray(self.owners)[piece])
 
 
-@dataclass
+@dataclass(eq=False)  # one is itself alone: lists of them are searched often
 class _Episode:
     number: int
     loader: int

@@ -202,16 +202,23 @@ def _steps_of(timeline: Timeline) -> Steps:
     iterators = frozenset(map(iterator_of, episodes))
     train, evaluation = (_table(segmentation.turns, chosen, requests, own, time) for chosen in (training, evaluated))
     wait_known = any(segmentation.turns[i].episode in episodes for i in training)
-    uncounted = _uncounted(segmentation, work, [*training, *evaluated])
+    since_ns = _known_since(timeline.requests, segmentation, trains)
+    going_on = _turns_that_go_on(segmentation, requests)
+    uncounted = _uncounted(segmentation, work, [*training, *evaluated, *going_on], since_ns)
     return Steps(train, evaluation, wait_known, episodes=iterators, uncounted=uncounted)
 
 
-def _uncounted(segmentation: Segmentation, work: Work, counted: Sequence[int]) -> Uncounted:
-    """What was trained in no counted turn. The turn that goes on at the end is not over: its step is not left out."""
+def _turns_that_go_on(segmentation: Segmentation, requests: Sequence[Request]) -> list[int]:
+    """The turns that are not over where the records end, as of a run that was killed: their steps are not left out."""
+    over = {request.episode for request in requests if request.kind >= Kind.END}
+    last = {turn.episode: i for i, turn in enumerate(segmentation.turns)}
+    return [i for episode, i in last.items() if episode not in over and segmentation.turns[i].end_ns is None]
+
+
+def _uncounted(segmentation: Segmentation, work: Work, counted: Sequence[int], since_ns: int) -> Uncounted:
+    """What was trained in no counted turn, of what began since a time."""
     turn_of = segmentation.turns_at(work.start_ns)
-    left_out = ~np.isin(turn_of, counted) & ((work.kind & Work.TRAINS) != 0)
-    if len(turn_of) and turn_of[-1] != OUTSIDE and segmentation.turns[turn_of[-1]].end_ns is None:
-        left_out &= turn_of != turn_of[-1]
+    left_out = ~np.isin(turn_of, counted) & ((work.kind & Work.TRAINS) != 0) & (work.start_ns >= since_ns)
     if not left_out.any():
         return ALL_COUNTED
     kinds = work.kind[left_out]

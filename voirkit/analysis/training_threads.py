@@ -42,6 +42,34 @@ def outermost(start_ns: Array, end_ns: Array) -> tuple[Array, Array]:
     return start_ns[start_ns >= before], end_ns[start_ns >= before]
 
 
+class _Group:
+    """Threads that take turns at one training."""
+
+    def __init__(self, thread: ThreadActivity) -> None:
+        self.threads = [thread]
+        self._busy = thread.busy
+        self._optimizers = thread.optimizers
+
+    def add(self, thread: ThreadActivity) -> None:
+        self.threads.append(thread)
+        starts_ns, ends_ns = (np.concatenate(times) for times in zip(self._busy, thread.busy, strict=True))
+        order = np.argsort(starts_ns, kind="stable")
+        self._busy = starts_ns[order], ends_ns[order]
+        self._optimizers |= thread.optimizers
+
+    def is_busy_beside(self, thread: ThreadActivity) -> bool:
+        """Whether a thread works, or reads batches, while these do."""
+        return _overlap(self._busy, thread.busy)
+
+    def takes_turns_with(self, thread: ThreadActivity) -> bool:
+        """Whether a thread that works takes turns with these."""
+        if self.is_busy_beside(thread):
+            return False
+        if not thread.updates or thread.optimizers & self._optimizers:
+            return True
+        return all(_switches_seldom(thread, other) for other in self.threads if other.updates)
+
+
 def group_by_training(threads: Sequence[ThreadActivity]) -> list[list[ThreadActivity]]:
     """The threads of each training, the one that does most first; a training that steps most comes first.
 
@@ -50,28 +78,29 @@ def group_by_training(threads: Sequence[ThreadActivity]) -> list[list[ThreadActi
     """
     waiting = sorted((one for one in threads if any(one.weight)), key=lambda one: one.weight, reverse=True)
     loading = [one for one in threads if not any(one.weight) and one.fetches]
-    groups: list[list[ThreadActivity]] = []
+    groups: list[_Group] = []
     while waiting:
-        group = [waiting.pop(0)]
-        for thread in list(waiting):
-            if all(_take_turns(thread, other) for other in group):
-                group.append(thread)
-                waiting.remove(thread)
-        if groups and not (group[0].updates or group[0].backward_passes):
+        leader = waiting.pop(0)
+        if groups and not (leader.updates or leader.backward_passes):
             break
-        if not any(one.reads_queue for one in group):
-            joining = [one for one in loading if all(not _overlap(one.busy, other.busy) for other in group)]
-            group += joining
-            loading = [one for one in loading if one not in joining]
+        group = _Group(leader)
+        apart = []
+        for thread in waiting:
+            if group.takes_turns_with(thread):
+                group.add(thread)
+            else:
+                apart.append(thread)
+        waiting = apart
+        if not any(one.reads_queue for one in group.threads):
+            for thread in [one for one in loading if not group.is_busy_beside(one)]:
+                group.add(thread)
+                loading.remove(thread)
         groups.append(group)
-    return groups
+    return [group.threads for group in groups]
 
 
-def _take_turns(one: ThreadActivity, other: ThreadActivity) -> bool:
-    if _overlap(one.busy, other.busy):
-        return False
-    if not one.updates or not other.updates or one.optimizers & other.optimizers:
-        return True
+def _switches_seldom(one: ThreadActivity, other: ThreadActivity) -> bool:
+    """Whether two threads with optimizers of their own work one after the other, or in turns that last."""
     threads = np.concatenate((np.zeros(len(one.work[0])), np.ones(len(other.work[0]))))
     in_order = threads[np.argsort(np.concatenate((one.work[0], other.work[0])), kind="stable")]
     switches = int(np.count_nonzero(np.diff(in_order)))
@@ -97,12 +126,13 @@ def activities(tids: Array, start_ns: Array, end_ns: Array, is_kind: Mapping[str
     """
     is_work = is_kind["forward"] | is_kind["backward"] | is_kind["optimizer"]
     is_busy = is_work | is_kind["request"]
+    order = np.argsort(tids, kind="stable")
+    known, edges = np.unique(tids[order], return_index=True)
     found = []
-    for tid in np.unique(tids).tolist():
-        own = tids == tid
-        work, busy = own & is_work, own & is_busy
-        stepped = own & is_kind["optimizer"]
-        counts = {name: int(np.count_nonzero(own & which)) for name, which in is_kind.items()}
+    for tid, own in zip(known.tolist(), np.split(order, edges[1:]), strict=True):
+        work, busy = own[is_work[own]], own[is_busy[own]]
+        stepped = own[is_kind["optimizer"][own]]
+        counts = {name: int(np.count_nonzero(which[own])) for name, which in is_kind.items()}
         found.append(
             ThreadActivity(
                 tid,

@@ -236,14 +236,18 @@ class _TimedLock:
         try:
             return bool(self._lock.acquire())
         except BaseException:  # two threads wait for each other's import: this one goes on without the lock, and does not release it
+            self._report_end()
             _time_next_import()
             raise
 
     def release(self) -> None:
         self._lock.release()
+        self._report_end()
+        _import_ended(self._module, self._begun_ns)
+
+    def _report_end(self) -> None:
         if _import_edges and not self._module.startswith("voirkit"):
             _import_edges[1]()
-        _import_ended(self._module, self._begun_ns)
 
 
 class _TimedElsewhere(_TimedLock):
@@ -310,9 +314,8 @@ def record_imports() -> None:
     if not _is_timing or recorder is None or not recorder.is_recording():
         return
     _recorder = recorder
-    for one in _kept:
-        _write_import(*one)
-    _kept.clear()
+    while _kept:  # other threads may put more behind
+        _write_import(*_kept.pop(0))
 
 
 def _import_ended(module: str, begun_ns: int) -> None:
