@@ -37,6 +37,12 @@ class Script:
             if not done:
                 self._ask(Kind.END, episode, loader, 0)
 
+    def ask(self, loader, *kinds, wait=10, items=4):
+        """Requests to one iterator, one after the other."""
+        self._episodes += 1
+        for kind in kinds:
+            self._ask(kind, self._episodes, loader, wait if kind is Kind.FETCH else 0, items if kind is Kind.FETCH else None)
+
     def _ask(self, kind, episode, loader, wait, items=None):
         start = self.now
         self.now += wait

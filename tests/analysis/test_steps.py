@@ -4,7 +4,20 @@ import numpy as np
 import pytest
 
 from voirkit.analysis.phases import in_training_mode, leading_optimizers_ns, whole_imports
-from voirkit.analysis.steps import CHECKPOINT, COMPILE, FORWARD, GC, IMPORT, OPTIMIZER, PHASES, ZERO_GRAD, steps_of
+from voirkit.analysis.segmentation import Kind
+from voirkit.analysis.steps import (
+    ALL_COUNTED,
+    CHECKPOINT,
+    COMPILE,
+    FORWARD,
+    GC,
+    IMPORT,
+    OPTIMIZER,
+    PHASES,
+    ZERO_GRAD,
+    Uncounted,
+    steps_of,
+)
 
 from .simulated import Script
 
@@ -393,3 +406,61 @@ def test_of_two_optimizers_that_take_turns_the_first_updates(script):
             script.backward()
             script.step(optimizer=optimizer)
     assert len(leading_optimizers_ns(script.timeline())) == 5
+
+
+def draw(script, loader=0, wait=10):
+    """What ``next(iter(loader))`` does."""
+    script.ask(loader, Kind.ITER, Kind.FETCH, Kind.LEFT, wait=wait)
+
+
+def test_batches_that_are_drawn_between_loops_over_another_loader_are_none_of_a_loop(script):
+    for _ in range(2):
+        draw(script)
+        for _ in script.iterate(3, loader=1):
+            script.train_on()
+    draw(script)
+    script.train_on()
+    steps = found(script).train
+    assert (len(steps), steps.time_ns.max()) == (7, 360)
+
+
+def test_a_batch_that_is_drawn_for_each_step_begins_it(script):
+    for _ in range(3):
+        draw(script)
+        script.train_on()
+        script.idle(40)
+    steps = found(script).train
+    assert steps.time_ns.tolist() == [400, 400, 400]
+    assert steps.items.tolist() == [4, 4, 4]
+
+
+def test_a_backward_pass_whose_step_was_not_done_is_counted_apart(script):
+    for _ in script.iterate(2):
+        script.train_on()
+    script.forward()
+    begun_ns = script.now
+    script.backward()
+    assert found(script).uncounted == Uncounted(0, 1, begun_ns)
+
+
+@pytest.mark.parametrize("evaluates", [True, False])
+def test_the_step_in_which_a_run_was_killed_is_not_counted_apart(script, evaluates):
+    loops = [script.iterate(3)]  # held, as a killed process holds them
+    for k in loops[0]:
+        script.train_on()
+        if k == 1:
+            break
+    if evaluates:
+        loops.append(script.iterate(3, loader=1))
+        next(loops[1])
+        script.forward(grad=False)
+    steps = found(script)
+    assert (len(steps.train), steps.uncounted) == (1, ALL_COUNTED)
+
+
+def test_an_optimizer_that_steps_twice_for_each_of_several_steps_of_another_is_a_part_of_them(script):
+    for _ in range(6):
+        for optimizer in (0, 0, 0, 1, 1):
+            script.backward()
+            script.step(optimizer=optimizer)
+    assert len(found(script).train) == 18

@@ -77,12 +77,9 @@ class Training:
         F.mse_loss(self.model(x), y).backward()
         self.counts.add("backward_passes")
 
-    def update(self, clears_before: bool = False) -> None:
-        if not clears_before:
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-            return
+    def update(self) -> None:
         self.optimizer.step()
+        self.optimizer.zero_grad()
 
     def train_on(self, batch: Any) -> None:
         """A step of one batch."""
@@ -179,6 +176,7 @@ def evaluate(training: Training, how: str) -> None:
         training.model.eval()
 
     def look(x: torch.Tensor) -> None:
+        training.counts.add("evaluated")
         if forces:
             _forces(training, x)
         else:
