@@ -763,33 +763,3 @@ def _include_last_updates(requests: Sequence[Request], work: Work) -> list[Reque
             stepped_ns = int(optimizers.end_ns[end - 1])
             completed[i] = replace(request, start_ns=stepped_ns, end_ns=stepped_ns)
     return sorted(completed, key=lambda r: r.start_ns)
-
-
-# batches that another thread fetches
-
-
-def requests_through_queue(gets: Sequence[tuple[int, int]], batches: Sequence[Request], works: Array) -> list[Request]:
-    """The requests of a thread that trains on batches which another thread takes from a loader and hands to it through a ``queue.Queue``.
-
-    Args:
-        gets: (start, end) of what the thread got from queues, ascending, in nanoseconds.
-        batches: What other threads asked of loaders.
-        works: When the thread's own work began, ascending, in nanoseconds.
-
-    A get that no work follows before the next is the word that there is no more, and so is one before which no other batch had come. What
-    is got first was fetched first.
-    """
-    fetched = sorted((r for r in batches if r.kind is Kind.FETCH), key=lambda r: r.end_ns)
-    until = [*(start for start, _ in gets[1:]), np.iinfo(np.int64).max]
-    works_at = np.searchsorted(works, until) - np.searchsorted(works, [end for _, end in gets])
-    requests: list[Request] = []
-    episode, n = -1, 0  # numbers of iterators are not negative
-    for (start, end), worked in zip(gets, works_at.tolist(), strict=True):
-        if worked and n < len(fetched) and fetched[n].start_ns < end:
-            batch = fetched[n]
-            n += 1
-            requests.append(Request(Kind.FETCH, start, end, episode, batch.loader, batch.items))
-        elif requests and requests[-1].kind is Kind.FETCH:
-            requests.append(Request(Kind.END, start, end, episode, requests[-1].loader))
-            episode -= 1
-    return requests

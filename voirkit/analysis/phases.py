@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from voirkit.analysis.document import Collectives, Rank
-from voirkit.analysis.loader_requests import requests_through_queue
 from voirkit.analysis.nesting import NONE, Array, distinct, innermost, outer_first
 from voirkit.analysis.outside_loops import leading_steps
+from voirkit.analysis.queued_batches import QueueGet, requests_through_queues
 from voirkit.analysis.segmentation import Kind, Request
 from voirkit.analysis.steps import (
     BACKWARD,
@@ -305,20 +305,23 @@ def _queue_requests(records: Records, chosen: Array, others: Array, timeline: Ti
     got = chosen[records.name[chosen] == queue]
     if not len(got):
         return []
-    start = records.start_ns[got]
-    gets = list(zip(start.tolist(), (start + records.duration_ns[got]).tolist(), strict=True))
+    got = got[records.value[got] != 0]  # the others found nothing in time
+    start_ns = records.start_ns[got]
     begin_ns, end_ns = _own_reading_times(timeline.requests)
-    at = np.searchsorted(begin_ns, start, side="right") - 1
-    is_own = (at >= 0) & (start < np.append(end_ns, 0)[at])
-    gets = [get for get, own in zip(gets, is_own.tolist(), strict=True) if not own]
-    works = timeline.start_ns[np.isin(timeline.meaning, (FORWARD, BACKWARD, OPTIMIZER))]
-    made = requests_through_queue(gets, list(_requests(records, others)), works)
-    if not made:
-        return []
-    if made[-1].kind is not Kind.END:  # it asked for no more
-        over = int((timeline.start_ns + timeline.duration_ns).max())
-        made.append(replace(made[-1], kind=Kind.LEFT, start_ns=over, end_ns=over, items=None))
-    return sorted([*timeline.requests, *made], key=lambda request: request.start_ns)
+    at = np.searchsorted(begin_ns, start_ns, side="right") - 1
+    is_own = (at >= 0) & (start_ns < np.append(end_ns, 0)[at])
+    got, start_ns = got[~is_own], start_ns[~is_own]
+    queues = np.array([_number(arguments, "queue") for arguments in records.arguments])[records.args[got]]
+    columns = (queues, start_ns, start_ns + records.duration_ns[got])
+    gets = [QueueGet(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+    works_ns = timeline.start_ns[np.isin(timeline.meaning, (FORWARD, BACKWARD, OPTIMIZER))].tolist()
+    over_ns = int((timeline.start_ns + timeline.duration_ns).max())
+    read = [
+        sorted(_requests(records, others[records.tid[others] == tid]), key=lambda request: request.start_ns)
+        for tid in np.unique(records.tid[others]).tolist()
+    ]
+    made = requests_through_queues(gets, read, works_ns, over_ns)
+    return sorted([*timeline.requests, *made], key=lambda request: request.start_ns) if made else []
 
 
 def _own_reading_times(requests: Sequence[Request]) -> tuple[Array, Array]:

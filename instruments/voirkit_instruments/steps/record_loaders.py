@@ -13,6 +13,7 @@ import weakref
 from typing import Any
 
 from voirkit.probes.around import ABSENT
+from voirkit_instruments.identity import Ordinals
 from voirkit_instruments.steps.batch_sizes import batches
 from voirkit_instruments.steps.record_phases import now
 from voirkit_instruments.steps.record_spans import UNKNOWN, Recording
@@ -62,7 +63,7 @@ class LoaderRecording:
         self._epoch = recording.phase("pipeline", "epoch")
         self._evaluate = recording.phase("pipeline", "evaluate")
         self._train = recording.phase("pipeline", "train")
-        self._queue = recording.phase("dataloader", "queue")
+        self._queue = recording.phase("dataloader", "queue", "got")
         self._elsewhere: set[int] = set()  # threads, but for the main one, that have iterated over loaders
         self._trained: tuple[int, int] | None = None  # begin of the first epoch, end of the last
         self._numbers = recording.numbers
@@ -139,12 +140,27 @@ class LoaderRecording:
 
     def after_get(self) -> Any:
         """Called after ``queue.Queue.get``: a wait for a batch, where another thread iterates over a loader and hands its batches over."""
-        here, span, queue, elsewhere, ident = self._here, self._span, self._queue, self._elsewhere, threading.get_ident
+        here, span, name, elsewhere, ident = self._here, self._span, self._queue, self._elsewhere, threading.get_ident
+        ordinals = Ordinals()
+        arguments: dict[int, int] = {}  # by number of the queue
 
-        def leave(began: int, was: int, got: Any) -> None:
+        def describe(queue: Any) -> int:
+            number = ordinals.of(queue)
+            if number not in arguments:
+                arguments[number] = self._arguments({"queue": number})
+            return arguments[number]
+
+        def leave(began: int, was: int, queue: Any, got: Any) -> None:
+            end = now()
             here.inside = was
-            if began and elsewhere and got is not ABSENT and ident() not in elsewhere:
-                span(queue, began, now())
+            if not began or not elsewhere or ident() in elsewhere:
+                return
+            try:
+                args = describe(queue)
+            except Exception as exc:
+                self._recording.failed("a get from a queue", exc)
+            else:
+                span(name, began, end, args, int(got is not ABSENT))
 
         return leave
 

@@ -110,7 +110,7 @@ class TorchPatches:
             yield module, f"_{kind}MultiProcessingDataLoaderIter.__init__", make
             yield module, f"_{kind}BaseDataLoaderIter.__next__", request
         # Of everybody's queues, in no graph of torch.compile.
-        yield "queue", "Queue.get", Around(thread, IDLE, suppress, self._loaders.after_get(), (), True)
+        yield "queue", "Queue.get", Around(thread, IDLE, suppress, self._loaders.after_get(), ("self",), True)
 
         yield MODULE, "Module._wrapped_call_impl", around(IN_STEP, around_forward(recording), ("self",), phase="forward", event=FORWARD)
         yield MODULE, "Module.train", around(IN_FORWARD, (suppress, after_mode(recording)), ("mode",))

@@ -1,0 +1,144 @@
+"""Requests for batches that another thread takes from a loader and hands over through a ``queue.Queue``: each get is one.
+
+Which batch a get brings is told by time: a queue is filled by one thread, epoch after epoch, in order.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from voirkit.analysis.segmentation import Kind, Request
+
+
+@dataclass(frozen=True)
+class QueueGet:
+    """A get from a queue that brought something; nanoseconds on the process's clock."""
+
+    queue: int  # which queue
+    start_ns: int
+    end_ns: int
+
+
+@dataclass
+class _Source:
+    """An iterator over a loader that another thread reads."""
+
+    thread: int
+    batches: list[Request]
+    n_taken: int = 0
+
+    def next_before(self, at_ns: int) -> Request | None:
+        """Its next batch that nobody has got, if it was asked for before a time."""
+        if self.n_taken == len(self.batches) or self.batches[self.n_taken].start_ns >= at_ns:
+            return None
+        return self.batches[self.n_taken]
+
+
+def requests_through_queues(
+    gets: Sequence[QueueGet], read: Sequence[Sequence[Request]], works_ns: Sequence[int], over_ns: int
+) -> list[Request]:
+    """The requests of a thread that trains on batches which other threads hand to it.
+
+    Args:
+        gets: What the thread got from queues, ascending by start.
+        read: By thread, what it asked loaders for, ascending by start.
+        works_ns: When the thread's own work began, ascending.
+        over_ns: When the last that is known of it was over.
+
+    Returns:
+        A request for each batch, ascending by start, and one that finds nothing, or leaves the loop, where the batches of an iterator are
+        over. Their episodes are numbered from -1 downwards: numbers of iterators are not negative.
+    """
+    return _Handing(gets, read, works_ns).requests(over_ns)
+
+
+class _Handing:
+    """Batches on their way from the threads that read them to the one that gets them."""
+
+    def __init__(self, gets: Sequence[QueueGet], read: Sequence[Sequence[Request]], works_ns: Sequence[int]) -> None:
+        self._gets = gets
+        self._works_ns = works_ns
+        self._waiting = sorted(_sources(read), key=lambda source: source.batches[0].start_ns)  # those of no queue yet
+        self._filling: dict[int, _Source] = {}  # by queue, the iterator whose batches it brings
+        self._episode: dict[int, int] = {}  # by queue, the number of the loop that goes on
+        self._next_episode = -1
+        self._requests: list[Request] = []
+
+    def requests(self, over_ns: int) -> list[Request]:
+        """All of them, ascending by start; loops that go on are left where something else is got, or at a time."""
+        for i, get in enumerate(self._gets):
+            batch = self._batch(i, get)
+            if batch is None:
+                self._end(get, Kind.END)
+                continue
+            self._requests.append(replace(batch, start_ns=get.start_ns, end_ns=get.end_ns, episode=self._episode_of(get)))
+        for queue, episode in list(self._episode.items()):
+            last = next(request for request in reversed(self._requests) if request.episode == episode)
+            left_ns = next((get.start_ns for get in self._gets if get.start_ns > last.start_ns), over_ns)
+            self._end(QueueGet(queue, left_ns, left_ns), Kind.LEFT)
+        return sorted(self._requests, key=lambda request: request.start_ns)
+
+    def _batch(self, i: int, get: QueueGet) -> Request | None:
+        """The batch that a get brings; None for the word that there is no more."""
+        source = self._filling.get(get.queue)
+        batch = None if source is None else source.next_before(get.end_ns)
+        if batch is None:
+            source, batch = self._next_source(i, get)
+            if source is None or not self._is_worked_on(i, get):
+                return None
+            self._end(get, Kind.LEFT)
+            self._filling[get.queue] = source
+            self._waiting.remove(source)
+        assert source is not None  # it has the batch
+        source.n_taken += 1
+        return batch
+
+    def _next_source(self, i: int, get: QueueGet) -> tuple[_Source | None, Request | None]:
+        """The iterator whose first batch a queue brings, when those of the one before are over."""
+        before = self._filling.get(get.queue)
+        for source in self._waiting:
+            batch = source.next_before(get.end_ns)
+            if batch is None or (before is not None and source.thread != before.thread):
+                continue
+            if before is not None and self._says_that_it_is_over(i, get.queue, before.thread):
+                return None, None
+            return source, batch
+        return None, None
+
+    def _says_that_it_is_over(self, i: int, queue: int, thread: int) -> bool:
+        """Whether a queue brings more than the batches that are still to come: a word at the end of each epoch."""
+        left = sum(get.queue == queue for get in self._gets[i:])
+        sizes = [len(source.batches) for source in self._waiting if source.thread == thread]
+        return left == sum(sizes) + len(sizes) + 1
+
+    def _is_worked_on(self, i: int, get: QueueGet) -> bool:
+        """Whether the thread works before it gets anything else."""
+        at = bisect_left(self._works_ns, get.end_ns)
+        until_ns = self._gets[i + 1].start_ns if i + 1 < len(self._gets) else None
+        return at < len(self._works_ns) and (until_ns is None or self._works_ns[at] < until_ns)
+
+    def _episode_of(self, get: QueueGet) -> int:
+        if get.queue not in self._episode:
+            self._episode[get.queue] = self._next_episode
+            self._next_episode -= 1
+        return self._episode[get.queue]
+
+    def _end(self, get: QueueGet, kind: Kind) -> None:
+        episode = self._episode.pop(get.queue, None)
+        if episode is None:
+            return
+        loader = next(request.loader for request in reversed(self._requests) if request.episode == episode)
+        end_ns = get.end_ns if kind is Kind.END else get.start_ns
+        self._requests.append(Request(kind, get.start_ns, end_ns, episode, loader))
+
+
+def _sources(read: Sequence[Sequence[Request]]) -> Iterator[_Source]:
+    for thread, requests in enumerate(read):
+        by_episode: dict[int, list[Request]] = {}
+        for request in requests:
+            if request.kind is Kind.FETCH:
+                by_episode.setdefault(request.episode, []).append(request)
+        for batches in by_episode.values():
+            yield _Source(thread, batches)
