@@ -887,6 +887,16 @@ def test_a_loop_that_takes_gradients_and_updates_nothing_is_evaluation(says: Say
     assert (found.n, found.evaluated) == (10, 4)
 
 
+def test_an_evaluation_alone_that_takes_gradients_trains_nothing(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        loop.model.eval()
+        for x, _ in loop.held_out:
+            forces(loop, x)
+
+    found = says(script)
+    assert (found.n, found.evaluated) == (0, 2)
+
+
 def test_an_attack_in_each_step_is_a_part_of_it(says: Says, loop: Loop) -> None:
     def script() -> None:
         for x, y in loop.loader:
@@ -926,6 +936,43 @@ def test_an_epoch_in_a_thread_of_its_own_is_counted_as_any(says: Says, loop: Loo
             thread.join()
 
     is_usual(says(script), 15)
+
+
+def hand_over(loader: Any, left_after: int = 0) -> Iterator[Any]:
+    """Batches of a loader, through a queue of its own that another thread fills."""
+    prefetcher = Prefetcher(loader, epochs=1)
+    for n in itertools.count(1):
+        batch = prefetcher.get()
+        if batch is None:
+            return
+        yield batch
+        if n == left_after:
+            return
+
+
+def test_batches_of_an_evaluation_that_come_through_a_queue_are_no_steps(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        for _ in range(2):
+            for batch in hand_over(loop.loader):
+                loop.train_on(batch)
+            loop.model.eval()
+            with torch.no_grad():
+                for x, _ in hand_over(loop.held_out):
+                    loop.model(x)
+            loop.model.train()
+
+    found = says(script)
+    assert (found.n, found.items, found.evaluated) == (10, [4] * 10, 4)
+
+
+def test_a_loop_over_a_queue_that_is_left_leaves_no_batch_to_the_next(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        for _ in range(2):
+            for batch in hand_over(loop.loader, left_after=3):
+                loop.train_on(batch)
+
+    found = says(script)
+    assert (found.n, found.items) == (6, [4] * 6)
 
 
 def test_an_iterator_that_another_thread_reads_makes_no_steps_where_it_was_made(says: Says, loop: Loop) -> None:

@@ -63,8 +63,7 @@ def figures(ranks: Sequence[Rank]) -> dict[str, Any]:
     devices = [r.steps.device for r in trained if r.steps.device is not None]
     on_device = bool(trained) and len(devices) == len(trained)
     tables = _timed(trained)
-    evaluations = [r.steps.evaluation for r in ranks if len(r.steps.evaluation)]
-    evaluated = [t.time_ns for t in evaluations]
+    evaluated = [r for r in ranks if len(r.steps.evaluation)]
     teams = _teams(trained, tables)
     steps = _steps(teams, all(r.steps.wait_known for r in trained))
     if on_device:
@@ -109,10 +108,17 @@ def _timed(trained: Sequence[Rank]) -> list[Table]:
     return on_device if len(on_device) == len(trained) else [rank.steps.train for rank in trained]
 
 
-def _evaluation(times: Sequence[Array], facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of several ranks the batches of the one that has most, and the time of the one that takes longest."""
-    total = max(int(time.sum()) for time in times) * _NS
-    found = {"n": max(map(len, times)), "total_s": total, "time_s": _spread(np.concatenate(times), _NS)}
+def _evaluation(ranks: Sequence[Rank], facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of several ranks the batches of the one that has most, and the time of the one that takes longest; of processes that train each for
+    themselves all of them, and their time on the clock."""
+    tables = [rank.steps.evaluation for rank in ranks]
+    teams = [team for team in _teams(ranks, tables) if team]
+    n = sum(max(map(len, team)) for team in teams)
+    total = sum(max(int(table.time_ns.sum()) for table in team) for team in teams)
+    times = np.concatenate([table.time_ns for table in tables])
+    found: dict[str, Any] = {"n": n, "total_s": total * _overlap(teams) * _NS, "time_s": _spread(times, _NS)}
+    if any(table.own_ns[:, BACKWARD].any() for table in tables):
+        found["takes_gradients"] = True
     share = max((one.get("inference", 0.0) for one in facts), default=0.0)
     return {**found, "inference": share} if share else found
 

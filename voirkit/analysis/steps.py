@@ -286,7 +286,7 @@ def _work(timeline: Timeline) -> Work:
 
 def _training_episodes(segmentation: Segmentation, work: Work, requests: Sequence[Request], zeroed_ns: Array) -> frozenset[int]:
     """The iterators on whose batches something is trained: an optimizer steps there, or, where none does in the whole run, gradients are
-    taken.
+    taken by a model that is not in evaluation mode.
 
     Where gradients alone are taken, they are trained with if an optimizer steps with them afterwards, before they are set to zero: at once,
     or in a later loop over the same loader. Others are of an evaluation (forces, attacks, Fisher information). So are those of an iterator
@@ -294,12 +294,12 @@ def _training_episodes(segmentation: Segmentation, work: Work, requests: Sequenc
     """
     turn_of = segmentation.turns_at(work.start_ns)
     trains = (work.kind & Work.TRAINS) != 0
-    if not (work.kind == Work.OPTIMIZER).any():
-        return frozenset(_episodes_with(segmentation, turn_of, trains))
-    steps = _episodes_with(segmentation, turn_of, work.kind == Work.OPTIMIZER)
     called = work.kind == Work.FORWARD
     in_training = _episodes_with(segmentation, turn_of, called & work.training & work.grad)
     in_evaluation = _episodes_with(segmentation, turn_of, called & ~work.training) - in_training
+    if not (work.kind == Work.OPTIMIZER).any():
+        return frozenset(_episodes_with(segmentation, turn_of, trains) - in_evaluation)
+    steps = _episodes_with(segmentation, turn_of, work.kind == Work.OPTIMIZER)
     steps -= _with_optimizers_of_their_own(segmentation, work, turn_of, steps, in_evaluation)
     loader_of = {request.episode: request.loader for request in requests}
     of_training = {loader_of.get(episode) for episode in steps} - {-1}

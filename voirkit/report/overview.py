@@ -100,8 +100,10 @@ def number(value: float | None) -> str:
 
 
 def _name_of_row(row: Mapping[str, Any]) -> str:
-    """``rank 3``, or ``process 4711`` of one that is in no group of ranks."""
-    return f"rank {row['rank']}" if row["rank"] is not None else f"process {row['pid']}"
+    """``rank 3``, or ``process 4711`` of one that is in no group of ranks; of one of its threads ``process 4711, thread 4713``."""
+    if row["rank"] is not None:
+        return f"rank {row['rank']}"
+    return f"process {row['pid']}" + (f", thread {row['thread']}" if row.get("thread") else "")
 
 
 # parts
@@ -225,7 +227,7 @@ def _phase_rows(steps: Mapping[str, Any], device: str) -> Iterator[Sequence[AnyC
     for phase in shown_phases(steps["phases"]):
         row = steps["phases"][phase]
         if phase == "wait" and not steps.get("wait_known", True):
-            yield "wait", Cell("no loader was seen", "dim"), "unknown", "", "", ""
+            yield "wait", Cell("of no data loader", "dim"), "unknown", "", "", ""
             continue
         yield phase, Bar(row["share"], phase), f"{row['share']:.1%}", duration(row["total_s"]), *spread(row.get("step_s"))
         for part, one in (row.get("parts") or {}).items():

@@ -293,9 +293,11 @@ def _evaluation(time: Account, summary: Summary) -> Iterator[Remedy]:
         )
     seconds = time.seconds("evaluation-bound")
     rollouts = "" if summary["steps"].get("wait_known", True) else " If these are rollouts: call the model on more environments at once."
+    takes_gradients = (summary.get("evaluation") or {}).get("takes_gradients")
+    mode = "" if takes_gradients else ", under torch.inference_mode()"
     yield Remedy(
         "evaluation-bound",
-        f"Evaluate half as often, or on a part of the data; larger batches, under torch.inference_mode().{rollouts}",
+        f"Evaluate half as often, or on a part of the data; larger batches{mode}.{rollouts}",
         f"{percent(time.of_run(seconds))} of the run is evaluation",
         time.of_run(seconds) * HALF_AS_OFTEN,
     )
