@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
-from voirkit.analysis.loader_requests import iterator_of, normalize_requests, set_aside_evaluations
+from voirkit.analysis.drawn_batches import set_aside_evaluations
+from voirkit.analysis.loader_requests import iterator_of, normalize_requests
 from voirkit.analysis.nesting import Array, exclusive_ns
 from voirkit.analysis.outside_loops import Marks, declared_evaluation, evaluating, requests_of_evaluation, requests_of_steps, steps_outside
 from voirkit.analysis.segmentation import OUTSIDE, Kind, Request, Segmentation, StepInterval, Work, split_at_requests
