@@ -319,11 +319,11 @@ def record_imports() -> None:
 
 
 def _import_ended(module: str, begun_ns: int) -> None:
-    global _imports_ns
+    global _imports_ns, _waited_until
     if not _is_timing:
         return
     _time_next_import()
-    ended = perf_counter_ns()
+    ended = _waited_until = perf_counter_ns()  # what the main thread waits for later begins after this
     if ended - begun_ns < LEAST_IMPORT_NS or module.startswith("voirkit"):
         return  # what a script imports for its annotations is no work of its own
     _imports_ns += ended - begun_ns
