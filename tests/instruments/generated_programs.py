@@ -359,6 +359,7 @@ class Section:
 
 LOOPS = ("loop", "whole epoch", "zipped", "two optimizers")
 BY_HAND = ("drawn once", "drawn by a loop", "drawn and kept", "peeked", "unasked", "by hand", "drawn anew")
+WITHOUT_LOADER = (*BY_HAND, "batches from a pool")
 THREADS = ("in a thread", "steps in a pool", "batches from a pool", "at once")
 
 
@@ -405,9 +406,14 @@ def programs(draw: st.DrawFn) -> Program:
     batches = tuple(draw(st.lists(st.integers(2, 6), min_size=1, max_size=2)))
     held_out = draw(st.integers(1, 3))
     sections = []
+    by_hand = 0  # the training that steps without a loader
     for _ in range(draw(st.integers(1, 4))):
         which = draw(st.integers(0, len(batches) - 1))
-        sections.append((which, draw(_sections(batches[which]))))
+        section = draw(_sections(batches[which]))
+        if section.kind in WITHOUT_LOADER:
+            # Two that do so by turns are not told from one training with two optimizers (a GAN's).
+            which = by_hand = max(which, by_hand)
+        sections.append((which, section))
     return Program(batches, held_out, tuple(sections))
 
 

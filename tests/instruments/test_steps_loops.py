@@ -816,6 +816,21 @@ def test_a_batch_that_is_drawn_for_an_evaluation_is_waited_for_there(says: Says,
     assert (found.evaluated, sum(found.rank.steps.evaluation.phase_ns("wait").tolist()) // 1_000_000) == (2, 40)
 
 
+@pytest.mark.parametrize("with_loader", [True, False])
+def test_a_batch_that_is_drawn_anew_for_an_evaluation_is_a_part_of_it(says: Says, loop: Loop, with_loader: bool) -> None:
+    def script() -> None:
+        for i, batch in enumerate(loop.loader if with_loader else [(torch.ones(4, 4), torch.zeros(4, dtype=torch.long))] * 5):
+            loop.train_on(batch)
+            if i % 2:
+                x, _ = next(iter(loop.held_out))
+                with torch.no_grad():
+                    loop.model(x)
+
+    found = says(script)
+    assert (found.n, found.evaluated) == (5, 2)
+    assert sum(found.rank.steps.evaluation.phase_ns("wait").tolist()) // 1_000_000 == 2 * WAIT
+
+
 def test_batches_drawn_for_evaluations_make_no_steps_of_a_training_without_a_loader(says: Says, loop: Loop) -> None:
     def script() -> None:
         batches = iter(loop.held_out)

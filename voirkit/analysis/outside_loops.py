@@ -158,7 +158,8 @@ class Marks:
     zeroed_ns: Array  # when gradients were set to zero
     saved_ns: Array  # when checkpoints were written
     annotated: Sequence[tuple[int, int]] = ()  # from when to when the script itself says that it evaluates
-    asked_ns: Sequence[int] = ()  # when loaders were asked for batches
+    fetched_ns: Sequence[int] = ()  # when loaders were asked for batches that came
+    asked_ns: Sequence[int] = ()  # when anything was asked of loaders
 
 
 @dataclass(frozen=True)
@@ -225,8 +226,9 @@ def requests_of_evaluation(
     trains: frozenset[int],
     number: int,
     requests: Sequence[Request] = (),
-) -> list[Request]:
-    """One request where each model call begins, and one that finds nothing where the last of a row of them is over.
+) -> tuple[list[Request], set[int]]:
+    """One request where each model call begins, and one that finds nothing where the last of a row of them is over; and the iterators that
+    gave their batches for these calls.
 
     Args:
         chosen: Which work evaluates, as ``evaluating`` tells, whose arguments the others are.
@@ -234,17 +236,18 @@ def requests_of_evaluation(
         requests: What loaders were asked for: a batch that is drawn for an evaluation is a part of it.
     """
     found: list[Request] = []
-    rows = _with_their_draws(_rows(chosen, work, marks, turn, turns, trains), requests, work, turns, trains)
+    rows, drawn = _with_their_draws(_rows(chosen, work, marks, turn, turns, trains), requests, work, turns, trains)
     for k, calls in enumerate(rows):
         found += [Request(Kind.FETCH, at, at, number - k, number - k) for at in calls.start_ns]
         found.append(Request(Kind.END, calls.end_ns, calls.end_ns, number - k, number - k))
-    return found
+    return found, drawn
 
 
 def _with_their_draws(
     rows: list[Calls], requests: Sequence[Request], work: Work, turns: Sequence[StepInterval], trains: frozenset[int]
-) -> list[Calls]:
-    """The rows, each from the draws of the batches that it evaluates (``u, v = next(held_out)`` between two steps).
+) -> tuple[list[Calls], set[int]]:
+    """The rows, each from the draws of the batches that it evaluates (``u, v = next(held_out)`` between two steps), and the iterators that
+    gave them.
 
     Those are the last that was asked for before it, with no work between, of a loader that most often is asked for that.
     """
@@ -267,12 +270,14 @@ def _with_their_draws(
         drawn.append(own)
     of_evaluation = Counter(r.loader for own in drawn for r in own if r.kind is Kind.FETCH)
     in_all = Counter(r.loader for r in asks if r.kind is Kind.FETCH)
-    return [
-        replace(row, start_ns=[own[-1].start_ns, *row.start_ns[1:]])
-        if own and 2 * of_evaluation[own[0].loader] >= in_all[own[0].loader]
-        else row
-        for row, own in zip(rows, drawn, strict=True)
-    ]
+    whole: list[Calls] = []
+    iterators: set[int] = set()
+    for row, own in zip(rows, drawn, strict=True):
+        if own and 2 * of_evaluation[own[0].loader] >= in_all[own[0].loader]:
+            iterators |= {request.episode for request in own}
+            row = replace(row, start_ns=[own[-1].start_ns, *row.start_ns[1:]])
+        whole.append(row)
+    return whole, iterators
 
 
 def _rows(chosen: Array, work: Work, marks: Marks, turn: Array, turns: Sequence[StepInterval], trains: frozenset[int]) -> list[Calls]:
@@ -363,8 +368,8 @@ def declared_evaluation(work: Work, marks: Marks) -> Array:
 def _in_evaluation_mode(work: Work, marks: Marks) -> Array:
     """What is done between an ``eval()`` and the next ``train()``, of any module, between which nothing is trained.
 
-    Gradients may be taken there (forces, attacks), if no optimizer steps, and for fewer than half of the backward passes elsewhere, or at
-    the end of steps: what is done so in the middle of each step is a part of it (adversarial training).
+    Gradients may be taken there (forces, attacks), if no optimizer steps, and for at most half of the backward passes elsewhere, or at the
+    end of steps: what is done so in the middle of each step is a part of it (adversarial training).
     """
     off, on = _switches(marks)
     if not len(off):
@@ -375,7 +380,7 @@ def _in_evaluation_mode(work: Work, marks: Marks) -> Array:
     differentiates = has_walk & ~has_update
     region = np.searchsorted(off, walks, side="right") - 1
     trains = (region < 0) | (walks >= until[region])
-    is_seldom = bool(len(updates)) & (np.count_nonzero(differentiates) < _OFTEN * np.count_nonzero(trains))
+    is_seldom = bool(len(updates)) & (np.count_nonzero(differentiates) <= _OFTEN * np.count_nonzero(trains))
     valid = ~has_update & (~has_walk | is_seldom | (bool(len(updates)) & _at_end_of_step(work, marks, off, until)))
     at = np.searchsorted(off, work.start_ns, side="right") - 1
     inside: Array = (at >= 0) & valid[at] & (work.start_ns < until[at])
@@ -383,14 +388,14 @@ def _in_evaluation_mode(work: Work, marks: Marks) -> Array:
 
 
 def _at_end_of_step(work: Work, marks: Marks, begins_ns: Array, ends_ns: Array) -> Array:
-    """Which stretches of time lie behind an optimizer's step, and before the next batch is asked for or the end of all work."""
+    """Which stretches of time lie behind an optimizer's step, and before anything is asked of a loader or the end of all work."""
     before = np.searchsorted(work.start_ns, begins_ns) - 1
     kind, over_ns = np.append(work.kind, Work.OPTIMIZER)[before], np.append(work.end_ns, 0)[before]
-    asked = np.asarray(marks.asked_ns, dtype=np.int64)
-    has_asked = _first_from(asked, over_ns) < begins_ns
+    fetched, asked = np.asarray(marks.fetched_ns, dtype=np.int64), np.asarray(marks.asked_ns, dtype=np.int64)
+    has_batch = _first_from(fetched, over_ns) < begins_ns
     next_work_ns = _first_from(work.start_ns, ends_ns)
     is_last = (_first_from(asked, ends_ns) <= next_work_ns) | (next_work_ns == _NEVER)
-    behind: Array = (kind == Work.OPTIMIZER) & ~has_asked & is_last
+    behind: Array = (kind == Work.OPTIMIZER) & ~has_batch & is_last
     return behind
 
 

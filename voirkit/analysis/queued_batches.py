@@ -96,16 +96,18 @@ class _Handing:
         return batch
 
     def _next_source(self, i: int, get: QueueGet) -> tuple[_Source | None, Request | None]:
-        """The iterator whose first batch a queue brings, when those of the one before are over."""
+        """The iterator whose first batch a queue brings, when those of the one before are over: of the same thread, or, of a queue that has
+        brought none yet, that for whose batch was waited, else the first."""
         before = self._filling.get(get.queue)
-        for source in self._waiting:
-            batch = source.next_before(get.end_ns)
-            if batch is None or (before is not None and source.thread != before.thread):
-                continue
-            if before is not None and self._says_that_it_is_over(i, get.queue, before.thread):
+        ready = [(source, batch) for source in self._waiting if (batch := source.next_before(get.end_ns)) is not None]
+        if before is not None:
+            ready = [(source, batch) for source, batch in ready if source.thread == before.thread]
+            if self._says_that_it_is_over(i, get.queue, before.thread):
                 return None, None
-            return source, batch
-        return None, None
+        else:
+            awaited = [(source, batch) for source, batch in ready if get.start_ns <= batch.end_ns <= get.end_ns]
+            ready = awaited[-1:] or ready
+        return ready[0] if ready else (None, None)
 
     def _says_that_it_is_over(self, i: int, queue: int, thread: int) -> bool:
         """Whether a queue brings more than the batches that are still to come: a word at the end of each epoch."""

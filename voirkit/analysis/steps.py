@@ -15,7 +15,7 @@ from voirkit.analysis.drawn_batches import set_aside_evaluations
 from voirkit.analysis.loader_requests import iterator_of, normalize_requests
 from voirkit.analysis.nesting import Array, exclusive_ns
 from voirkit.analysis.outside_loops import Marks, declared_evaluation, evaluating, requests_of_evaluation, requests_of_steps, steps_outside
-from voirkit.analysis.segmentation import OUTSIDE, Kind, Request, Segmentation, StepInterval, Work, split_at_requests
+from voirkit.analysis.segmentation import LET_GO, OUTSIDE, Kind, Request, Segmentation, StepInterval, Work, split_at_requests
 from voirkit.runs.summary import PHASES
 
 PARTS = ("loss", "zero_grad", "checkpoint", "compile", "import", "gc", "voirkit", "rest")  # of other
@@ -187,10 +187,11 @@ def _steps_of(timeline: Timeline) -> Steps:
     requests = normalize_requests(asked, apart, timeline.lengths)
     segmentation = split_at_requests(requests)
     trains = _training_episodes(segmentation, apart, requests, marks.zeroed_ns)
-    loops = [requests, *_outside_of_loops(timeline, work, marks, segmentation, trains, [*asked, *held_out])]
-    if any(loops[1:]):
-        trains |= {request.episode for request in loops[1]}
-        requests = _merged(loops)
+    stepped, evaluated_by_hand, drawn = _outside_of_loops(timeline, work, marks, segmentation, trains, [*asked, *held_out])
+    loops = [requests, stepped, evaluated_by_hand]
+    if stepped or evaluated_by_hand:
+        trains |= {request.episode for request in stepped}
+        requests = _merged([[request for request in requests if request.episode not in drawn - trains], stepped, evaluated_by_hand])
         segmentation = split_at_requests(requests)
     turn_of = segmentation.turns_at(timeline.start_ns)
     n = len(segmentation.turns)
@@ -229,14 +230,16 @@ def _uncounted(segmentation: Segmentation, work: Work, counted: Sequence[int], s
 
 def _marks(timeline: Timeline) -> Marks:
     saved_ns, zeroed_ns = (timeline.start_ns[timeline.meaning == meaning] for meaning in (CHECKPOINT, ZERO_GRAD))
-    asked_ns = [request.start_ns for request in timeline.requests if request.kind is Kind.FETCH]
-    return Marks(timeline.modes, zeroed_ns, saved_ns, timeline.annotated, asked_ns)
+    fetched_ns = [request.start_ns for request in timeline.requests if request.kind is Kind.FETCH]
+    asked_ns = [request.start_ns for request in timeline.requests if request.kind not in LET_GO]
+    return Marks(timeline.modes, zeroed_ns, saved_ns, timeline.annotated, fetched_ns, asked_ns)
 
 
 def _outside_of_loops(
     timeline: Timeline, work: Work, marks: Marks, segmentation: Segmentation, trains: frozenset[int], asked: Sequence[Request]
-) -> tuple[list[Request], list[Request]]:
-    """Requests that nobody made, where steps begin that no loop over a loader tells of; and where evaluation does."""
+) -> tuple[list[Request], list[Request], set[int]]:
+    """Requests that nobody made, where steps begin that no loop over a loader tells of; and where evaluation does, with the iterators whose
+    batches went there."""
     turn = segmentation.turns_at(work.start_ns)
     led = steps_outside(work, turn, segmentation.turns, trains, _known_since(timeline.requests, segmentation, trains))
     ends = np.concatenate([steps.end_ns for steps in led]) if led else work.start_ns[:0]
@@ -244,9 +247,9 @@ def _outside_of_loops(
     number = min([r.episode - 1 for r in timeline.requests] + [-2])  # -1 is a loader that is not known
     steps = requests_of_steps(led, work.chosen((turn == OUTSIDE) & ~evaluates & (work.kind != Work.OPTIMIZER)), number)
     if not evaluates.any():
-        return steps, []
+        return steps, [], set()
     number -= len(led)
-    return steps, requests_of_evaluation(evaluates, work, marks, turn, segmentation.turns, trains, number, asked)
+    return steps, *requests_of_evaluation(evaluates, work, marks, turn, segmentation.turns, trains, number, asked)
 
 
 def _known_since(requests: Sequence[Request], segmentation: Segmentation, trains: frozenset[int]) -> int:
