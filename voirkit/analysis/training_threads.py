@@ -100,11 +100,12 @@ def group_by_training(threads: Sequence[ThreadActivity]) -> list[list[ThreadActi
 
 
 def _switches_seldom(one: ThreadActivity, other: ThreadActivity) -> bool:
-    """Whether two threads with optimizers of their own work one after the other, or in turns that last."""
+    """Whether two threads with optimizers of their own work one after the other, or, if one reads no loader itself, in turns that last."""
     threads = np.concatenate((np.zeros(len(one.work[0])), np.ones(len(other.work[0]))))
     in_order = threads[np.argsort(np.concatenate((one.work[0], other.work[0])), kind="stable")]
     switches = int(np.count_nonzero(np.diff(in_order)))
-    return switches < 2 or switches * _LEAST_IN_TURN <= len(in_order)
+    may_be_of_one_loop = not one.fetches or not other.fetches
+    return switches < 2 or (may_be_of_one_loop and switches * _LEAST_IN_TURN <= len(in_order))
 
 
 def _overlap(one: tuple[Array, Array], other: tuple[Array, Array]) -> bool:
