@@ -132,7 +132,7 @@ class LoaderRecording:
             else:
                 span(name, began, end, args, value)
                 if name == end_of_data:
-                    self._over(known, began)
+                    self._over(known, began, is_left=False)
 
         torch = recording.torch
         modes = getattr(torch._C, "_len_torch_function_stack", lambda: 1)
@@ -208,8 +208,8 @@ class LoaderRecording:
         hot = self._recording.hot
         return hot.trained - before[0], hot.called - before[1]
 
-    def _over(self, episode: Episode, end_ns: int) -> None:
-        """A loop is over: it is a span of the pipeline, once."""
+    def _over(self, episode: Episode, end_ns: int, is_left: bool = True) -> None:
+        """A loop is over: it is a span of the pipeline, once. ``is_left``: its iterator was let go before it came to its end."""
         if episode.over or episode.pid != os.getpid():
             return
         episode.over = True
@@ -223,7 +223,7 @@ class LoaderRecording:
                 self._trained = begin, now()  # a moment later: the training is around its epochs
             elif called:
                 self._span(self._evaluate, episode.began_ns, end_ns, episode.args)
-            else:
+            elif is_left:
                 self._span(self._left, end_ns, end_ns, episode.args)
         except Exception as exc:
             self._recording.failed("an epoch", exc)
