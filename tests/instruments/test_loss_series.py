@@ -80,11 +80,11 @@ def accumulated(n: int, divisor: float | None, loss: float = 0.5) -> dict[str, A
     return seen(*((loss, 7 if at and not at % n else 0, divisor) for at in range(n * 10)))
 
 
-def test_a_loss_that_was_divided_by_the_passes_of_an_update_is_whole() -> None:
+def test_of_a_loss_that_was_divided_by_the_passes_of_an_update_it_is_said_what_part_it_is() -> None:
     summary = accumulated(4, 4.0)
-    assert (summary["first"], summary["last"], summary["times"], summary["passes"]) == (2.0, 2.0, 4, 4)
-    assert {value for _, value in summary["curve"]} == {2.0}
-    assert loss_note(summary) == " (backward gets 1/4 of it)"
+    assert (summary["first"], summary["last"], summary["times"], summary["passes"]) == (0.5, 0.5, 4, 4)
+    assert {value for _, value in summary["curve"]} == {0.5}
+    assert loss_note(summary) == " (as backward gets it, 1/4 of a batch's)"
 
 
 @pytest.mark.parametrize(
@@ -184,6 +184,6 @@ SCRIPT = """
 def test_the_losses_of_a_script_are_those_that_it_prints(place: Place, extension: str) -> None:
     run = place.write(main=SCRIPT).voirkit("main.py", env={"VOIRKIT_NO_EXTENSION": extension})
     series = run.summary["loss"]["series"]
-    assert [one["first"] for one in series] == [pytest.approx(float(line), rel=1e-5) for line in run.out.split()]
+    assert [one["first"] * one["times"] for one in series] == [pytest.approx(float(line), rel=1e-5) for line in run.out.split()]
     assert [(one["n"], one["updates"], one["passes"], one["times"]) for one in series] == [(12, 6, 2, 2)] * 2
-    assert "(backward gets 1/2 of it; of the optimizer with most steps, of 2)" in run.err
+    assert "(as backward gets it, 1/2 of a batch's; of the optimizer with most steps, of 2)" in " ".join(run.err.split())

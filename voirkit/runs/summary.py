@@ -266,7 +266,7 @@ def loss_note(loss: Mapping[str, Any]) -> str:
     """What is to be said of the first and last loss of a summary: whose they are, and what of them ``backward`` gets."""
     notes = []
     if loss.get("times"):
-        notes.append(f"backward gets 1/{loss['times']} of it")
+        notes.append(f"as backward gets it, 1/{loss['times']} of a batch's")
     elif loss.get("divided"):
         notes.append(f"as backward gets it, 1/{loss['passes']} of an update's")
     elif loss.get("passes"):

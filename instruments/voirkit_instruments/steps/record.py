@@ -291,8 +291,8 @@ class LossSeries(Losses):
         return size if self._sizes.get(size, 0) > self.single else 1
 
     def summary(self) -> dict[str, Any] | None:
-        """As of ``Losses``; where several passes are one update, ``passes``: how many, and ``times``: what a loss was multiplied by, if it
-        was divided by just that number, or ``divided``: whether it was divided by another one."""
+        """As of ``Losses``, as ``backward`` gets them; where several passes are one update, ``passes``: how many, and ``times``: that
+        number, if the losses were divided by just it, or ``divided``: whether they were divided by another one."""
         found = super().summary()
         passes = self.passes_of_update()
         if found is None or passes == 1:
@@ -300,9 +300,6 @@ class LossSeries(Losses):
         found["passes"] = passes
         if self._divisors == {float(passes)}:
             found["times"] = passes
-            for key in ("first", "last"):
-                found[key] *= passes
-            found["curve"] = [(at, None if loss is None else loss * passes) for at, loss in found["curve"]]
         elif self._divisors - {1.0}:
             found["divided"] = True
         return found
