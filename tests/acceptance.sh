@@ -34,25 +34,6 @@ programs() {
     return 1
   done < "$first.again"
 }
-# How long an operation took is held to 3 % of what the script itself measured inside of it: of 1 ms that is 30 us, which returning from a sleep
-# takes on some machines (there the same case fails in most runs of any version, and passes in others). A case of which nothing but that is
-# wrong is tried again, up to eight times.
-truth() {
-  local command=("$python" "$folder/truth/check.py" --voirkit "$python -m voirkit") first=$printed/truth.first.txt name
-  "${command[@]}" | tee "$first" && return
-  sed -nE 's|^([a-z_/]+) .* FAIL .*|\1|p' "$first" | sort -u > "$first.again"
-  [ -s "$first.again" ] || return 1
-  while read -r name; do
-    grep -qE "^$name loader: .* within 3%" "$first" || return 1
-    grep -E "^$name [a-z]+: " "$first" | grep -vqE "^$name loader: [A-Za-z_.0-9, ;]* within 3%" && return 1
-    for attempt in 1 2 3 4 5 6 7 8; do
-      echo "$name measured times that are more than 3 % longer: tried again ($attempt)"
-      "${command[@]}" -k "$name" < /dev/null | tee "$first.tried" && continue 2
-      grep -E "^$name [a-z]+: " "$first.tried" | grep -vqE "^$name loader: [A-Za-z_.0-9, ;]* within 3%" && return 1
-    done
-    return 1
-  done < "$first.again"
-}
 probes() { # part
   (cd "$folder/probes" && "$python" "$1.py")
 }
@@ -76,7 +57,7 @@ peers() {
 for name in "$@"; do
   case $name in
     badinput) part badinput "$python" "$folder/truth/badinput.py" --voirkit "$python -m voirkit" ;;
-    truth) part truth truth ;;
+    truth) part truth "$python" "$folder/truth/check.py" --voirkit "$python -m voirkit" ;;
     # A shell in the background ignores SIGINT, and so would all that is interrupted here.
     crash) part crash env --default-signal=INT "$python" "$folder/truth/crash.py" --voirkit "$python -m voirkit" ;;
     probes) for kind in selectors preserve stdlib; do part "$kind" probes "$kind"; done ;;
