@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from voirkit.commands.command_lines import CommandLine, command_lines
+from voirkit.commands.explain import paragraphs
+from voirkit.findings import CATALOGUE, Severity
 from voirkit.runs.summary import SCHEMA_FILE, summary_schema
 
 _HERE = Path(__file__).parent
@@ -132,7 +134,19 @@ def _described(part: dict[str, Any]) -> str:
     return part.get("description", "") + (f" One of {', '.join(f'`{value}`' for value in values)}." if values else "")
 
 
-_PARTS = {"command-line": command_line, "summary": summary}
+def findings() -> str:
+    """A section for each kind of finding, by severity."""
+    lines: list[str] = []
+    for severity in Severity:
+        lines += [f"## {severity.name.capitalize()}", ""]
+        for kind in (kind for kind in CATALOGUE.values() if kind.severity == severity):
+            lines += [f"### {kind.name}", ""]
+            for head, words in paragraphs(kind):
+                lines += [f"**{head}**: {words}", ""]
+    return "\n".join(lines)
+
+
+_PARTS = {"command-line": command_line, "summary": summary, "findings": findings}
 
 
 def generated(text: str) -> str:

@@ -168,6 +168,8 @@ class Instrument:
             not null; ``part`` is the first of its keys.
         difference: ``(first, second, names) -> (document, lines)``: where two opened runs begin to do different things, for
             ``voirkit compare`` with an option of the instrument's name; the document has ``equal``.
+        findings: ``(summary) -> Iterable[Finding]``: what its rules find to be wrong (``voirkit.findings``), from its parts of the summary
+            and the rest of it.
         rules: ``(run) -> Iterator[(rank, rules)]``: what must be true of its records, for ``voirkit report --check``. A rule has ``text``,
             ``checked``, ``broken`` and ``example``.
         of_rank: ``(runs, rank) -> value``: the first of its keys from the records of one rank alone, for what a verdict says of that rank.
@@ -188,16 +190,17 @@ class Instrument:
     def __init__(
         self, name: str, *, options: Sequence[Option] = (), record: str = "", parts: Mapping[str, type] | None = None, schema: str = "",
         summarise: str = "", summarised_from: Sequence[str] = (), sections: str = "", live: str = "", live_part: str = "",
-        difference: str = "", rules: str = "", of_rank: str = "", evidence: Mapping[str, str] | None = None, leads: bool = False,
-        folders: Sequence[str] = (), exports: Mapping[str, tuple[str, str]] | None = None, commands: Mapping[str, str] | None = None,
-        group: str = "instruments", priority: int = 0, always: bool = False, in_children: bool = True,
+        difference: str = "", rules: str = "", of_rank: str = "", evidence: Mapping[str, str] | None = None, findings: str = "",
+        leads: bool = False, folders: Sequence[str] = (), exports: Mapping[str, tuple[str, str]] | None = None,
+        commands: Mapping[str, str] | None = None, group: str = "instruments", priority: int = 0, always: bool = False,
+        in_children: bool = True,
     ) -> None:  # fmt: skip
         self.name = self.__name__ = name
         self.options, self.record, self.group, self.priority = options, record, group, priority
         self.always, self.in_children = always or not options, in_children
         self.parts, self.schema, self.summarise, self.sections = dict(parts or {}), schema, summarise, sections
         self.summarised_from, self.leads, self.live = summarised_from, leads, live
-        self.difference, self.rules = difference, rules
+        self.difference, self.findings, self.rules = difference, findings, rules
         self.of_rank, self.live_part, self.evidence = of_rank, live_part, dict(evidence or {})
         self.folders, self.exports, self.commands = folders, dict(exports or {}), dict(commands or {})
 

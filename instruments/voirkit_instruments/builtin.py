@@ -27,6 +27,7 @@ from voirkit_instruments import (
     resources,
     stacks,
     steps,
+    symptoms,
     syscalls,
     tensorboard_writer,
     torch_profile,
@@ -66,5 +67,6 @@ INSTRUMENTS = [
     verify.INSTRUMENT,
     steps.LOSS,
     resources.INSTRUMENT,
+    symptoms.INSTRUMENT,
     steps.STEPS,  # after those that it tells of its events
 ]

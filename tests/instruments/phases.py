@@ -71,6 +71,10 @@ class Kept:
         kept = self.pauses if self._names[name_id - 1][0] == "gc" else self.spans
         kept.append((name_id, start_ns, end_ns, args, value))
 
+    def mark(self, name_id: int, at_ns: int, args: int = 0, value: int = 0) -> None:
+        """As the recorder's."""
+        self.span(name_id, at_ns, at_ns, args, value)
+
     def timed(self, events: int, took_ns: int, part: str = "recording") -> None:
         """As the recorder's."""
         if part == "recording":

@@ -37,6 +37,7 @@ from voirkit.analysis.steps import (
     on_device,
     steps_of,
 )
+from voirkit.analysis.symptoms import symptoms_of
 from voirkit.analysis.training_threads import activities, group_by_training, outermost
 
 KIND = "phase"  # of the records
@@ -71,7 +72,7 @@ class Records:
         return replace(self, **{key: getattr(self, key)[which] for key in columns})
 
 
-_OF_LOADER = ("workers", "dataset", "batch_size", "pin_memory", "persistent", "whole_batches")
+_OF_LOADER = ("workers", "dataset", "batch_size", "pin_memory", "persistent", "whole_batches", "sampler", "length")
 # The script's own word that it evaluates: its annotations, and steps that it gives with a task.
 EVALUATIONS = (("annotated", "evaluate"), ("annotated", "test"), ("given", "evaluation"))
 _REQUESTS = {
@@ -137,7 +138,8 @@ def _process(records: Records, number: int, chosen: Array, cpus: int | None, dev
     trained = steps.episodes if waited is chosen else ()
     script = script_facts(records, chosen, steps.train, leading_optimizers_ns(timeline))
     inference = in_training_mode(timeline, steps.evaluation) or None
-    facts = {**_loader(records, waited, trained), **script, "inference": inference, "cpus": cpus}
+    symptoms = symptoms_of(records, chosen, timeline, steps) or None
+    facts = {**_loader(records, waited, trained), **script, "inference": inference, "cpus": cpus, "symptoms": symptoms}
     return replace(of, steps=steps, facts={k: v for k, v in facts.items() if v is not None})
 
 

@@ -20,6 +20,7 @@ from voirkit.analysis.steps import ASIDE, CHECKPOINT, COMMUNICATION, COMPILE, IM
 from voirkit.analysis.verdict.diagnosis import conclusions
 from voirkit.analysis.verdict.evidence import evidence
 from voirkit.errors import PartFailures
+from voirkit.findings import Severity, findings_of
 from voirkit.instrument import Instrument, resolve
 from voirkit.plugins import installed_instruments, parts_of_summary
 from voirkit.runs import thresholds as limits
@@ -65,6 +66,7 @@ def summary_of(run: Run, *others: Run) -> dict[str, Any]:
                 instrument.name.replace("_", " "), partial(_part, instrument, runs, ranks, summary), {}
             )
             summary.update(part)
+    findings = findings_of(summary, failures)
     summary["goodput"] = failures.attempt("goodput", lambda: _goodput(run, ranks, summary), None)
     summary["overhead"] = failures.attempt("overhead", lambda: overhead_of(runs, summary), summary.get("overhead"))
     if "steps" in failures:
@@ -73,11 +75,13 @@ def summary_of(run: Run, *others: Run) -> dict[str, Any]:
     elif renewed:  # after the parts: what they found goes into it
         nothing: tuple[dict[str, Any] | None, list[dict[str, Any]]] = (None, [])
         summary["verdict"], summary["advice"] = failures.attempt(
-            "verdict", lambda: conclusions(summary, _facts(ranks), partial(_of_rank, runs, summary)), nothing
+            "verdict", lambda: conclusions(summary, _facts(ranks), partial(_of_rank, runs, summary), findings), nothing
         )
     raised: list[dict[str, Any]] = failures.attempt("alerts", lambda: alerts(summary), [])
     creep = failures.attempt("memory", lambda: memory_creep(run), None)
-    summary["alerts"] = [*raised, *([creep] if creep else [])]
+    grave = [finding.document() for finding in findings if finding.severity != Severity.TIME]
+    summary["alerts"] = [*grave, *raised, *([creep] if creep else [])]
+    summary["findings"] = [finding.document() for finding in findings]
     lost: dict[str, int] = failures.attempt("dropped records", lambda: _dropped(runs), {})
     known = summary["dropped"]  # a process that could not write its count has it here alone
     summary["dropped"] = {**known, **{name: max(n, known.get(name, 0)) for name, n in lost.items()}}
@@ -329,7 +333,9 @@ def step_figures(ranks: Sequence[Rank], summary: Mapping[str, Any], begun_ns: in
     made["rates"] = {**(summary.get("rates") or {}), **made["rates"]}
     facts = _facts(ranks)
     if "workers" in facts:
-        made["steps"]["loader"] = {key: facts.get(key) for key in ("workers", "dataset", "batch_size")}
+        length, batch_size = facts.get("length"), facts.get("batch_size")
+        samples = length * batch_size if length and batch_size else None
+        made["steps"]["loader"] = {key: facts.get(key) for key in ("workers", "dataset", "batch_size", "sampler")} | {"samples": samples}
     if "updates" in facts:
         made["steps"]["updates"] = facts["updates"]
     return made

@@ -196,8 +196,18 @@ def _following(advice: Mapping[str, Any]) -> str:
     return f"{advice['do'].removesuffix('.')} ({', '.join(grounds)})"
 
 
+def _specific(summary: Summary) -> Iterator[Section]:
+    """What rules have found to be wrong, but for what only costs time: that is advice of the verdict."""
+    for at, finding in enumerate(summary.get("findings") or ()):
+        if finding["severity"] != "time":
+            block = Finding(finding["kind"], finding["because"], finding["next"], mood="bad" if finding["severity"] == "bug" else "warning")
+            yield Section(f"finding-{at}", "", [block], fixed=True)
+
+
 def _alerts(summary: Summary) -> Iterator[Section]:
-    for at, alert in enumerate(summary.get("alerts") or ()):
+    specific = {finding["kind"] for finding in summary.get("findings") or ()}
+    others = [alert for alert in summary.get("alerts") or () if alert["kind"] not in specific]
+    for at, alert in enumerate(others):
         yield Section(
             f"alert-{at}", "", [Finding(alert["kind"], alert["because"], alert["next"], mood="warning")], least=2 if at < 3 else 1
         )
@@ -419,7 +429,7 @@ def _machine_rows(run: Run, summary: Summary) -> Iterator[tuple[str, str]]:
 
 # From top to bottom. What was found to be wrong stands between the first two, the rest of what leads (findings, experiments) behind them.
 ABOVE: dict[str, Part] = {"wall": _wall, "goodput": _goodput, "uncounted": _uncounted, "overhead": _large_overhead}
-VERDICT: dict[str, Part] = {"verdict": _verdict}
+VERDICT: dict[str, Part] = {"findings": _specific, "verdict": _verdict}
 BELOW: dict[str, Part] = {"alerts": _alerts, "steps": _steps}
 LAST: dict[str, Part] = {"ranks": _ranks, "rates": _rates, "facts": _facts, "warnings": _warnings, "machine": _machine}
 

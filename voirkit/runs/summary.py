@@ -44,7 +44,7 @@ def empty(version: str) -> dict[str, Any]:
     return {
         "schema": SCHEMA, "voirkit": version, "command": [], "exit_code": None, "duration_s": None, "world_size": 1, "rates": {},
         "steps": None, "given": {}, "probes": [], "evaluation": None, "ranks": [], "processes": [], "ended": "running",
-        "recorded_work": None, "wall": None, "goodput": None, "verdict": dict(NO_STEPS), "advice": [], "alerts": [],
+        "recorded_work": None, "wall": None, "goodput": None, "verdict": dict(NO_STEPS), "advice": [], "alerts": [], "findings": [],
         "overhead": {"events": 0, "seconds": 0.0, "share": 0.0, "parts": {}}, "dropped": {}, "warnings": [],
     }  # fmt: skip
 

@@ -275,7 +275,27 @@ def graph_kept(facts: Facts) -> Verdicts:
                     {"looked_at": len(looks), "nodes_a_step": growth},
                     looks=len(looks) - 1,
                 )
+            piled = _piled_up(looks)
+            if piled and len(kept) < LEAST_LOOKS:
+                yield Finding(
+                    f"Tensors with graphs pile up: {looks[-1].args['living']:,} are alive at pass {looks[-1].value:,}, "
+                    f"{looks[0].args['living']:,} at pass {looks[0].value:,}; each keeps all that it was computed from.",
+                    looks[-1],
+                    "Keep numbers, not tensors with a history: append loss.item(), or loss.detach() where that would wait for a device.",
+                    {"looked_at": len(looks), "tensors_a_step": piled},
+                    looks=len(looks),
+                )
     return "No graphs were seen that outlive their step."
+
+
+_PILED_A_PASS = 0.5  # tensors with graphs that stay
+
+
+def _piled_up(looks: list[Fact]) -> float:
+    """How many more tensors with a graph are alive with each pass, if it is more at each look than at the one before; else 0."""
+    known = [(look.value, look.args["living"]) for look in looks if "living" in look.args]
+    slopes = [(later - living) / (n - before) for (before, living), (n, later) in pairwise(known) if n > before]
+    return min(slopes) if len(slopes) >= LEAST_LOOKS and min(slopes) >= _PILED_A_PASS else 0.0
 
 
 def _growth(looks: list[Fact]) -> float:

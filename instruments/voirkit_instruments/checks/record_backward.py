@@ -8,6 +8,7 @@ checkpointing does) is left alone: that would compute it again.
 
 from __future__ import annotations
 
+import gc
 import time
 import weakref
 from collections import deque
@@ -144,10 +145,18 @@ class Graphs(Watcher):
             "reach", where, len(leaves), held=len(reached), parameters=len(own),
             leaf_root=bool(roots) and all(root.grad_fn is None for root in roots),
         )  # fmt: skip
-        self._facts.mark("graph", where, n, nodes=nodes, kept=self._kept.alive(where))
+        self._facts.mark("graph", where, n, nodes=nodes, kept=self._kept.alive(where), living=self._count_living())
         if held:
             self._watch(own)
             self._units.examine(units, where, held)
+
+    def _count_living(self) -> int:
+        """How many tensors with a graph the program holds: all that the garbage collector knows of, without views, whose graph is made anew
+        when it is asked for."""
+        kind = self._tensor
+        with self._torch._C.DisableTorchFunction():
+            tensors = [thing for thing in gc.get_objects() if type(thing) is kind]
+            return sum(not tensor._is_view() and tensor.grad_fn is not None for tensor in tensors)
 
     def _check_difference(self, roots: list[Any], where: str | None) -> None:
         """Whether a loss that is written by hand subtracts a target of N numbers from an output of shape (N, 1): N x N differences."""

@@ -190,7 +190,7 @@ class StepEvents:
                 for told in after:
                     told(*_first(passed))
 
-        return entering, leaving
+        return (entering if before else enter), (leaving if after else leave)
 
     def before_backward(self, thread: Any, enter: Any) -> tuple[Any, tuple[str, ...]]:
         """What is called before ``torch.autograd.backward``, and which of its variables that takes."""

@@ -257,6 +257,7 @@ def _described(loader: Any) -> dict[str, Any]:
         "pin_memory": bool(loader.pin_memory),
         "persistent": bool(loader.persistent_workers),
         "whole_batches": hasattr(type(loader.dataset), "__getitems__"),
+        "sampler": type(loader.__dict__.get("sampler")).__name__,
     }
 
 

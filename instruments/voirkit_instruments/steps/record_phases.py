@@ -33,17 +33,19 @@ def around_forward(recording: Recording) -> tuple[Any, Any]:
     graph_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
     loss = torch.nn.modules.loss._Loss
     forward, lossy = recording.phase("compute", "forward"), recording.phase("compute", "loss")
-    known: dict[tuple[str, str, bool, bool], tuple[int, int]] = {}  # by class, module and flags: name and arguments
+    known: dict[tuple[str, str, bool, bool, bool], tuple[int, int]] = {}  # by class, module and flags: name and arguments
 
     def describe(module: Any, training: bool, grad: bool) -> tuple[int, int]:
         kind = type(module)
-        key = (kind.__name__, kind.__module__, training, grad)
+        frozen = grad and not training and not any(tensor.requires_grad for tensor in _tensors(module))
+        key = (kind.__name__, kind.__module__, training, grad, frozen)
         found = known.get(key)
         if found is None:
             if isinstance(module, loss):
                 found = lossy, intern({"module": key[0]})
             else:
-                found = forward, intern({"module": key[0], "training": training, "grad": grad, **_compiled(module)})
+                flags = {"training": training, "grad": grad, **({"frozen": True} if frozen else {})}
+                found = forward, intern({"module": key[0], **flags, **_compiled(module)})
             known[key] = found
         return found
 

@@ -11,7 +11,7 @@ function __voirkit_reads --argument-names command
         test "$words[1]" = $command
         return
     end
-    contains -- "$words[1]" init probes watch report compare export completion syscalls; and return 1
+    contains -- "$words[1]" init probes watch report compare explain export completion syscalls; and return 1
     set -l value 0
     for word in $words
         if test $value = 1
@@ -36,6 +36,7 @@ complete -c voirkit -n __voirkit_begins -a probes -d 'list what can be probed in
 complete -c voirkit -n __voirkit_begins -a watch -d 'show a run while it goes on'
 complete -c voirkit -n __voirkit_begins -a report -d 'show the summary of a run'
 complete -c voirkit -n __voirkit_begins -a compare -d 'compare two runs'
+complete -c voirkit -n __voirkit_begins -a explain -d 'explain what a report finds to be wrong'
 complete -c voirkit -n __voirkit_begins -a export -d 'write the trace of a run for other tools'
 complete -c voirkit -n __voirkit_begins -a completion -d 'print the completion script of bash, zsh or fish'
 complete -c voirkit -n __voirkit_begins -a syscalls -d 'read the records of --syscalls alone'
@@ -110,6 +111,7 @@ complete -c voirkit -n '__voirkit_reads compare' -l markdown -d 'print it as Mar
 complete -c voirkit -n '__voirkit_reads compare' -l require -x -d 'exit with code 3 if the second misses a target beside the first'
 complete -c voirkit -n '__voirkit_reads compare' -l force -d 'compare runs of different scripts, or without training steps'
 complete -c voirkit -n '__voirkit_reads compare' -l engine -x -d 'compute what each rank did on the Dask cluster whose scheduler is at ADDRESS'
+complete -c voirkit -n '__voirkit_reads explain' -s h -l help -d 'show this help message and exit'
 complete -c voirkit -n '__voirkit_reads export' -s h -l help -d 'show this help message and exit'
 complete -c voirkit -n '__voirkit_reads export' -l format -x -a 'chrome pfw perfetto otlp parquet arrow csv lotus speedscope collapsed traincheck' -d 'one of those below'
 complete -c voirkit -n '__voirkit_reads export' -s o -l output -r -d 'where to'

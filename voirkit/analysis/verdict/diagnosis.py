@@ -10,6 +10,7 @@ from typing import Any
 
 from voirkit.analysis.verdict.evidence import COMPUTE, Account, account, evidence, first_evidence
 from voirkit.analysis.verdict.remedies import Remedy, percent, remedies
+from voirkit.findings import Finding, Severity
 from voirkit.runs.summary import OUTSIDE, no_steps, saving, training_counts
 from voirkit.runs.thresholds import (
     BOUND,
@@ -38,17 +39,21 @@ def verdict(figures: Figures, facts: Facts) -> Document:
     return conclusions(figures, facts)[0]
 
 
-def conclusions(figures: Figures, facts: Facts, of_rank: Callable[[int], Figures] | None = None) -> tuple[Document, list[Document]]:
+def conclusions(
+    figures: Figures, facts: Facts, of_rank: Callable[[int], Figures] | None = None, findings: Sequence[Finding] = ()
+) -> tuple[Document, list[Document]]:
     """``verdict`` and ``advice`` of a summary.
 
     Args:
         figures: A summary with ``steps``, ``evaluation`` and ``ranks`` as ``document.figures`` gives them; what else it has
             (``wall``, parts of instruments that give evidence) is used.
         facts: What is known of the loader, the script and the machine (``document.Rank.facts``); what is missing is not used.
+        of_rank: The figures of one rank alone, for what is said of a late one.
+        findings: What rules have found: where one explains a part of the time, no general advice is given about the same part.
 
     Returns:
-        ``{"kind", "because", "next", "evidence"}``, and up to three of ``{"do", "because", "win"}``, what wins most first; ``next`` is the
-        first of them.
+        ``{"kind", "because", "next", "evidence"}``, and up to three of ``{"do", "because", "win"}``: what findings advise to save time,
+        then what wins most; ``next`` is the first of them.
     """
     steps = figures["steps"]
     if steps["n"] < FEW:
@@ -63,9 +68,19 @@ def conclusions(figures: Figures, facts: Facts, of_rank: Callable[[int], Figures
     found = _outside(time, figures) or _starved(steps) or _inside(time, figures, facts)
     said = [found["because"], _second(time, found), _outlying(time, steps), _micro_batches(steps, facts)]
     found["because"] = " ".join(filter(None, said))
-    advice = [one.document() for one in _ranked(remedies(time, figures, facts), found)[:_ADVICE]]
+    explained = {finding.explains for finding in findings}
+    general = [remedy for remedy in remedies(time, figures, facts) if remedy.kind not in explained]
+    specific = [_advice(finding) for finding in findings if finding.severity == Severity.TIME]
+    advice = [*specific, *(remedy.document() for remedy in _ranked(general, found))][:_ADVICE]
+    if found["kind"] in explained:
+        found.setdefault("next", next(finding.next for finding in findings if finding.explains == found["kind"]))
     found.setdefault("next", _following(advice, found["kind"] == "balanced"))
     return {key: found[key] for key in ("kind", "because", "next", "evidence")}, advice
+
+
+def _advice(finding: Finding) -> Document:
+    """An entry of ``advice`` from a finding."""
+    return {"do": finding.next, "because": finding.because.removesuffix("."), "win": finding.gain}
 
 
 def _ranked(remedies: Sequence[Remedy], verdict: Mapping[str, Any]) -> list[Remedy]:

@@ -1,0 +1,14 @@
+"""Always on: what tells of common causes of slow or wrong training, and costs next to nothing to record."""
+
+from __future__ import annotations
+
+from voirkit.instrument import Instrument
+
+INSTRUMENT = Instrument(
+    "symptoms",
+    record="voirkit_instruments.symptoms.record:record",
+    parts={"symptoms": dict},
+    schema=__name__,
+    summarise="voirkit_instruments.symptoms.analyse:summarise",
+    findings="voirkit_instruments.symptoms.rules:findings",
+)

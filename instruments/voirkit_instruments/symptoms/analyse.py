@@ -1,0 +1,118 @@
+"""``symptoms`` of a summary: figures that the rules judge, from the marks of the recording and from the records of the training."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from voirkit.analysis.run_steps import records
+from voirkit.analysis.symptoms import marked
+from voirkit_instruments.symptoms.record import CATEGORY
+
+if TYPE_CHECKING:
+    from voirkit.analysis.document import Rank
+    from voirkit.runs.opened import Run
+
+_EIGHTHS = 8
+_FEW_SAMPLES = 14  # of memory, under which nothing is said
+
+
+def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
+    """``symptoms`` of a summary: of the rank with most steps, and the marks of all; None where there is nothing."""
+    leading = max(ranks, key=lambda rank: len(rank.steps.train), default=None)
+    figures: dict[str, Any] = dict(leading.facts.get("symptoms") or {}) if leading is not None else {}
+    first_ns = int(leading.steps.train.start_ns[0]) if leading is not None and len(leading.steps.train) else None
+    marks = _Marks(runs)
+    figures |= {
+        name: value
+        for name, value in {
+            "cleared_gradients": marks.cleared_gradients(),
+            "own_weights": marks.own_weights(runs),
+            "sampler_epochs": marks.sampler_epochs(),
+            "worker_memory": marks.worker_memory(),
+            "memory": marks.memory(first_ns),
+        }.items()
+        if value
+    }
+    return {"symptoms": figures} if figures else None
+
+
+class _Marks:
+    """What the recording has marked, of all processes."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._by_name: dict[str, list[tuple[int, int, Mapping[str, Any], tuple[int, str, int]]]] = {}
+        for run in runs:
+            if not run.recorded("mark"):
+                continue
+            for name, at_ns, value, arguments, process in marked(records(run, "mark"), CATEGORY):
+                self._by_name.setdefault(name, []).append((at_ns, value, arguments, process))
+
+    def cleared_gradients(self) -> dict[str, Any]:
+        """How often ``zero_grad`` cleared gradients that were not used, and where, of the process in which it was most often."""
+        rows = self._by_name.get("cleared", ())
+        if not rows:
+            return {}
+        _, cleared, arguments, _ = max(rows, key=lambda row: row[1])
+        return {"n": cleared, "zero_grads": arguments.get("zero_grads", 0), "where": arguments.get("where")}
+
+    def own_weights(self, runs: Sequence[Run]) -> dict[str, Any]:
+        """The first ``load_state_dict`` after a step of an optimizer that was given the module's own tensors, without a checkpoint that was
+        read since that step: torch.distributed.checkpoint reads into a model's own tensors, and gives them to it."""
+        rows = self._by_name.get("own_weights", ())
+        if not rows:
+            return {}
+        stepped, read = (_ends_ns(runs, name) for name in (("compute", "step"), ("checkpoint", "restart")))
+        for at_ns, shared, arguments, process in rows:
+            steps, reads = stepped.get(process, []), read.get(process, [])
+            last = bisect_left(steps, at_ns)
+            is_read_since = last and bisect_right(reads, at_ns) > bisect_right(reads, steps[last - 1])
+            if last and not is_read_since:
+                return {"shared": shared, "tensors": arguments.get("tensors"), "where": arguments.get("where")}
+        return {}
+
+    def sampler_epochs(self) -> dict[str, int]:
+        """Of the loader with a ``DistributedSampler`` that made most iterators: ``iterators``, and how many ``epochs`` they had."""
+        epochs: dict[tuple[Any, Any], list[int]] = {}
+        for _, epoch, arguments, process in self._by_name.get("sampler_epoch", ()):
+            epochs.setdefault((process, arguments.get("loader")), []).append(epoch)
+        if not epochs:
+            return {}
+        longest = max(epochs.values(), key=len)
+        return {"iterators": len(longest), "epochs": len(set(longest))}
+
+    def worker_memory(self) -> dict[str, Any]:
+        """Where workers had most memory for themselves alone: the median in ``bytes``, ``workers``, and ``objects`` of the dataset."""
+        rows = self._by_name.get("worker_memory", ())
+        if not rows:
+            return {}
+        _, private, arguments, _ = max(rows, key=lambda row: row[1])
+        return {"bytes": private, **arguments}
+
+    def memory(self, first_ns: int | None) -> dict[str, Any]:
+        """What the first rank held by eighth of its training, bytes (``eighths``), and ``samples``: how many; without the first eighth, in
+        which libraries and caches are filled."""
+        rows = self._by_name.get("memory", ())
+        if not rows or first_ns is None:
+            return {}
+        process = rows[0][3]
+        held = np.array([value for _, value, _, of in rows if of == process], dtype=float)
+        if len(held) < _FEW_SAMPLES:
+            return {}
+        eighths = [float(np.median(part)) for part in np.array_split(held, _EIGHTHS)]
+        return {"eighths": eighths[1:], "samples": len(held)}
+
+
+def _ends_ns(runs: Sequence[Run], name: tuple[str, str]) -> dict[tuple[int, str, int], list[int]]:
+    """When spans of a name ended, ascending, by process."""
+    ends: dict[tuple[int, str, int], list[int]] = {}
+    for run in runs:
+        phases = records(run)
+        numbers = [number for number, known in enumerate(phases.names) if known == name]
+        found = np.flatnonzero(np.isin(phases.name, numbers))
+        for i in found.tolist():
+            ends.setdefault(phases.processes[phases.process[i]], []).append(int(phases.start_ns[i] + phases.duration_ns[i]))
+    return {process: sorted(times) for process, times in ends.items()}

@@ -1,0 +1,295 @@
+"""Records what tells of common causes, in the process of the script: it judges nothing.
+
+- gradients that ``zero_grad`` clears before an optimizer has used them, and the line that does it;
+- ``load_state_dict`` that is given the model's own tensors;
+- the epoch of a ``DistributedSampler`` at each iterator of its loader;
+- the memory that forked workers have for themselves when an epoch or they themselves end, and how many objects their dataset holds;
+- the memory of the process, at a backward pass in so many.
+
+At each step this is two short calls (0.3 us, see benchmarks/steps.py); the rest is done once an epoch or less often. Checked with torch 2.1
+and 2.15.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from _thread import _local  # threading is imported where the program imports it
+
+from voirkit.imports import when_imported
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from types import ModuleType
+    from typing import Any
+
+    from voirkit.phases import Phase
+    from voirkit.runner.overseer import Overseer
+
+CATEGORY = "symptom"
+MEMORY_PERIOD = 8  # backward passes between two samples of memory, at first; a sample takes 5 to 8 us
+MEMORY_SAMPLES = 128  # after so many the period doubles
+PLACES_LOOKED_UP = 4  # times that a line of the program is looked up for one symptom
+MOST_MARKS = 64  # of one name
+_MOST_WORKERS = 8
+
+now = time.perf_counter_ns
+
+
+class _ThreadState(_local):
+    """What is known of the passes of one thread."""
+
+    backward_passes = 0  # since the last zero_grad
+
+
+class Symptoms:
+    """Marks symptoms in the trace of one run.
+
+    Args:
+        ov: The overseer, for warnings and what instruments share.
+        recorder: The trace plane's recorder.
+    """
+
+    def __init__(self, ov: Overseer, recorder: Any) -> None:
+        self._ov = ov
+        self._recorder = recorder
+        self._is_off = False
+        self._thread = _ThreadState()
+        self._marks: dict[str, int] = {}  # how many marks of each name there are
+        self._patches: Any = None
+        self._memory = recorder.name(CATEGORY, "memory", kind="mark", value="bytes")
+        self._period = self._countdown = MEMORY_PERIOD
+        self._samples = 0
+        self._zero_grads = self._cleared = 0
+        self._where_cleared: str | None = None
+
+    def start(self, torch: ModuleType) -> None:
+        """torch has been imported; the steps instrument has not changed it yet."""
+        from voirkit.streams import is_from_handler
+        from voirkit_instruments.identity import IdentityMap, LoaderNumbers
+        from voirkit_instruments.places import Places
+        from voirkit_instruments.steps.events import LOADER_ITERATED, LOSS, ZERO_GRAD, FunctionPatches, StepEvents
+
+        self._torch, self._is_from_handler = torch, is_from_handler
+        self._places = Places()
+        self._loaders = self._ov.shared(LoaderNumbers)
+        self._events = self._ov.shared(StepEvents)
+        self._persistent = IdentityMap()  # iterators whose workers stay
+        self._events.subscribe(LOSS, before=self._guarded(self._before_backward))
+        self._events.subscribe(ZERO_GRAD, before=self._guarded(self._before_zero_grad))
+        self._events.subscribe(LOADER_ITERATED, before=self._guarded(self._before_iterator))
+        self._patches = FunctionPatches(lambda said: self._ov.warn(f"symptoms: {said}"))
+        self._install()
+
+    def _install(self) -> None:
+        from voirkit.intercept import ThreadState
+        from voirkit.probes.around import Around
+        from voirkit_instruments.steps.events import COMPILING, as_function
+
+        here = type("ThreadState", (ThreadState,), {})()
+
+        def around(before: Callable[..., None], passed: tuple[str, ...]) -> Around:
+            guarded = self._guarded(before)
+
+            def enter(*arguments: Any) -> int:
+                guarded(*arguments)
+                return 0
+
+            return Around(here, 9, enter, as_function(self._leave), passed, False, COMPILING)
+
+        load = around(self._before_load, ("self", "state_dict", "assign"))
+        if "assign" not in self._torch.nn.Module.load_state_dict.__code__.co_varnames:
+            load = around(self._before_load, ("self", "state_dict"))
+        self._patches.around_path("torch.nn.modules.module", "Module.load_state_dict", load)
+        shutdown = around(self._before_shutdown, ("self",))
+        self._patches.around_path("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter._shutdown_workers", shutdown)
+
+    def _leave(self, *_: object) -> None:
+        pass
+
+    def end(self) -> None:
+        """The script has ended: workers that are still there are looked at, and torch is put back as it was."""
+        if self._patches is None:
+            return
+        self._guarded(self._look_at_all_workers)()
+        if self._cleared:
+            self._mark("cleared", self._cleared, {"where": self._where_cleared, "zero_grads": self._zero_grads})
+        self._is_off = True
+        self._patches.remove()
+        table = self._patches.table
+        self._ov.summary.setdefault("patches", []).extend({"name": name, "why_not": why or None} for name, why in table.items())
+
+    def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
+        """A function that fails for the run, once, and never for the program. What ends a run on purpose is no failure."""
+
+        def guarded(*passed: Any) -> None:
+            if self._is_off:
+                return
+            try:
+                function(*passed)
+            except Exception as exc:
+                if self._is_from_handler(exc):
+                    raise
+                self._is_off = True
+                self._ov.warn(f"symptoms: nothing more is looked at ({type(exc).__name__}: {exc}).")
+
+        return guarded
+
+    def _mark(self, name: str, value: int, arguments: Mapping[str, Any]) -> None:
+        count = self._marks.get(name, 0)
+        if count >= MOST_MARKS:
+            return
+        self._marks[name] = count + 1
+        number = self._recorder.name(CATEGORY, name, kind="mark", value="value")
+        self._recorder.mark(number, now(), self._recorder.arguments(arguments), value)
+
+    # gradients that are cleared, and memory
+
+    def _before_backward(self, _loss: object) -> None:
+        self._thread.backward_passes += 1
+        self._countdown -= 1
+        if not self._countdown:
+            self._sample_memory()
+
+    def _before_zero_grad(self, _optimizer: object) -> None:
+        self._zero_grads += 1
+        thread = self._thread
+        if thread.backward_passes and not self._events.here.stepped:
+            self._note_cleared()
+        thread.backward_passes = 0
+
+    def _note_cleared(self) -> None:
+        self._cleared += 1
+        if self._cleared <= PLACES_LOOKED_UP:
+            self._where_cleared = self._places.of(sys._getframe(1))
+
+    def _sample_memory(self) -> None:
+        from voirkit_instruments.resources import resident_bytes
+
+        try:
+            held = resident_bytes()
+        except (OSError, ValueError, IndexError):  # another system than Linux, or no /proc
+            return  # the countdown is past 0: it is never asked again
+        self._recorder.mark(self._memory, now(), 0, held)
+        self._samples += 1
+        if self._samples % MEMORY_SAMPLES == 0:
+            self._period *= 2
+        self._countdown = self._period
+
+    # weights
+
+    def _before_load(self, module: Any, state_dict: Any, assign: bool = False) -> None:
+        """``load_state_dict`` is called: how many of the tensors are the module's own."""
+        if assign or not hasattr(state_dict, "values"):
+            return
+        with self._torch._C.DisableTorchFunction():
+            own = {tensor.data_ptr() for tensor in _tensors_of(module)} - {0}
+            given = [value for value in state_dict.values() if type(value) in (self._torch.Tensor, self._torch.nn.Parameter)]
+            shared = sum(tensor.data_ptr() in own for tensor in given)
+        if shared > len(given) / 2:
+            self._mark("own_weights", shared, {"where": self._places.of(sys._getframe(1)), "tensors": len(given)})
+
+    # loaders
+
+    def _before_iterator(self, *passed: Any) -> None:
+        """An iterator of a loader is about to be made, or to begin again."""
+        loader = passed[-1]
+        self._note_epoch(loader)
+        iterator = getattr(loader, "__dict__", {}).get("_iterator")
+        if iterator is not None:
+            self._persistent[iterator] = True
+            self._look_at_workers(iterator)
+
+    def _note_epoch(self, loader: Any) -> None:
+        distributed = sys.modules.get("torch.utils.data.distributed")
+        sampler: Any = getattr(loader, "__dict__", {}).get("sampler")
+        if distributed is None or type(sampler) is not distributed.DistributedSampler:
+            return
+        if sampler.shuffle and sampler.num_replicas > 1:
+            self._mark("sampler_epoch", sampler.epoch, {"loader": self._loaders.loader(loader)})
+
+    def _before_shutdown(self, iterator: Any) -> None:
+        if not iterator.__dict__.get("_shutdown", True):
+            self._look_at_workers(iterator)
+
+    def _look_at_all_workers(self) -> None:
+        for iterator, _ in self._persistent.items():
+            if not iterator.__dict__.get("_shutdown", True):
+                self._look_at_workers(iterator)
+
+    def _look_at_workers(self, iterator: Any) -> None:
+        """How much memory the workers of an iterator have for themselves alone."""
+        workers = iterator.__dict__.get("_workers") or ()
+        dataset = iterator.__dict__.get("_dataset")
+        if self._marks.get("worker_memory", 0) >= MOST_MARKS:
+            return
+        private = [size for worker in workers[:_MOST_WORKERS] if (size := private_bytes(worker.pid)) is not None]
+        if private:
+            median = sorted(private)[len(private) // 2]
+            about = {"workers": len(workers), "objects": count_objects(dataset), "dataset": type(dataset).__name__}
+            self._mark("worker_memory", median, about)
+
+
+def _tensors_of(module: Any) -> Iterator[Any]:
+    """The parameters and buffers of a module and those in it, by the tables themselves: methods may be the program's."""
+    modules, seen = [module], set()
+    while modules:
+        inner = modules.pop()
+        if id(inner) in seen:
+            continue
+        seen.add(id(inner))
+        for table in (inner._parameters, inner._buffers):
+            yield from (tensor for tensor in table.values() if tensor is not None)
+        modules += [child for child in inner._modules.values() if child is not None]
+
+
+def private_bytes(pid: int | None) -> int | None:
+    """Memory that a process has for itself alone and has written to, in bytes; None where the system does not tell."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(b"Private_Dirty:")), None)
+
+
+_MOST_COUNTED = 1_000_000
+_SAMPLED = 16  # elements of a list that are looked at
+
+
+def count_objects(dataset: Any) -> int:
+    """About how many Python objects the lists and dictionaries of a dataset's attributes hold, those inside them as well.
+
+    Of the elements of a long list a few are looked at, and the others are taken to be like them. Nothing of the program's is called.
+    """
+    attributes = getattr(dataset, "__dict__", {})
+    return min(sum(_objects_in(value, 3) for value in list(attributes.values())), _MOST_COUNTED)
+
+
+def _objects_in(value: Any, depth: int) -> int:
+    if type(value) not in (list, tuple, dict, set) or not value:
+        return 1
+    if type(value) is dict:
+        elements: list[Any] = list(value.values())
+    else:
+        elements = list(value)
+    if not depth:
+        return len(elements)
+    looked_at = elements[:: max(len(elements) // _SAMPLED, 1)]
+    inside = sum(_objects_in(element, depth - 1) for element in looked_at)
+    return 1 + round(len(elements) * inside / len(looked_at))
+
+
+def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
+    """Record symptoms while the script runs; nothing with ``--no-steps``."""
+    if getattr(ov.options, "--no-steps", False):
+        return
+    from voirkit.trace import recorder
+
+    symptoms = Symptoms(ov, recorder)
+    when_imported("torch", symptoms.start)
+    try:
+        yield ov.phases.run_script
+    finally:
+        symptoms.end()

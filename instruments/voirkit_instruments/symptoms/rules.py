@@ -1,0 +1,176 @@
+"""From symptoms to findings: each rule is a condition over figures of the summary. What is also done on purpose is no finding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from voirkit.findings import Finding
+from voirkit.units import duration, size
+
+Summary = Mapping[str, Any]
+Figures = Mapping[str, Any]
+
+_MB = 1e6
+OFTEN = 0.9  # of the steps without an update: so often must gradients have been cleared
+PASSES_AN_UPDATE = 1.5  # from which on gradients are accumulated
+FEW_EPOCHS = 3  # iterators of a distributed sampler, under which nothing is said
+GRAPHS_OF_EVALUATION = 0.5  # share of its batches
+WORKER_BYTES, BYTES_OF_OBJECT, WORKER_OBJECTS = 48 * _MB, 32, 100_000
+GROWTH_BYTES, GROWTH_SHARE = 64 * _MB, 0.2
+SLOWER = 1.5  # times the first fifth
+SPIKE, FEW_LOSSES, AROUND = 50.0, 40, 0.2
+FEW_ITERATORS, ITERATORS_OF_STEPS = 5, 0.5
+LATE, LATE_S, MANY_SAMPLES = 10.0, 0.05, 100_000
+FEW_SINGLE, SINGLE_OF_EVALUATION, EVALUATION_OF_RUN = 20, 0.9, 0.05
+
+
+def findings(summary: Summary) -> Iterator[Finding]:
+    """All findings of the rules below."""
+    figures = summary.get("symptoms") or {}
+    for rule in RULES:
+        yield from rule(figures, summary)
+
+
+def _weights_onto_themselves(figures: Figures, summary: Summary) -> Iterator[Finding]:
+    loaded = figures.get("own_weights")
+    if loaded:
+        counts = {name: loaded[name] for name in ("shared", "tensors")}
+        yield Finding.of("weights-onto-themselves", counts, where=_place(loaded))
+
+
+def _gradients_cleared_unused(figures: Figures, summary: Summary) -> Iterator[Finding]:
+    cleared, steps = figures.get("cleared_gradients"), summary.get("steps") or {}
+    updates = steps.get("updates")
+    if not cleared or not updates or steps["n"] < PASSES_AN_UPDATE * updates:
+        return
+    if cleared["n"] >= OFTEN * (steps["n"] - updates):
+        counts = {"cleared": cleared["n"], "cleared_of": cleared["zero_grads"], "steps": updates, "backward_passes": steps["n"]}
+        yield Finding.of("gradients-cleared-unused", counts, where=_place(cleared))
+
+
+def _same_order_each_epoch(figures: Figures, summary: Summary) -> Iterator[Finding]:
+    sampler = figures.get("sampler_epochs")
+    if sampler and sampler["epochs"] == 1 and sampler["iterators"] >= FEW_EPOCHS:
+        yield Finding.of("same-order-each-epoch", {"epochs": sampler["iterators"]})
+
+
+def _eval_mode_while_training(figures: Figures, summary: Summary) -> Iterator[Finding]:
+    mode = figures.get("evaluation_mode")
+    if mode:
+        yield Finding.of("eval-mode-while-training", {"before": mode["first_step"], **mode})
+
+
+def _evaluation_builds_graphs(figures: Figures, summary: Summary) -> Iterator[Finding]:
+    graphs = figures.get("evaluation_graphs")
+    if graphs and graphs["batches"] >= GRAPHS_OF_EVALUATION * graphs["batches_of"]:
+        yield Finding.of("evaluation-builds-graphs", graphs)
+
+
+def _workers_copy_dataset(figures: Figures, summary: Summary) -> Iterator[Finding]:
+    memory = figures.get("worker_memory")
+    program = (summary.get("memory") or {}).get("process_peak") or (summary.get("memory") or {}).get("peak")
+    if not memory or not program or memory["objects"] < WORKER_OBJECTS:
+        return
+    if memory["bytes"] >= max(WORKER_BYTES, BYTES_OF_OBJECT * memory["objects"]):
+        words = {"worker_words": size(memory["bytes"]), "program_words": size(program)}
+        yield Finding.of("workers-copy-dataset", {**memory, "program_bytes": program, **words})
+
+
+def _memory_grows(figures: Figures, summary: Summary) -> Iterator[Finding]:
+    memory, n = figures.get("memory"), (summary.get("steps") or {}).get("n")
+    if not memory or not n:
+        return
+    eighths = memory["eighths"]
+    growth = eighths[-1] - eighths[0]
+    is_steady = all(earlier < later for earlier, later in pairwise(eighths))
+    if is_steady and growth >= max(GROWTH_BYTES, GROWTH_SHARE * eighths[0]):
+        each = growth / (n * (len(eighths) - 1) / (len(eighths) + 1))  # from the middle of the first to the middle of the last
+        words = {"first_words": size(eighths[0]), "last_words": size(eighths[-1]), "each_words": size(each)}
+        yield Finding.of("memory-grows", {"first": eighths[0], "last": eighths[-1], "each_step": each, **words})
+
+
+_COMPUTE = ("forward", "backward", "optimizer")
+_VERDICT_OF_PHASE = {"wait": "input-bound", "transfer": "transfer-bound", "communication": "communication-bound", "other": "host-bound"}
+_VERDICT_OF_PHASE |= dict.fromkeys(_COMPUTE, "compute-bound")
+_NAME_OF_PHASE = {"wait": "waiting for input", "optimizer": "the optimizer's step", "other": "untracked host code"}
+
+
+def _steps_get_slower(figures: Figures, summary: Summary) -> Iterator[Finding]:
+    steps = figures.get("slower")
+    if not steps or steps["fifths_s"][-1] < SLOWER * steps["fifths_s"][0]:
+        return
+    fifths_s, phase = steps["phase_fifths_s"], steps["phase"]
+    words = {"first_words": duration(fifths_s[0]), "last_words": duration(fifths_s[-1])}
+    words["fifths_words"] = ", ".join(map(duration, fifths_s))
+    slowest = _NAME_OF_PHASE.get(phase, phase)
+    yield Finding.of("steps-get-slower", {"slowest": slowest, **steps, **words}, explains=_VERDICT_OF_PHASE[phase])
+
+
+def _loss_spike(figures: Figures, summary: Summary) -> Iterator[Finding]:
+    curve = [(at, value) for at, value in (summary.get("loss") or {}).get("curve") or () if value is not None]
+    if len(curve) < FEW_LOSSES:
+        return
+    usual = median(abs(value) for _, value in curve)
+    at, (step, value) = max(enumerate(curve), key=lambda item: abs(item[1][1]))
+    around = [abs(other) for _, other in curve[max(at - 2, 0) : at] + curve[at + 1 : at + 3]]
+    is_alone = bool(around) and max(around) < AROUND * abs(value)
+    if usual and is_alone and at >= 2 and abs(value) >= SPIKE * usual:
+        yield Finding.of("loss-spike", {"step": step, "value": value, "times": abs(value) / usual, "usual": usual})
+
+
+def _iterator_each_step(figures: Figures, summary: Summary) -> Iterator[Finding]:
+    iterators, steps = figures.get("iterators"), summary.get("steps") or {}
+    if not iterators or iterators["single"] < max(FEW_ITERATORS, ITERATORS_OF_STEPS * steps.get("n", 0)):
+        return
+    workers = (steps.get("loader") or {}).get("workers") or 0
+    started = f"; each started {workers} worker{'s' if workers > 1 else ''}" if workers else ""
+    yield Finding.of("iterator-each-step", {**iterators, "workers_words": started}, gain=_of_run(iterators["again_s"], summary))
+
+
+def _slow_sampler(figures: Figures, summary: Summary) -> Iterator[Finding]:
+    waits, loader = figures.get("first_batches_s"), (summary.get("steps") or {}).get("loader") or {}
+    samples = loader.get("samples") or 0
+    if not waits or loader.get("workers") or samples < MANY_SAMPLES or not loader.get("sampler"):
+        return
+    if waits["first"] < max(LATE * waits["later"], waits["later"] + LATE_S):
+        return
+    words = {"first_words": duration(waits["first"]), "usual_words": duration(waits["later"]), "samples_words": f"{samples:,} samples"}
+    drawn = {"sampler": loader["sampler"], "samples": samples, **waits, **words}
+    yield Finding.of("slow-sampler", drawn, gain=_of_run(waits["again"], summary))
+
+
+def _evaluation_one_by_one(figures: Figures, summary: Summary) -> Iterator[Finding]:
+    evaluation, single = summary.get("evaluation") or {}, figures.get("single_samples", 0)
+    spent_s = (((summary.get("wall") or {}).get("parts") or {}).get("evaluation") or {}).get("total_s", 0.0)
+    share = _of_run(spent_s, summary) or 0.0
+    if single >= max(FEW_SINGLE, SINGLE_OF_EVALUATION * evaluation.get("n", 0)) and share >= EVALUATION_OF_RUN:
+        yield Finding.of("evaluation-one-by-one", {"batches": single, "share": share})
+
+
+RULES: tuple[Callable[[Figures, Summary], Iterator[Finding]], ...] = (
+    _weights_onto_themselves,
+    _gradients_cleared_unused,
+    _same_order_each_epoch,
+    _eval_mode_while_training,
+    _evaluation_builds_graphs,
+    _workers_copy_dataset,
+    _memory_grows,
+    _steps_get_slower,
+    _loss_spike,
+    _iterator_each_step,
+    _slow_sampler,
+    _evaluation_one_by_one,
+)
+
+
+def _place(figures: Figures) -> str:
+    return figures.get("where") or "the script"
+
+
+def _of_run(seconds: float, summary: Summary) -> float | None:
+    """Share of the run's wall time; None where that is not known."""
+    total_s = (summary.get("wall") or {}).get("total_s")
+    return min(seconds / total_s, 1.0) if total_s else None

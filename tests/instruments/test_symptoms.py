@@ -1,0 +1,280 @@
+"""What is recorded of common causes while torch runs, and what is told of them from the records of a training."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from phases import Kept, Watched
+from planted import Loop, Seen, clock, seen
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from voirkit_instruments.steps.events import LOSS, StepEvents
+from voirkit_instruments.symptoms.record import MEMORY_PERIOD, Symptoms, count_objects, private_bytes
+
+Marks = Callable[[str], list[dict[str, Any]]]
+
+
+@contextmanager
+def recorded() -> Iterator[Marks]:
+    """torch under the steps instrument and the symptoms beside it."""
+    watch = Watched(kept := Kept())
+    symptoms = Symptoms(watch.overseer, kept)
+    symptoms.start(torch)
+    events = watch.overseer.shared(StepEvents)
+    events.subscribe(LOSS, before=lambda _: setattr(events.here, "stepped", 0))  # as those do who keep the losses
+    watch.steps.start(torch)
+    try:
+        yield lambda name: kept.seen(f"symptom.{name}")
+    finally:
+        watch.steps.end()
+        symptoms.end()
+    assert watch.overseer.warned == []
+
+
+@pytest.fixture
+def model() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 2))
+
+
+@pytest.fixture
+def optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), 0.1)
+
+
+def loss_of(model: torch.nn.Module) -> torch.Tensor:
+    return F.cross_entropy(model(torch.ones(4, 4)), torch.zeros(4, dtype=torch.long))
+
+
+def test_gradients_that_are_cleared_before_a_step_are_counted(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    with recorded() as marks:
+        for batch in range(8):
+            optimizer.zero_grad()
+            loss_of(model).backward()
+            if batch % 4 == 3:
+                optimizer.step()
+    (mark,) = marks("cleared")
+    assert (mark["value"], mark["zero_grads"]) == (6, 8)
+    assert "test_symptoms.py:" in mark["where"]
+
+
+def test_gradients_that_are_cleared_after_a_step_are_not(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    with recorded() as marks:
+        for batch in range(8):
+            loss_of(model).backward()
+            if batch % 4 == 3:
+                optimizer.step()
+                optimizer.zero_grad()
+    assert marks("cleared") == []
+
+
+def test_weights_that_are_loaded_onto_themselves_are_marked(model: torch.nn.Module) -> None:
+    with recorded() as marks:
+        model.load_state_dict(model.state_dict())
+    (mark,) = marks("own_weights")
+    assert mark["value"] == mark["tensors"] == 9
+    assert "test_symptoms.py:" in mark["where"]
+
+
+def test_a_copy_of_the_weights_is_not(model: torch.nn.Module) -> None:
+    with recorded() as marks:
+        model.load_state_dict(copy.deepcopy(model.state_dict()))
+    assert marks("own_weights") == []
+
+
+def test_the_epoch_of_a_distributed_sampler_is_marked_for_each_iterator() -> None:
+    data = TensorDataset(torch.ones(8, 4))
+    sampler = DistributedSampler(data, num_replicas=2, rank=0)
+    loader = DataLoader(data, 2, sampler=sampler)
+    with recorded() as marks:
+        for epoch in (0, 1):
+            sampler.set_epoch(epoch)
+            list(loader)
+    assert [mark["value"] for mark in marks("sampler_epoch")] == [0, 1]
+
+
+def test_memory_is_sampled_at_a_pass_in_so_many(model: torch.nn.Module) -> None:
+    with recorded() as marks:
+        for _ in range(2 * MEMORY_PERIOD):
+            loss_of(model).backward()
+    samples = marks("memory")
+    assert len(samples) == 2
+    assert all(sample["bytes"] > 1e6 for sample in samples)
+
+
+class Described(torch.utils.data.Dataset):
+    """Samples that are described by objects of Python."""
+
+    def __init__(self) -> None:
+        self.descriptions = [{"name": f"{number}", "box": [1.0, 2.0]} for number in range(1000)]
+
+    def __len__(self) -> int:
+        return len(self.descriptions)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor(self.descriptions[index]["box"])
+
+
+def test_objects_of_a_dataset_are_estimated_by_a_few_elements() -> None:
+    assert count_objects(Described()) == 1 + 1000 * (1 + 1 + 3), "a dictionary, a name, and a list of two numbers each"
+    assert count_objects(TensorDataset(torch.ones(1000))) < 10
+
+
+@pytest.mark.skipif(private_bytes(os.getpid()) is None, reason="the system does not tell")
+def test_the_memory_of_workers_is_looked_at_when_they_end() -> None:
+    loader = DataLoader(Described(), 100, num_workers=1, multiprocessing_context="fork")
+    with recorded() as marks:
+        list(loader)
+    (mark,) = marks("worker_memory")
+    assert mark["value"] > 0
+    assert (mark["workers"], mark["dataset"]) == (1, "Described")
+
+
+def test_what_fails_is_said_once_and_costs_the_program_nothing(model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watched(kept := Kept())
+    symptoms = Symptoms(watch.overseer, kept)
+    symptoms.start(torch)
+    monkeypatch.setattr("voirkit_instruments.symptoms.record._tensors_of", lambda _: 1 / 0)
+    try:
+        model.load_state_dict(model.state_dict())
+        model.load_state_dict(model.state_dict())
+    finally:
+        symptoms.end()
+    assert watch.overseer.warned == ["symptoms: nothing more is looked at (ZeroDivisionError: division by zero)."]
+
+
+# what is told from the records of a training
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], dict[str, Any]]:
+    """The symptoms of a script."""
+
+    def tell(script: Callable[[], object]) -> dict[str, Any]:
+        result: Seen = seen(script, monkeypatch)
+        found: dict[str, Any] = result.rank.facts.get("symptoms", {})
+        return found
+
+    return tell
+
+
+Told = Callable[[Callable[[], object]], dict[str, Any]]
+
+
+def epoch(loop: Loop) -> None:
+    for batch in loop.loader:
+        loop.train_on(batch)
+
+
+def evaluate(loop: Loop, model: torch.nn.Module) -> None:
+    model.eval()
+    for x, _ in loop.held_out:
+        model(x)
+
+
+def test_evaluation_with_gradients_on_builds_graphs(told: Told) -> None:
+    loop = Loop()
+
+    def script() -> None:
+        epoch(loop)
+        evaluate(loop, loop.model)
+
+    assert told(script)["evaluation_graphs"] == {"batches": 2, "batches_of": 2}
+
+
+def test_evaluation_of_a_frozen_copy_builds_none(told: Told) -> None:
+    loop = Loop()
+    average = copy.deepcopy(loop.model).requires_grad_(False)
+
+    def script() -> None:
+        epoch(loop)
+        evaluate(loop, average)
+
+    assert "evaluation_graphs" not in told(script)
+
+
+def test_training_that_stays_in_evaluation_mode_is_told_with_its_first_step(told: Told) -> None:
+    loop = Loop()
+
+    def script() -> None:
+        epoch(loop)
+        evaluate(loop, loop.model)
+        epoch(loop)
+
+    assert told(script)["evaluation_mode"] == {"first_step": 5, "steps_in_eval": 5, "steps": 10}
+
+
+def test_training_that_goes_back_is_not(told: Told) -> None:
+    loop = Loop()
+
+    def script() -> None:
+        for _ in range(2):
+            epoch(loop)
+            evaluate(loop, loop.model)
+            loop.model.train()
+
+    assert "evaluation_mode" not in told(script)
+
+
+def test_iterators_that_give_one_batch_each_are_counted(told: Told) -> None:
+    loop = Loop()
+
+    def script() -> None:
+        for _ in range(6):
+            loop.train_on(next(iter(loop.loader)))
+
+    iterators = told(script)["iterators"]
+    assert (iterators["single"], iterators["iterators"]) == (6, 6)
+
+
+class SlowToBegin(torch.utils.data.Sampler[int]):
+    """Takes 100 ms to draw its indices."""
+
+    def __iter__(self) -> Iterator[int]:
+        clock.spend(100)
+        yield from range(20)
+
+
+def test_first_batches_that_are_late_are_told_with_what_they_take_longer(told: Told) -> None:
+    loop = Loop(sampler=SlowToBegin())
+
+    def script() -> None:
+        for _ in range(3):
+            epoch(loop)
+
+    waits = told(script)["first_batches_s"]
+    assert waits["loops"] == 3
+    assert waits["first"] == pytest.approx(0.104, abs=1e-3)
+    assert waits["later"] == pytest.approx(0.004, abs=1e-3)
+    assert waits["again"] == pytest.approx(0.3, abs=1e-3)
+
+
+def test_steps_that_get_slower_are_told_with_the_phase(told: Told) -> None:
+    loop = Loop()
+
+    def script() -> None:
+        for turn in range(12):
+            for batch in loop.loader:
+                clock.spend(5 * turn)
+                loop.train_on(batch)
+
+    slower = told(script)["slower"]
+    assert slower["phase"] == "other"
+    assert slower["fifths_s"] == sorted(slower["fifths_s"])
+    assert slower["fifths_s"][-1] > 2 * slower["fifths_s"][0]
+
+
+def test_steps_that_take_as_long_at_the_end_are_not(told: Told) -> None:
+    loop = Loop()
+
+    def script() -> None:
+        for _ in range(12):
+            epoch(loop)
+
+    assert "slower" not in told(script)

@@ -1,0 +1,79 @@
+"""Rules over figures of a summary: what each finds, and what it does not find."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from voirkit_instruments.symptoms.rules import findings
+
+STEPS = {"n": 400, "updates": 100, "loader": {"workers": 0, "sampler": "WeightedRandomSampler", "samples": 1_500_000}}
+FALLING = [[at, 1.0 - at / 200] for at in range(100)]
+
+
+def kinds(symptoms: dict[str, Any] | None = None, **summary: Any) -> list[str]:
+    return [finding.kind for finding in findings({"steps": STEPS, "wall": {"total_s": 10.0}, "symptoms": symptoms, **summary})]
+
+
+FOUND = {
+    "weights-onto-themselves": {"own_weights": {"shared": 6, "tensors": 6, "where": "train.py:3"}},
+    "gradients-cleared-unused": {"cleared_gradients": {"n": 300, "zero_grads": 400, "where": "train.py:3"}},
+    "same-order-each-epoch": {"sampler_epochs": {"iterators": 5, "epochs": 1}},
+    "eval-mode-while-training": {"evaluation_mode": {"first_step": 20, "steps_in_eval": 380, "steps": 400}},
+    "evaluation-builds-graphs": {"evaluation_graphs": {"batches": 96, "batches_of": 96}},
+    "memory-grows": {"memory": {"eighths": [1e9 + 50e6 * at for at in range(7)], "samples": 20}},
+    "steps-get-slower": {"slower": {"fifths_s": [0.01, 0.02, 0.03, 0.04, 0.05], "phase": "backward", "phase_fifths_s": [1.0, 2, 3, 4, 5]}},
+    "iterator-each-step": {"iterators": {"single": 400, "iterators": 400, "again_s": 4.0}},
+    "slow-sampler": {"first_batches_s": {"loops": 4, "first": 2.1, "later": 0.001, "again": 6.3}},
+}
+NOT_FOUND = {
+    "gradients of an attack are cleared": {"cleared_gradients": {"n": 100, "zero_grads": 500, "where": "train.py:3"}},
+    "two iterators of one epoch": {"sampler_epochs": {"iterators": 2, "epochs": 1}},
+    "an epoch each": {"sampler_epochs": {"iterators": 5, "epochs": 5}},
+    "few batches with graphs": {"evaluation_graphs": {"batches": 10, "batches_of": 96}},
+    "memory that goes up and down": {"memory": {"eighths": [1e9, 2e9, 1e9, 2e9, 1e9, 2e9, 3e9], "samples": 20}},
+    "memory that grows by little": {"memory": {"eighths": [1e9 + 1e6 * at for at in range(7)], "samples": 20}},
+    "steps a little slower": {"slower": {"fifths_s": [1.0, 1.05, 1.1, 1.15, 1.2], "phase": "other", "phase_fifths_s": [1, 2, 3, 4, 5]}},
+    "one batch drawn for a look": {"iterators": {"single": 4, "iterators": 6, "again_s": 0.1}},
+    "a first batch that is a little late": {"first_batches_s": {"loops": 4, "first": 0.02, "later": 0.001, "again": 0.06}},
+}
+
+
+@pytest.mark.parametrize(("kind", "symptoms"), FOUND.items(), ids=FOUND)
+def test_finds(kind: str, symptoms: dict[str, Any]) -> None:
+    assert kinds(symptoms) == [kind]
+
+
+@pytest.mark.parametrize("symptoms", NOT_FOUND.values(), ids=NOT_FOUND)
+def test_does_not_find(symptoms: dict[str, Any]) -> None:
+    assert kinds(symptoms) == []
+
+
+def test_a_loss_that_jumps_once_is_named_with_its_step() -> None:
+    curve = [*FALLING[:60], [60, 4000.0], *FALLING[61:]]
+    (finding,) = findings({"loss": {"curve": curve}})
+    assert (finding.kind, finding.evidence["step"]) == ("loss-spike", 60)
+
+
+@pytest.mark.parametrize("curve", [FALLING, [[0, 4000.0], *FALLING[1:]], [*FALLING[:50], *([at, 4000.0] for at in range(50, 100))]])
+def test_a_loss_that_falls_begins_high_or_stays_high_is_no_jump(curve: list[list[float]]) -> None:
+    assert kinds(loss={"curve": curve}) == []
+
+
+def test_samples_evaluated_one_by_one_are_named_where_they_take_time() -> None:
+    evaluation = {"n": 100, "total_s": 1.0}
+    slow, fast = ({"total_s": 10.0, "parts": {"evaluation": {"total_s": seconds}}} for seconds in (1.0, 0.1))
+    assert kinds({"single_samples": 100}, evaluation=evaluation, wall=slow) == ["evaluation-one-by-one"]
+    assert kinds({"single_samples": 100}, evaluation=evaluation, wall=fast) == []
+
+
+def test_workers_that_copy_a_dataset_of_many_objects_are_named() -> None:
+    memory = {"bytes": 95_000_000, "workers": 2, "objects": 1_000_000, "dataset": "Clips"}
+    assert kinds({"worker_memory": memory}, memory={"peak": 9e8}) == ["workers-copy-dataset"]
+    assert kinds({"worker_memory": {**memory, "objects": 10}}, memory={"peak": 9e8}) == [], "large buffers are no copies"
+
+
+def test_what_explains_time_says_which() -> None:
+    (finding,) = findings({"symptoms": FOUND["steps-get-slower"]})
+    assert finding.explains == "compute-bound"

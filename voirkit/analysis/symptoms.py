@@ -1,0 +1,173 @@
+"""What the records of a training tell of common causes: figures alone, as a dictionary that JSON can hold. Rules of instruments judge them.
+
+An entry is there only where there is something to judge.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from voirkit.analysis.nesting import Array
+from voirkit.analysis.segmentation import Kind, Request
+from voirkit.analysis.steps import BACKWARD, Steps, Table, Timeline
+from voirkit.runs.summary import PHASES
+
+if TYPE_CHECKING:
+    from voirkit.analysis.phases import Records
+
+_NS = 1e-9
+FEW_STEPS = 50  # under which nothing is said of how steps change
+_FIFTHS = 5
+
+
+def symptoms_of(records: Records, chosen: Array, timeline: Timeline, steps: Steps) -> dict[str, Any]:
+    """The figures of one training.
+
+    Args:
+        records: Of all ranks.
+        chosen: Indices of those of the thread that trains, shape (n,), ascending by start.
+        timeline: Its spans.
+        steps: Its steps.
+
+    Returns:
+        ``evaluation_graphs``, ``evaluation_mode``, ``iterators``, ``first_batches_s``, ``single_samples``, ``slower``: see the function
+        that makes each. Empty where nothing is to be said.
+    """
+    calls = _ModelCalls(records, chosen)
+    figures = {
+        "evaluation_graphs": _evaluation_graphs(calls, steps.evaluation),
+        "evaluation_mode": _evaluation_mode(calls, steps),
+        "iterators": _iterators(timeline, steps),
+        "first_batches_s": _first_batches(timeline, steps),
+        "single_samples": int((steps.evaluation.items == 1).sum()),
+        "slower": slower(steps.train),
+    }
+    return {name: value for name, value in figures.items() if value}
+
+
+class _ModelCalls:
+    """Outermost module calls with gradients on: when each began, and in which mode; arrays of shape (n,), ascending."""
+
+    def __init__(self, records: Records, chosen: Array) -> None:
+        forward = [number for number, name in enumerate(records.names) if name == ("compute", "forward")]
+        calls = chosen[np.isin(records.name[chosen], forward)]
+        grad, training, frozen = _flag(records, "grad", True), _flag(records, "training", True), _flag(records, "frozen", False)
+        args = records.args[calls]
+        with_graph = grad[args] & ~frozen[args]
+        self.start_ns: Array = records.start_ns[calls][with_graph]
+        self.training: Array = training[args][with_graph]
+
+    def counts(self, table: Table, training: bool) -> Array:
+        """How many of the calls in a mode began in each step; shape (steps,)."""
+        start_ns = self.start_ns[self.training == training]
+        first, last = (np.searchsorted(start_ns, at) for at in (table.start_ns, table.start_ns + table.time_ns))
+        found: Array = last - first
+        return found
+
+
+def _flag(records: Records, key: str, otherwise: bool) -> Array:
+    return np.array([bool(arguments.get(key, otherwise)) for arguments in records.arguments], dtype=bool)
+
+
+def _evaluation_graphs(calls: _ModelCalls, evaluation: Table) -> dict[str, int]:
+    """``batches``: how many of the evaluated ``batches_of`` built graphs that no backward pass used."""
+    if not len(evaluation):
+        return {}
+    builds = (calls.counts(evaluation, training=False) > 0) & (evaluation.own_ns[:, BACKWARD] == 0)
+    return {"batches": int(builds.sum()), "batches_of": len(evaluation)} if builds.any() else {}
+
+
+def _evaluation_mode(calls: _ModelCalls, steps: Steps) -> dict[str, int]:
+    """Of a training that stays in evaluation mode after an evaluation: ``first_step`` from which it is so to the end (``steps_in_eval``),
+    of all ``steps``."""
+    train = steps.train
+    if not len(train) or not len(steps.evaluation):
+        return {}
+    in_training = calls.counts(train, training=True) > 0
+    in_evaluation = (calls.counts(train, training=False) > 0) & ~in_training
+    first = int(np.flatnonzero(in_training)[-1]) + 1 if in_training.any() else 0
+    if not first or first == len(train) or not in_evaluation[first:].all():
+        return {}
+    evaluated_ns = steps.evaluation.start_ns
+    between = (evaluated_ns > train.start_ns[first - 1]) & (evaluated_ns < train.start_ns[first])
+    if not between.any():
+        return {}
+    return {"first_step": first, "steps_in_eval": len(train) - first, "steps": len(train)}
+
+
+def _training_batches(timeline: Timeline, train: Table) -> list[Request]:
+    """The requests for batches that lie in steps of training, ascending."""
+    asked = [request for request in timeline.requests if request.kind is Kind.FETCH]
+    at_ns = np.array([request.start_ns for request in asked], dtype=np.int64)
+    step = np.searchsorted(train.start_ns, at_ns, side="right") - 1
+    inside = (step >= 0) & (at_ns < (train.start_ns + train.time_ns)[np.maximum(step, 0)]) if len(train) else step >= 0
+    return [request for request, is_inside in zip(asked, inside.tolist(), strict=True) if is_inside]
+
+
+def _iterators(timeline: Timeline, steps: Steps) -> dict[str, Any]:
+    """Iterators that gave training one batch each: ``single`` of ``iterators``; ``again_s``: what making them took but for the first."""
+    batches = Counter(request.episode for request in _training_batches(timeline, steps.train))
+    single = {episode for episode, n in batches.items() if n == 1}
+    if len(single) < 2:
+        return {}
+    made_ns = [
+        request.end_ns - request.start_ns for request in timeline.requests if request.kind is Kind.ITER and request.episode in single
+    ]
+    return {"single": len(single), "iterators": len(batches), "again_s": sum(made_ns[1:]) * _NS}
+
+
+def _first_batches(timeline: Timeline, steps: Steps) -> dict[str, Any]:
+    """Of the loops that trained: medians of how long the ``first`` batch of each was waited for and a ``later`` one, and ``again``, what
+    the first ones took longer in all; seconds."""
+    waits: dict[int, list[int]] = {}
+    for request in _training_batches(timeline, steps.train):
+        waits.setdefault(request.episode, []).append(request.end_ns - request.start_ns)
+    firsts = np.array([durations[0] for durations in waits.values()])
+    later = np.array([duration for durations in waits.values() for duration in durations[1:]])
+    if len(firsts) < 2 or not len(later):
+        return {}
+    usual = float(np.median(later))
+    excess = np.maximum(firsts - usual, 0).sum()
+    return {"loops": len(firsts), "first": float(np.median(firsts)) * _NS, "later": usual * _NS, "again": float(excess) * _NS}
+
+
+def slower(train: Table) -> dict[str, Any]:
+    """Of steps that get slower from fifth to fifth of a run: their medians, ``fifths_s``; the ``phase`` that grows most, and its medians,
+    ``phase_fifths_s``. Empty for others."""
+    if len(train) < FEW_STEPS:
+        return {}
+    fifths_s = _medians_s(train.time_ns)
+    if not _rises(fifths_s):
+        return {}
+    phases = {phase: _medians_s(train.phase_ns(phase)) for phase in PHASES}
+    phase = max(phases, key=lambda name: phases[name][-1] - phases[name][0])
+    return {"fifths_s": fifths_s, "phase": phase, "phase_fifths_s": phases[phase]}
+
+
+def _medians_s(time_ns: Array) -> list[float]:
+    return [float(np.median(part)) * _NS for part in np.array_split(time_ns, _FIFTHS)]
+
+
+def _rises(values: list[float]) -> bool:
+    return all(earlier < later for earlier, later in pairwise(values))
+
+
+def marked(records: Records, category: str) -> Iterator[tuple[str, int, int, Mapping[str, Any], tuple[int, str, int]]]:
+    """Marks of a category, ascending by time: name, when (nanoseconds), value, arguments, and (rank, host, pid) of the process."""
+    names = np.array([name[0] == category for name in records.names], dtype=bool)
+    if not names.any():
+        return
+    found = np.flatnonzero(names[records.name])
+    for i in found[np.argsort(records.start_ns[found], kind="stable")].tolist():
+        yield (
+            records.names[records.name[i]][1],
+            int(records.start_ns[i]),
+            int(records.value[i]),
+            records.arguments[records.args[i]],
+            records.processes[records.process[i]],
+        )

@@ -1,0 +1,71 @@
+"""``voirkit explain [KIND]``: what a kind of finding means, when it is said, how to confirm and how to mend it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from voirkit.commands import printing
+from voirkit.errors import CommandLineError, did_you_mean
+from voirkit.findings import CATALOGUE, Kind, Severity
+from voirkit.options import ExtendedArgumentParser
+
+_WIDTH = 100
+_SEVERITIES = {
+    Severity.BUG: "the training is not what it is meant to be",
+    Severity.MEMORY: "memory is held or copied for nothing",
+    Severity.SYMPTOM: "something is wrong, and a flag would tell what",
+    Severity.TIME: "time is lost",
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the documentation of a kind, or all kinds with what they mean."""
+    name = main_parser().parse_args(argv).KIND
+    if name is not None and name not in CATALOGUE:
+        hint = did_you_mean(name, CATALOGUE) or "voirkit explain lists all kinds."
+        raise CommandLineError(f"{name!r} is no kind of finding.", next=hint)
+    with printing():
+        print("\n".join(_listed() if name is None else _explained(CATALOGUE[name])))
+    return 0
+
+
+def main_parser() -> ExtendedArgumentParser:
+    """Reads the command line."""
+    parser = ExtendedArgumentParser(
+        "voirkit explain",
+        "voirkit explain [KIND]",
+        description="Explains a kind of finding: what it means, when it is said, how to confirm it and how to mend it.",
+    )
+    kind = parser.add_argument("KIND", nargs="?", help="as a report names it; without it all kinds are listed")
+    vars(kind)["completes"] = tuple(CATALOGUE)  # see command_lines
+    return parser
+
+
+def _listed() -> Iterator[str]:
+    """The kinds by severity, each with the first sentence of what it means."""
+    width = max(map(len, CATALOGUE))
+    for severity, words in _SEVERITIES.items():
+        yield f"{severity.name.lower()}: {words}"
+        for kind in CATALOGUE.values():
+            if kind.severity == severity:
+                indent = " " * (width + 4)
+                sentence = kind.meaning.partition(". ")[0].rstrip(".") + "."
+                yield textwrap.fill(f"  {kind.name:<{width}}  {sentence}", _WIDTH, subsequent_indent=indent)
+
+
+def _explained(kind: Kind) -> Iterator[str]:
+    yield f"{kind.name} ({kind.severity.name.lower()}: {_SEVERITIES[kind.severity]})"
+    for head, words in paragraphs(kind):
+        yield ""
+        yield textwrap.fill(f"{head}: {words}", _WIDTH)
+
+
+def paragraphs(kind: Kind) -> Iterator[tuple[str, str]]:
+    """What the documentation of a kind says, each with its head."""
+    yield "What it means", kind.meaning
+    yield "When it is said", kind.condition
+    yield "How to confirm it", kind.confirm
+    yield "How to mend it", kind.mend
+    if kind.gain:
+        yield "Where its figure comes from", kind.gain[:1].upper() + kind.gain[1:] + "."

@@ -1,0 +1,9 @@
+"""What is wrong with a run, by kind: the words and the documentation of each kind are in ``catalogue``, what finds it in rules of
+instruments (``Instrument.findings``)."""
+
+from __future__ import annotations
+
+from voirkit.findings.catalogue import CATALOGUE, Kind, Severity
+from voirkit.findings.finding import Finding, findings_of, ranked
+
+__all__ = ["CATALOGUE", "Finding", "Kind", "Severity", "findings_of", "ranked"]

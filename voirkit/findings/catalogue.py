@@ -1,0 +1,272 @@
+"""Every kind of finding: its words in a report and its documentation, of which ``docs/findings.md`` and ``voirkit explain`` are made.
+
+A template names the figures of the evidence that it is filled with (``{steps}``), and ``{where}``, the line of the program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Severity(IntEnum):
+    """How grave a finding is; the gravest first."""
+
+    BUG = 0  # the training is not what its author means it to be
+    MEMORY = 1  # memory is held or copied that is of no use
+    SYMPTOM = 2  # something is wrong, and a flag would tell what
+    TIME = 3  # time is lost
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of finding.
+
+    Attributes:
+        name: As in ``summary.json`` and for ``voirkit explain``.
+        severity: How grave it is.
+        because: Template of what a report says of it.
+        next: Template of what to do about it.
+        meaning: What it means, for the documentation.
+        condition: When it is said, with its thresholds.
+        confirm: How to confirm it.
+        mend: How to mend it, with an example.
+        gain: Where a figure of what it costs comes from; empty where none is given.
+        explains: The kind of verdict whose time it explains; no general advice is given about the same time then.
+    """
+
+    name: str
+    severity: Severity
+    because: str
+    next: str
+    meaning: str
+    condition: str
+    confirm: str
+    mend: str
+    gain: str = ""
+    explains: str = ""
+
+
+_KINDS = (
+    Kind(
+        name="weights-onto-themselves",
+        severity=Severity.BUG,
+        because=(
+            "{where}: load_state_dict() was given the model's own tensors ({shared} of {tensors}): it copied the weights onto"
+            " themselves, and restored nothing."
+        ),
+        next="Keep a copy of the weights: copy.deepcopy(model.state_dict()), or save them to a file.",
+        meaning=(
+            "`state_dict()` returns references to the model's tensors, not copies. A dictionary that is kept as the best "
+            "weights changes with every step after that, and loading it back changes nothing: the last weights are used in "
+            "place of the best."
+        ),
+        condition="At a call of `load_state_dict`, most tensors that are given lie in the same memory as the model's own.",
+        confirm="Compare a weight before and after `load_state_dict`: they are equal.",
+        mend="`best = copy.deepcopy(model.state_dict())` in place of `best = model.state_dict()`.",
+    ),
+    Kind(
+        name="gradients-cleared-unused",
+        severity=Severity.BUG,
+        because=(
+            "{where}: zero_grad() cleared gradients that no optimizer step had used, {cleared:,} times of {cleared_of:,}; the"
+            " optimizer stepped {steps:,} times in {backward_passes:,} backward passes."
+        ),
+        next=("Call zero_grad() once for each step of the optimizer: right after step(), or before the first batch that is accumulated."),
+        meaning=(
+            "Gradients of several batches are to be accumulated before the optimizer steps, but they are cleared before each "
+            "backward pass: only the last batch of each group is trained on, and the work of the others is lost."
+        ),
+        condition=(
+            "`zero_grad` clears gradients between two backward passes without a step of an optimizer, at least nine times for"
+            " each ten steps."
+        ),
+        confirm="Print the norm of a parameter's gradient right before `optimizer.step()`: it is that of one batch.",
+        mend="Move `optimizer.zero_grad()` into the condition in which the optimizer steps.",
+        explains="compute-bound",
+    ),
+    Kind(
+        name="same-order-each-epoch",
+        severity=Severity.BUG,
+        because="DistributedSampler.set_epoch() is not called: its samples come in the same order in each of {epochs} epochs.",
+        next="Call sampler.set_epoch(epoch) at the begin of each epoch, before the loop over the loader.",
+        meaning=(
+            "A `DistributedSampler` shuffles by its seed and its `epoch`. Where `set_epoch` is not called the epoch stays 0, "
+            "and each epoch has the same order."
+        ),
+        condition="A shuffling `DistributedSampler` has the same `epoch` at each of the iterators that are made of its loader.",
+        confirm="Print the first indices of `iter(sampler)` in two epochs.",
+        mend="`for epoch in range(n): sampler.set_epoch(epoch)`, then the loop over the loader.",
+    ),
+    Kind(
+        name="eval-mode-while-training",
+        severity=Severity.BUG,
+        because=(
+            "The model trains in evaluation mode since step {first_step:,}: {steps_in_eval:,} of {steps:,} steps, after the "
+            "first {before:,} in training mode. Dropout is off, and batch normalization does not learn."
+        ),
+        next="Call model.train() after each evaluation.",
+        meaning=(
+            "`model.eval()` stays until `model.train()` is called. Where an evaluation does not switch back, all training "
+            "after it runs without dropout and with fixed statistics of batch normalization."
+        ),
+        condition="The first steps call the model in training mode, and after an evaluation all others in evaluation mode.",
+        confirm="Print `model.training` in the loop.",
+        mend="`model.train()` at the begin of each epoch.",
+    ),
+    Kind(
+        name="evaluation-builds-graphs",
+        severity=Severity.MEMORY,
+        because=(
+            "Evaluation builds graphs for gradients that nothing uses: {batches:,} of {batches_of:,} batches were evaluated "
+            "with gradients on."
+        ),
+        next="Evaluate under torch.no_grad() or torch.inference_mode().",
+        meaning=(
+            "A model that is called with gradients on keeps what a backward pass would need. In an evaluation nothing uses "
+            "that: it costs time, and where outputs or losses are kept until the end, the memory of all batches."
+        ),
+        condition=(
+            "Batches are evaluated in which a module with trainable parameters is called in evaluation mode, with gradients "
+            "on, and no backward pass follows: at least half of those of the evaluation."
+        ),
+        confirm="`output.grad_fn` is not None in the evaluation.",
+        mend="`with torch.no_grad():` around the loop, or `@torch.inference_mode()` over the function that evaluates.",
+        explains="evaluation-bound",
+    ),
+    Kind(
+        name="workers-copy-dataset",
+        severity=Severity.MEMORY,
+        because=(
+            "The dataset of Python objects is copied by its loader workers: each of {workers} has grown to {worker_words} of "
+            "its own; the program holds {program_words}."
+        ),
+        next=(
+            "Keep the samples' descriptions in few large arrays (numpy, torch, pyarrow, or one bytes object with offsets), "
+            "not in lists and dictionaries."
+        ),
+        meaning=(
+            "A worker shares its parent's memory until one of them writes to a page. Python writes to an object whenever it "
+            "is used: to its reference count. So a worker that reads a list of objects copies it, page by page, and memory "
+            "grows with each epoch."
+        ),
+        condition=(
+            "The memory that forked workers have for themselves alone is at least 48 MB each, and 32 bytes for each Python "
+            "object of the dataset, when they end or an epoch is over; and the dataset holds at least 100,000 of these."
+        ),
+        confirm="The `Private_Dirty` of `/proc/<worker>/smaps_rollup` grows while workers read.",
+        mend="`numpy.array(boxes)` in place of a list of lists; strings as one array of bytes.",
+    ),
+    Kind(
+        name="memory-grows",
+        severity=Severity.SYMPTOM,
+        because="Memory grows with the steps: from {first_words} to {last_words}, {each_words} a step.",
+        next=(
+            "Look for what is kept from every step: losses with their graph (keep loss.item()), lists of outputs. --checks "
+            "names graphs that are kept."
+        ),
+        meaning="The memory that the program holds rises steadily while it trains. Most often tensors are kept with their graphs.",
+        condition=(
+            "Of the samples of memory in the training's steps, without the first eighth, each eighth's median is above the "
+            "one before, and the whole rise is at least 64 MB and 20 % of what was held at its begin."
+        ),
+        confirm="`voirkit --checks SCRIPT`, and `torch.cuda.memory_summary()` on a GPU.",
+        mend="Keep numbers: `history.append(loss.item())`, `outputs.append(output.detach())`.",
+        explains="compute-bound",
+    ),
+    Kind(
+        name="steps-get-slower",
+        severity=Severity.SYMPTOM,
+        because=(
+            "Steps get slower: {slowest} takes {first_words} in the first fifth of the run and {last_words} in the last "
+            "(medians by fifth: {fifths_words})."
+        ),
+        next=(
+            "Look for what grows with each step: a graph that is carried on (detach it), a list that is searched, a buffer. "
+            "--checks names graphs that are kept."
+        ),
+        meaning=(
+            "A step should take as long at the end of a run as at its begin. Where it takes longer and longer, something that"
+            " it uses grows: most often a graph that reaches back through all steps before."
+        ),
+        condition=(
+            "The median step of each fifth of the run is longer than that of the fifth before, and that of the last at least "
+            "1.5 times that of the first, in runs of at least 50 steps."
+        ),
+        confirm="`voirkit --checks SCRIPT`.",
+        mend="`state = state.detach()` at the begin of each step.",
+    ),
+    Kind(
+        name="loss-spike",
+        severity=Severity.SYMPTOM,
+        because=("The loss jumps at step {step:,}: {value:.4g}, {times:,.0f} times the median of the losses around it ({usual:.4g})."),
+        next="Look at the samples of that step, and clip gradients (torch.nn.utils.clip_grad_norm_).",
+        meaning=(
+            "One loss is far above those around it: a broken sample, a learning rate that is too high, or a division by nearly nothing."
+        ),
+        condition=(
+            "A loss of the curve is at least 50 times the median of the curve, the ones around it are less than a fifth of "
+            "it, and there are at least 40."
+        ),
+        confirm="Train on the batch of that step alone.",
+        mend="Leave the sample out, or clip gradients.",
+    ),
+    Kind(
+        name="iterator-each-step",
+        severity=Severity.TIME,
+        because=(
+            "A new iterator of the loader is made in each step: {iterators:,} iterators, of which {single:,} gave one batch{workers_words}."
+        ),
+        next="Make the iterator once, batches = iter(loader), and call next(batches) in each step; or loop over the loader.",
+        meaning=(
+            "`next(iter(loader))` begins an epoch anew each time: the sampler shuffles all indices again, and worker "
+            "processes are started, load several batches ahead and are ended, for one batch."
+        ),
+        condition="At least half of the steps, and at least five, have an iterator of their own that gives one batch.",
+        confirm="Count how often the dataset's samples are read: many more than are trained on.",
+        mend="`batches = itertools.cycle(loader)`, or a loop over epochs.",
+        gain="the time in which iterators are made, but for the first: recorded",
+        explains="input-bound",
+    ),
+    Kind(
+        name="slow-sampler",
+        severity=Severity.TIME,
+        because=(
+            "The first batch of each epoch waits {first_words}, later ones {usual_words}: {sampler} draws the indices of "
+            "{samples_words} in the main process before it."
+        ),
+        next=(
+            "Draw fewer indices at once: num_samples of the sampler, or a sampler that draws as it goes. It is the sampler's "
+            "work, which worker processes do not take over."
+        ),
+        meaning=(
+            "A sampler that draws all indices of an epoch at once, as `WeightedRandomSampler` and a shuffle of millions do, "
+            "makes the first batch of each epoch late. It runs in the main process, however many workers there are."
+        ),
+        condition=(
+            "In at least two epochs, without workers that start, the first batch takes at least ten times a later one and 50 "
+            "ms more, and the loader draws from a sampler of at least 100,000 samples."
+        ),
+        confirm="Time `next(iter(loader.batch_sampler))`.",
+        mend="`WeightedRandomSampler(weights, num_samples=batches * batch_size)` for an epoch of that many batches.",
+        gain="what first batches take longer than later ones: recorded",
+        explains="input-bound",
+    ),
+    Kind(
+        name="evaluation-one-by-one",
+        severity=Severity.TIME,
+        because="Evaluation reads one sample at a time: {batches:,} batches of 1, {share:.0%} of the run.",
+        next="Give the evaluation's loader a larger batch_size.",
+        meaning=(
+            "A `DataLoader` has a batch size of 1 unless another is given. An evaluation needs no gradients, so that its "
+            "batches can be larger than those of training."
+        ),
+        condition=(
+            "The loader of the evaluation has batch_size=1, at least 20 batches are evaluated, and they take at least 5 % of the run."
+        ),
+        confirm="Print `len(loader)` of the evaluation.",
+        mend="`DataLoader(held_out, batch_size=64)`.",
+        explains="evaluation-bound",
+    ),
+)
+CATALOGUE: dict[str, Kind] = {kind.name: kind for kind in _KINDS}

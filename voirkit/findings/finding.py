@@ -1,0 +1,93 @@
+"""A finding: something that is wrong with a run, where, why that is said, and what to do about it; and how findings are ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from voirkit.errors import PartFailures
+from voirkit.findings.catalogue import CATALOGUE, Severity
+from voirkit.instrument import resolve
+from voirkit.plugins import installed_instruments
+
+Summary = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong with a run.
+
+    Attributes:
+        kind: Of the catalogue.
+        because: The evidence, a sentence or two.
+        next: What to do about it.
+        where: The line of the program (``train.py:12``); empty where none is known.
+        gain: The share of the run's time that mending it would save; None where nobody can know.
+        explains: The kind of verdict whose time it explains, so that no general advice speaks of the same time; empty for none.
+        evidence: The figures that it rests on.
+    """
+
+    kind: str
+    because: str
+    next: str
+    where: str = ""
+    gain: float | None = None
+    explains: str = ""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, kind: str, evidence: Mapping[str, Any], *, where: str = "", gain: float | None = None, explains: str = "") -> Finding:
+        """A finding in the words of the catalogue, whose templates are filled with ``evidence`` and ``where``; figures whose name ends with
+        ``_words`` are for the templates alone.
+
+        Raises:
+            KeyError: The kind is not in the catalogue, or its templates ask for a figure that is not given.
+        """
+        known = CATALOGUE[kind]
+        figures = {**evidence, "where": where}
+        because, following = (template.format_map(figures) for template in (known.because, known.next))
+        kept = {name: value for name, value in evidence.items() if not name.endswith("_words")}
+        return cls(kind, because, following, where, gain, explains or known.explains, kept)
+
+    @property
+    def severity(self) -> Severity:
+        """How grave it is, by its kind."""
+        return CATALOGUE[self.kind].severity
+
+    def document(self) -> dict[str, Any]:
+        """An entry of ``findings`` in ``summary.json``."""
+        return {
+            "kind": self.kind,
+            "severity": self.severity.name.lower(),
+            "where": self.where or None,
+            "because": self.because,
+            "next": self.next,
+            "gain": self.gain,
+            "evidence": dict(self.evidence),
+        }
+
+
+def findings_of(summary: Summary, failures: PartFailures) -> list[Finding]:
+    """What the rules of all instruments find in a summary, the gravest first. A rule that fails costs its own findings.
+
+    Args:
+        summary: With the parts of instruments, ``steps``, ``evaluation`` and ``wall``.
+        failures: Gets what fails.
+    """
+    findings: list[Finding] = []
+    for instrument in installed_instruments():
+        if instrument.findings:
+            rules = partial(_applied, instrument.findings, summary)
+            findings += failures.attempt(f"findings of {instrument.name}", rules, [])
+    return ranked(findings)
+
+
+def _applied(rules: str, summary: Summary) -> list[Finding]:
+    return list(resolve(rules)(summary))
+
+
+def ranked(findings: Iterable[Finding]) -> list[Finding]:
+    """The gravest first, and of one severity what saves most."""
+    return sorted(findings, key=lambda finding: (finding.severity, -(finding.gain or 0.0)))
