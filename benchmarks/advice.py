@@ -64,6 +64,11 @@ def advised(script: Path, word: str) -> dict[str, Any] | None:
     return next((one for one in summary["advice"] if word in one["do"]), None)
 
 
+def _predicted(advice: dict[str, Any]) -> str:
+    """What is printed of a saving; of rules of thumb nothing is."""
+    return "  n/a" if advice["win"] is None else f"{advice['win']:5.0%}"
+
+
 def _saved(shares: list[float]) -> str:
     return f"{statistics.median(shares):5.0%} ({min(shares):.0%} .. {max(shares):.0%})"
 
@@ -91,7 +96,7 @@ def main() -> int:
             pairs.append((seconds(script, "before"), after))
         clock, cpu = ([1 - after[i] / before[i] for before, after in pairs] for i in (0, 1))
         failed += max(statistics.median(clock), statistics.median(cpu)) <= 0
-        row = f"{name:20} predicted {advice['win']:5.0%}   reached {_saved(clock)} of the time, {_saved(cpu)} of processor time"
+        row = f"{name:20} predicted {_predicted(advice)}   reached {_saved(clock)} of the time, {_saved(cpu)} of processor time"
         print(f"{row}   {advice['do']}")
         (before, before_cpu), (after, after_cpu) = (
             (statistics.median(one) for one in zip(*side, strict=True)) for side in zip(*pairs, strict=True)

@@ -539,7 +539,8 @@ def script_facts(records: Records, chosen: Array, train: Table, leads_ns: Array)
     Returns:
         ``optimizers``: ``{"optimizer", "fused", "foreach", "device", "bf16"}`` of each, as far as known (``bf16``: the processors have
         instructions for it); ``autocast``: precisions that were switched on; ``compiled``: whether a module was compiled; ``updates``: in
-        how many of the steps the optimizer that leads stepped, if not in all. What is not known is left out.
+        how many of the steps the optimizer that leads stepped, if not in all; ``calls_a_step``: how often a step calls a model (median).
+        What is not known is left out.
     """
     numbers = {name: number for number, name in enumerate(records.names)}
     found: dict[str, Any] = {}
@@ -556,6 +557,10 @@ def script_facts(records: Records, chosen: Array, train: Table, leads_ns: Array)
         found["autocast"] = precisions
     if any(one.get("compiled") for one in arguments("compute", "forward")):
         found["compiled"] = True
+    forward = chosen[records.name[chosen] == numbers.get(("compute", "forward"), -1)]
+    if len(train) and len(forward):
+        first, last = (np.searchsorted(records.start_ns[forward], at) for at in (train.start_ns, train.start_ns + train.time_ns))
+        found["calls_a_step"] = float(np.median(last - first))
     if len(train) and len(leads_ns):
         step = np.searchsorted(train.start_ns, leads_ns, side="right") - 1
         inside = leads_ns < (train.start_ns + train.time_ns)[np.maximum(step, 0)]

@@ -19,6 +19,8 @@ INFERENCE = 0.5  # of the evaluation's time is model calls by hand in training m
 UNLIKE = 1.5  # the mean step is so many times the median one, or the other way round: a typical step says little of the run
 
 # Advice: about what is saved, as a share of what it is about. A rough estimate and no bound; docs/advice.md has what was reached.
+ADVICE_LEAST_OF_RUN = 0.01  # of the run: what would save less is not advised
+FEW_OF_RUN = 0.05  # of the run in steps: less is a trial, of which nothing can be saved
 ADVICE_LEAST = 0.02  # of the time after the start: what would save less is not advised
 AUTOCAST_SAVES = 0.5  # of forward and backward: half the bytes, twice the rate of the units
 COMPILE_SAVES = 0.3  # of forward and backward

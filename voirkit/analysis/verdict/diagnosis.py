@@ -16,6 +16,7 @@ from voirkit.runs.thresholds import (
     BOUND,
     FEW,
     FEW_IN_STEP,
+    FEW_OF_RUN,
     IDLES,
     LARGEST,
     LATE_IN,
@@ -74,7 +75,7 @@ def conclusions(
     advice = [*specific, *(remedy.document() for remedy in _ranked(general, found))][:_ADVICE]
     if found["kind"] in explained:
         found.setdefault("next", next(finding.next for finding in findings if finding.explains == found["kind"]))
-    found.setdefault("next", _following(advice, found["kind"] == "balanced"))
+    found.setdefault("next", _following(advice, found["kind"] == "balanced") or _nothing_to_do(time))
     return {key: found[key] for key in ("kind", "because", "next", "evidence")}, advice
 
 
@@ -95,11 +96,16 @@ def _ranked(remedies: Sequence[Remedy], verdict: Mapping[str, Any]) -> list[Reme
 
 
 def _following(advice: Sequence[Mapping[str, Any]], both: bool) -> str:
-    """``next``: the first piece of advice with about what it saves; where two parts are as large, the first two."""
-    if not advice:
-        return "Nothing stands out that could be saved."
+    """``next``: the first piece of advice with about what it saves; where two parts are as large, the first two. Empty without advice."""
     lines = ((one["do"], saving(one["win"])) for one in advice[: 2 if both else 1])
     return " Or: ".join(f"{do} {saves[:1].upper()}{saves[1:]}." if saves else do for do, saves in lines)
+
+
+def _nothing_to_do(time: Account) -> str:
+    share = time.of_run(time.steps_s)
+    if share < FEW_OF_RUN:
+        return f"The steps take {share:.1%} of this run: what they could save shows in a longer one."
+    return "Nothing stands out that could be saved."
 
 
 # straggler, unknown

@@ -13,6 +13,7 @@ from voirkit.analysis.verdict.evidence import COMPUTE, Account, evidence, first_
 from voirkit.runs.summary import OUTSIDE, busy_machine
 from voirkit.runs.thresholds import (
     ADVICE_LEAST,
+    ADVICE_LEAST_OF_RUN,
     AUTOCAST_SAVES,
     COMPILE_LEAST_S,
     COMPILE_SAVES,
@@ -25,6 +26,7 @@ from voirkit.runs.thresholds import (
     STARTUP_S,
     TINY_SAMPLE_S,
 )
+from voirkit.units import duration
 
 Summary = Mapping[str, Any]
 Facts = Mapping[str, Any]
@@ -37,10 +39,13 @@ class Remedy(NamedTuple):
     do: str  # what to do, a sentence or two
     because: str  # the figure that it rests on
     win: float | None  # share of the run's time that it would save, about, by the recorded time of that part; None where nobody can know
+    # Whether that is close enough to be printed: within a factor of 1.5 of what was saved on its own example (docs/advice.md). What is not
+    # is for ranking alone.
+    is_figure: bool = True
 
     def document(self) -> dict[str, Any]:
         """An entry of ``advice`` in ``summary.json``."""
-        return {"do": self.do, "because": self.because, "win": self.win}
+        return {"do": self.do, "because": self.because, "win": self.win if self.is_figure else None}
 
 
 def remedies(time: Account, summary: Summary, facts: Facts) -> list[Remedy]:
@@ -57,12 +62,14 @@ def remedies(time: Account, summary: Summary, facts: Facts) -> list[Remedy]:
         *_startup(time, summary),
     ]
     worth = [one for one in made if one.win is None or _matters(time, one.win)]
+    if busy_machine(summary.get("processors")):  # what is recorded is not this script's own then
+        worth = [remedy._replace(is_figure=False) for remedy in worth]
     return sorted(worth, key=lambda one: -1.0 if one.win is None else one.win, reverse=True)
 
 
 def _matters(time: Account, of_run: float) -> bool:
-    """Whether a share of the run is worth advice: a trial of ten steps spends most of its time importing, and is about the others."""
-    return of_run * time.total_s >= ADVICE_LEAST * time.work_s > 0
+    """Whether a share of the run is worth advice."""
+    return of_run >= ADVICE_LEAST_OF_RUN and of_run * time.total_s >= ADVICE_LEAST * time.work_s > 0
 
 
 def _input(time: Account, summary: Summary, facts: Facts) -> Iterator[Remedy]:
@@ -108,6 +115,7 @@ def _input(time: Account, summary: Summary, facts: Facts) -> Iterator[Remedy]:
                 f"Keep the loader's workers between epochs: DataLoader(..., num_workers={workers}, persistent_workers=True).",
                 f"{percent(starting)} of the wait is for the first batch of each of {first['loops']} epochs, in which the workers start",
                 time.of_run(first["again_s"]),
+                is_figure=False,
             )
         return
     if workers and facts.get("cpus") and workers < facts["cpus"]:
@@ -177,25 +185,32 @@ def _compute(time: Account, summary: Summary, facts: Facts) -> Iterator[Remedy]:
     because = f"forward and backward take {percent(passes)} of a step"
     # Where other work is done a median step mostly waits for a processor; the short ones hardly do.
     usual = "p10" if busy_machine(summary.get("processors")) else "median"
-    passes_s = sum((phases[phase].get("step_s") or {}).get(usual, 0.0) for phase in ("forward", "backward"))
+    calls = max(facts.get("calls_a_step", 1.0), 1.0)  # a rollout, or a loss of several models, calls small models many times in a step
+    passes_s = sum((phases[phase].get("step_s") or {}).get(usual, 0.0) for phase in ("forward", "backward")) / calls
     is_small = passes_s < SMALL_STEP_S and summary["steps"].get("time_of") != "device"
     if is_small and _matters(time, run):
         yield Remedy(
             kind,
             "Try a larger batch: calling operators takes most of such a small step, whatever the batch.",
-            f"{because}, {passes_s * 1e3:.2g} ms",
+            f"{because}, {duration(passes_s)}{' a call' if calls > 1 else ''}",
             run * AUTOCAST_SAVES,
+            is_figure=False,
         )
     elif not facts.get("autocast") and _has_bfloat16(facts):
-        yield Remedy(kind, "Try lower precision: torch.autocast with torch.bfloat16 around the forward pass and the loss.", because,
-                     run * AUTOCAST_SAVES)  # fmt: skip
+        yield Remedy(
+            kind,
+            "Try lower precision: torch.autocast with torch.bfloat16 around the forward pass and the loss.",
+            because,
+            run * AUTOCAST_SAVES,
+            is_figure=False,
+        )
     if (
         not facts.get("compiled")
         and "compile" not in ((summary.get("wall") or {}).get("parts") or {})
         and not is_small
         and time.steps_s >= COMPILE_LEAST_S
     ):
-        yield Remedy(kind, "Try torch.compile(model).", because, run * COMPILE_SAVES)
+        yield Remedy(kind, "Try torch.compile(model).", because, run * COMPILE_SAVES, is_figure=False)
     step = time.rows["optimizer"]
     usual_step_s = (phases["optimizer"].get("step_s") or {}).get("median", 0.0)
     plain = [one for one in facts.get("optimizers") or () if one.get("fused") is False and usual_step_s >= SLOW_OPTIMIZER_S]
@@ -222,7 +237,7 @@ def _compute(time: Account, summary: Summary, facts: Facts) -> Iterator[Remedy]:
 
 def _compiling(time: Account, summary: Summary) -> Iterator[Remedy]:
     if again := first_evidence(summary, "recompilation", "compile"):
-        yield Remedy("compile-bound", again.do, again.what, time.of_run(again.details["total_s"]))
+        yield Remedy("compile-bound", again.do, again.what, time.of_run(again.details["total_s"]), is_figure=False)
 
 
 def _communication(time: Account, summary: Summary) -> Iterator[Remedy]:
