@@ -40,6 +40,10 @@ def events(folder: Path | str) -> list[Event]:
     return sorted(result, key=lambda e: (e.start_ns, -e.duration_ns))
 
 
+OWN_KINDS = ("phase", "symptom")
+"""Kinds of records that voirkit makes by itself."""
+
+
 def rows(folder: Path | str) -> list[Event]:
     """The same of a run that voirkit has led, or that is opened: on the wall clock."""
     from voirkit import open_run
@@ -47,7 +51,7 @@ def rows(folder: Path | str) -> list[Event]:
 
     with open_run(folder) as run:
         found = [row for batch in run.rows(EVERYTHING) for row in batch]
-    annotated = [row for row in found if row[0] != "phase"]
+    annotated = [row for row in found if row[0] not in OWN_KINDS]
     return [Event(category, name, kind, a, start, dur, pid, tid) for kind, category, name, start, dur, _, _, pid, tid, a in annotated]
 
 
@@ -57,7 +61,7 @@ def phases(folder: Path | str) -> int:
     from voirkit.runs.selection import EVERYTHING
 
     with open_run(folder) as run:
-        return sum(row[0] == "phase" for batch in run.rows(EVERYTHING) for row in batch)
+        return sum(row[0] in OWN_KINDS for batch in run.rows(EVERYTHING) for row in batch)
 
 
 def names(found: list[Event]) -> list[str]:

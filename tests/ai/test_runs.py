@@ -60,7 +60,8 @@ def trace_files(place: Place) -> set[str]:
 def test_a_script_under_voirkit_is_recorded_and_compacted_when_it_is_read(place, engine):
     place.write(main=ANNOTATED)
     ended = place.voirkit("main.py", env=engine)
-    assert (ended.code, ended.err.count("\n")) == (0, 1), ended.err
+    assert ended.code == 0
+    assert "warning" not in ended.err
     found = rows(place.folder / "run")
     assert [e.args for e in found] == [{"step": i} for i in range(5)]
     assert ".seg" not in trace_files(place)

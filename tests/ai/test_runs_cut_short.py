@@ -86,7 +86,7 @@ sys.exit(5)
 def test_a_run_directory_that_goes_away_is_told_and_the_script_goes_on(place, moment, change):
     ended = place.write(main=DELETED).voirkit("main.py", moment, change)
     assert (ended.code, ended.out) == (5, "done\n"), ended.err
-    told = [line.removeprefix("voirkit: ") for line in ended.err.splitlines()]
+    told = [line.removeprefix("voirkit: ") for line in ended.err.splitlines() if line.startswith("voirkit: ")]
     summaries = [line for line in told if "run.json and summary.json cannot be written" in line]
     traces = [line for line in told if "what comes now is counted as dropped" in line]
     counted = [line for line in told if "spans were not recorded, most of them compute.forward" in line]

@@ -157,13 +157,9 @@ def _rises(values: list[float]) -> bool:
     return all(earlier < later for earlier, later in pairwise(values))
 
 
-def marked(records: Records, category: str) -> Iterator[tuple[str, int, int, Mapping[str, Any], tuple[int, str, int]]]:
-    """Marks of a category, ascending by time: name, when (nanoseconds), value, arguments, and (rank, host, pid) of the process."""
-    names = np.array([name[0] == category for name in records.names], dtype=bool)
-    if not names.any():
-        return
-    found = np.flatnonzero(names[records.name])
-    for i in found[np.argsort(records.start_ns[found], kind="stable")].tolist():
+def marked(records: Records) -> Iterator[tuple[str, int, int, Mapping[str, Any], tuple[int, str, int]]]:
+    """Moments that were recorded, ascending by time: name, when (nanoseconds), value, arguments, and (rank, host, pid) of the process."""
+    for i in np.argsort(records.start_ns, kind="stable").tolist():
         yield (
             records.names[records.name[i]][1],
             int(records.start_ns[i]),

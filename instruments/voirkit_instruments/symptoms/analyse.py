@@ -10,7 +10,7 @@ import numpy as np
 
 from voirkit.analysis.run_steps import records
 from voirkit.analysis.symptoms import marked
-from voirkit_instruments.symptoms.record import CATEGORY
+from voirkit_instruments.symptoms.record import KIND
 
 if TYPE_CHECKING:
     from voirkit.analysis.document import Rank
@@ -46,9 +46,9 @@ class _Marks:
     def __init__(self, runs: Sequence[Run]) -> None:
         self._by_name: dict[str, list[tuple[int, int, Mapping[str, Any], tuple[int, str, int]]]] = {}
         for run in runs:
-            if not run.recorded("mark"):
+            if not run.recorded(KIND):
                 continue
-            for name, at_ns, value, arguments, process in marked(records(run, "mark"), CATEGORY):
+            for name, at_ns, value, arguments, process in marked(records(run, KIND)):
                 self._by_name.setdefault(name, []).append((at_ns, value, arguments, process))
 
     def cleared_gradients(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from voirkit.phases import Phase
     from voirkit.runner.overseer import Overseer
 
-CATEGORY = "symptom"
+KIND = CATEGORY = "symptom"
 MEMORY_PERIOD = 8  # backward passes between two samples of memory, at first; a sample takes 5 to 8 us
 MEMORY_SAMPLES = 128  # after so many the period doubles
 PLACES_LOOKED_UP = 4  # times that a line of the program is looked up for one symptom
@@ -48,17 +48,17 @@ class Symptoms:
 
     Args:
         ov: The overseer, for warnings and what instruments share.
-        recorder: The trace plane's recorder.
+        recorder: The trace plane's recorder; ``voirkit.trace.recorder`` unless a test brings its own.
     """
 
-    def __init__(self, ov: Overseer, recorder: Any) -> None:
+    def __init__(self, ov: Overseer, recorder: Any = None) -> None:
         self._ov = ov
         self._recorder = recorder
         self._is_off = False
         self._thread = _ThreadState()
         self._marks: dict[str, int] = {}  # how many marks of each name there are
         self._patches: Any = None
-        self._memory = recorder.name(CATEGORY, "memory", kind="mark", value="bytes")
+        self._places: Any = None
         self._period = self._countdown = MEMORY_PERIOD
         self._samples = 0
         self._zero_grads = self._cleared = 0
@@ -68,11 +68,14 @@ class Symptoms:
         """torch has been imported; the steps instrument has not changed it yet."""
         from voirkit.streams import is_from_handler
         from voirkit_instruments.identity import IdentityMap, LoaderNumbers
-        from voirkit_instruments.places import Places
         from voirkit_instruments.steps.events import LOADER_ITERATED, LOSS, ZERO_GRAD, FunctionPatches, StepEvents
 
+        if self._recorder is None:
+            from voirkit.trace import recorder
+
+            self._recorder = recorder
         self._torch, self._is_from_handler = torch, is_from_handler
-        self._places = Places()
+        self._memory = self._recorder.name(CATEGORY, "memory", kind=KIND, value="bytes")
         self._loaders = self._ov.shared(LoaderNumbers)
         self._events = self._ov.shared(StepEvents)
         self._persistent = IdentityMap()  # iterators whose workers stay
@@ -141,7 +144,7 @@ class Symptoms:
         if count >= MOST_MARKS:
             return
         self._marks[name] = count + 1
-        number = self._recorder.name(CATEGORY, name, kind="mark", value="value")
+        number = self._recorder.name(CATEGORY, name, kind=KIND, value="value")
         self._recorder.mark(number, now(), self._recorder.arguments(arguments), value)
 
     # gradients that are cleared, and memory
@@ -162,7 +165,16 @@ class Symptoms:
     def _note_cleared(self) -> None:
         self._cleared += 1
         if self._cleared <= PLACES_LOOKED_UP:
-            self._where_cleared = self._places.of(sys._getframe(1))
+            self._where_cleared = self._place()
+
+    def _place(self) -> str | None:
+        """The line of the program that is being run."""
+        if self._places is None:
+            from voirkit_instruments.places import Places
+
+            self._places = Places()
+        place: str | None = self._places.of(sys._getframe(1))
+        return place
 
     def _sample_memory(self) -> None:
         from voirkit_instruments.resources import resident_bytes
@@ -188,7 +200,7 @@ class Symptoms:
             given = [value for value in state_dict.values() if type(value) in (self._torch.Tensor, self._torch.nn.Parameter)]
             shared = sum(tensor.data_ptr() in own for tensor in given)
         if shared > len(given) / 2:
-            self._mark("own_weights", shared, {"where": self._places.of(sys._getframe(1)), "tensors": len(given)})
+            self._mark("own_weights", shared, {"where": self._place(), "tensors": len(given)})
 
     # loaders
 
@@ -285,9 +297,7 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
     """Record symptoms while the script runs; nothing with ``--no-steps``."""
     if getattr(ov.options, "--no-steps", False):
         return
-    from voirkit.trace import recorder
-
-    symptoms = Symptoms(ov, recorder)
+    symptoms = Symptoms(ov)
     when_imported("torch", symptoms.start)
     try:
         yield ov.phases.run_script

@@ -297,7 +297,8 @@ def _input(time: Account, share: float, figures: Figures, facts: Facts) -> tuple
     because = f"{percent(share)} of a step is spent waiting for the next batch{f' for {dataset}' if dataset else ''}"
     because += f" ({workers} loader worker{'s' if workers != 1 else ''})" if workers is not None else ""
     loading, line = (first_evidence(figures, kind, "wait") for kind in ("loading", "line"))
-    because += f"; {loading.what}" if loading else f"; {percent(line.share)} of it in {line.what}" if line else ""
+    because += f"; {loading.what}" if loading else ""
+    because += f"; {percent(line.share)} of it in {line.what}" if line else ""
     because += _called(figures, "wait", "fetch")
     known = {key: value for key, value in (("workers", workers), ("dataset", dataset)) if value is not None}
     return f"{because}.", {**known, **(loading.details if loading else {})}

@@ -79,11 +79,12 @@ def _input(time: Account, summary: Summary, facts: Facts) -> Iterator[Remedy]:
         return
     win, workers, loading = time.of_run(seconds), facts.get("workers"), first_evidence(summary, "loading", "wait")
     because = f"{percent(share)} of a step is spent waiting for the next batch"
+    slow = _slow_line(summary)
     if loading:
         most = win if loading.saves is None else min(win, time.of_run(loading.saves * time.steps_s))
-        yield Remedy(kind, loading.do, f"{because}; {loading.what}", most)
+        yield Remedy(kind, loading.do + slow, f"{because}; {loading.what}", most)
         return
-    slow, look = _slow_line(summary), _deeper_flag(summary, "loading", "which transform takes the time")
+    look = _deeper_flag(summary, "loading", "which transform takes the time")
     if workers == 0:
         per_sample_s = _wait_per_sample(summary)
         if per_sample_s is not None and per_sample_s < TINY_SAMPLE_S:
