@@ -257,7 +257,7 @@ def advise_workers(loader: Loader) -> str:
     """What to change about the workers, or why no number of them would help; a number only where it is predicted to win."""
     now, enough, best = loader["workers"], loader.get("enough_workers"), loader.get("best_workers")
     predicted = {row["workers"]: row["rate"] for row in loader.get("predicted") or ()}
-    if best is None or now not in predicted or loader.get("stretched_by"):
+    if best is None or now not in predicted or loader.get("stretched_by") or loader.get("contended"):
         return ""
     starts = loader.get("starts") or {}
     once, again = starts.get("share", 0.0), starts.get("again_share", 0.0)
@@ -318,7 +318,7 @@ def _begin_with(loader: Loader, first: Mapping[str, Any]) -> str:
     """What to do with that operation."""
     now = {row["workers"]: row["rate"] for row in loader.get("predicted") or ()}.get(loader["workers"])
     words = f"Begin with {first['operation']}: {first['because']}"
-    if now and first["rate_without"] > now * _GAIN:
+    if now and first["rate_without"] > now * _GAIN and not loader.get("contended"):
         words += f" (without it {_number(first['rate_without'])} {loader.get('units', 'items/s')} at best)"
     return words + "."
 

@@ -82,7 +82,8 @@ def _input(time: Account, summary: Summary, facts: Facts) -> Iterator[Remedy]:
     slow = _slow_line(summary)
     if loading:
         most = win if loading.saves is None else min(win, time.of_run(loading.saves * time.steps_s))
-        yield Remedy(kind, loading.do + slow, f"{because}; {loading.what}", most)
+        look = "" if slow else _deeper_flag(summary, "line", "the lines of it")
+        yield Remedy(kind, loading.do + slow + look, f"{because}; {loading.what}", most)
         return
     look = _deeper_flag(summary, "loading", "which transform takes the time")
     if workers == 0:
