@@ -85,14 +85,12 @@ def _advice(finding: Finding) -> Document:
 
 
 def _ranked(remedies: Sequence[Remedy], verdict: Mapping[str, Any]) -> list[Remedy]:
-    """What wins most first; but the best for each of two parts as large, and a look deeper where the verdict has no other remedy."""
-    both = verdict["evidence"].get("largest", {})
-    first = [next((one for one in remedies if one.kind == kind), None) for kind in both]
-    own = [one for one in remedies if one.kind == verdict["kind"]]
-    if own and own[0].win is None:
-        first.append(own[0])
-    leading = sorted((one for one in first if one is not None), key=lambda one: -(one.win or 0.0))
-    return [*leading, *(one for one in remedies if one not in leading)]
+    """What was compiled again, whose cause is known; then the best of the verdict's own kind, or of each of two parts as large; then what
+    wins most."""
+    kinds = verdict["evidence"].get("largest", [verdict["kind"]])
+    best = [next((remedy for remedy in remedies if remedy.kind == kind), None) for kind in ("compile-bound", *kinds)]
+    leading = [remedy for remedy in best if remedy is not None]
+    return [*leading, *(remedy for remedy in remedies if remedy not in leading)]
 
 
 def _following(advice: Sequence[Mapping[str, Any]], both: bool) -> str:

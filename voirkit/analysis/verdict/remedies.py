@@ -85,7 +85,7 @@ def _input(time: Account, summary: Summary, facts: Facts) -> Iterator[Remedy]:
         look = "" if slow else _deeper_flag(summary, "line", "the lines of it")
         yield Remedy(kind, loading.do + slow + look, f"{because}; {loading.what}", most)
         return
-    look = _deeper_flag(summary, "loading", "which transform takes the time")
+    look = _look_into_loading(summary)
     if workers == 0:
         per_sample_s = _wait_per_sample(summary)
         if per_sample_s is not None and per_sample_s < TINY_SAMPLE_S:
@@ -153,6 +153,14 @@ def _deeper_flag(summary: Summary, kind: str, words: str) -> str:
     """Which flag shows more."""
     flag = flag_for(summary, kind)
     return f" voirkit {flag} shows {words}." if flag else ""
+
+
+def _look_into_loading(summary: Summary) -> str:
+    """Which flags show what loading takes its time for, of those that are not on."""
+    loader, lines = (flag_for(summary, kind) for kind in ("loading", "line"))
+    if not loader:
+        return ""
+    return f" voirkit {loader} {lines} shows which transform takes the time, and in which line.".replace("  ", " ")
 
 
 def _slow_line(summary: Summary) -> str:
