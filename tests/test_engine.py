@@ -100,7 +100,7 @@ def test_a_report_and_a_comparison_are_the_same_as_without(cluster: Cluster, run
 
 
 def test_what_the_workers_cannot_do_is_one_error(cluster: Cluster, run: str) -> None:
-    with report._engine(cluster.address) as executor, open_run(run) as opened:  # private: the command has nothing but this
+    with report.engine(cluster.address) as executor, open_run(run) as opened:
         opened.executor = executor
         with pytest.raises(EngineError, match="has failed") as raised:
             opened.map_ranks(_no_module_of_theirs)
@@ -137,7 +137,7 @@ def test_a_scheduler_without_workers_is_one_line(run: str, tmp_path: Path) -> No
     pytest.importorskip("distributed")
     made = Cluster(tmp_path, 0)
     try:
-        with pytest.raises(CommandLineError, match="has no workers"), report._engine(made.address):
+        with pytest.raises(CommandLineError, match="has no workers"), report.engine(made.address):
             pass
     finally:
         made.end()

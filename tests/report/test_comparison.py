@@ -17,6 +17,7 @@ import pytest
 from voirkit.analysis.document import Rank
 from voirkit.analysis.run_steps import roll_up
 from voirkit.analysis.steps import BACKWARD, COMPILE, FORWARD, NO_STEPS, PARTS, REST, Steps, Table
+from voirkit.commands import compare as command
 from voirkit.commands import report
 from voirkit.errors import CommandLineError, RunDirectoryError
 from voirkit.runs.opened import open_run
@@ -33,6 +34,7 @@ def noise(n: int = 300, seed: int = 0, spread: float = 0.05) -> Any:
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """Makes a run directory of steps of such times in ms, half of each forward and half backward."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
 
     def make_run(
         name: str,
@@ -64,7 +66,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 
 
 def compare(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
-    assert report.compare(words) == code
+    assert command.compare(words) == code
     return capsys.readouterr().out
 
 
@@ -145,7 +147,8 @@ def test_equal_steps_are_equal(make: Make, capsys: pytest.CaptureFixture[str]) -
 def test_markdown_has_the_answer_and_a_table(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
     make("a", 10 * noise(seed=1)), make("b", 12 * noise(seed=2))
     out = compare(capsys, "a", "b", "--markdown")
-    assert out.startswith("# Comparison\n\n**first** a\n\n**second** b\n\n**step time** ")
+    assert out.startswith("# Comparison\n\n**first** a\n\n**second** b\n\n**throughput** ")
+    assert "\n\n**step time** " in out
     assert "\n| step | " in out
 
 
@@ -166,6 +169,64 @@ def test_the_run_directory_itself_is_no_difference(make: Make, capsys: pytest.Ca
     assert json.loads(compare(capsys, "--json", "a", "b"))["environment"] == {"voirkit options": [["--quiet"], ["--quiet", "--html"]]}
 
 
+# the headline
+
+
+def headline(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, str]:
+    """The labelled lines of the answer, by label."""
+    answer = compare(capsys, *words).partition("Figures")[0]
+    lines = [line.split("  ", 1) for line in answer.splitlines()]
+    return {line[0]: line[1] for line in lines if len(line) == 2}
+
+
+def walls(training_s: float, startup_s: float) -> dict[str, Any]:
+    parts = {"training": training_s, "startup": startup_s}
+    total = training_s + startup_s
+    rows = {name: {"total_s": seconds, "share": seconds / total} for name, seconds in parts.items()}
+    return {"duration_s": total, "wall": {"total_s": total, "parts": rows}}
+
+
+def test_the_headline_is_wall_time_then_throughput_then_steps(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    make("a", 30 * noise(seed=1), **walls(9.0, 2.0)), make("b", 10 * noise(seed=2), **walls(3.0, 2.0))
+    out = compare(capsys, "a", "b")
+    places = [out.index(f"\n{label}  ") for label in ("wall time", "throughput", "step time", "in a step")]
+    assert places == sorted(places)
+    lines = headline(capsys, "a", "b")
+    assert lines["wall time"].startswith("11 s -> 5 s: 54.5% shorter (95%: ")
+    assert "faster by a factor of 3" in lines["throughput"]
+    assert lines["in a step"].startswith(("forward 15", "backward 15"))
+
+
+def test_work_outside_of_the_median_step_is_in_the_headline(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    slow_starts = 10 * noise(seed=1)
+    slow_starts[::50] = 1000
+    make("a", slow_starts, **walls(9.0, 0.5)), make("b", 10 * noise(seed=2), **walls(3.0, 0.5))
+    lines = headline(capsys, "a", "b")
+    assert "shorter" in lines["wall time"]
+    assert lines["step time"].startswith("no significant difference")
+
+
+def test_wall_times_that_differ_as_those_of_equal_runs_do_are_not_called_different(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    make("a", 10 * noise(seed=1), **walls(3.0, 3.0)), make("b", 10 * noise(seed=2), **walls(3.0, 3.4))
+    assert headline(capsys, "a", "b")["wall time"].startswith("6 s -> 6.4 s: no significant difference: +6.7%")
+
+
+def test_unequal_work_is_said(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    make("a", [10.0] * 40, steps={"n": 40, "items": 160}), make("b", [10.0] * 20, steps={"n": 20, "items": 80})
+    assert "they trained 40 and 20 steps, 160 and 80 items: compare throughput, not wall time." in compare(capsys, "a", "b")
+
+
+def test_runs_of_two_scripts_are_compared_with_a_note(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    make("a", 10 * noise(seed=1), ["main.py"]), make("b", 5 * noise(seed=2), ["/elsewhere/other.py", "main.py"])
+    assert "another script  a ran main.py, b ran other.py." in compare(capsys, "a", "b")
+    assert json.loads(compare(capsys, "--json", "a", "b"))["different"]["script"] == ["main.py", "other.py"]
+
+
+def test_one_script_in_two_folders_is_one_script(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    make("a", [10.0] * 20, ["old/main.py"]), make("b", [10.0] * 20, ["new/main.py"])
+    assert "another script" not in compare(capsys, "a", "b")
+
+
 # conditions beside a baseline
 
 
@@ -175,7 +236,7 @@ def test_the_run_directory_itself_is_no_difference(make: Make, capsys: pytest.Ca
 )
 def test_a_condition_is_held_against_the_first_run(condition: str, code: int, make: Make, capsys: pytest.CaptureFixture[str]) -> None:
     make("a", 10 * noise(seed=1)), make("b", 11 * noise(seed=2))
-    assert report.compare(["a", "b", "--require", condition]) == code
+    assert command.compare(["a", "b", "--require", condition]) == code
     assert (f"{condition}: it is " in capsys.readouterr().err) == (code == 3)
 
 
@@ -183,12 +244,12 @@ def test_a_condition_is_held_against_the_first_run(condition: str, code: int, ma
 def test_what_noise_explains_counts_as_no_difference(condition: str, code: int, make: Make, capsys: pytest.CaptureFixture[str]) -> None:
     make("a", 10 * noise(seed=1)), make("b", 10.1 * noise(seed=2))
     assert step_of(capsys, "a", "b")["ratio"] > 1.005
-    assert report.compare(["a", "b", "--require", condition]) == code
+    assert command.compare(["a", "b", "--require", condition]) == code
 
 
 def test_a_figure_that_a_run_does_not_have_fails_the_condition(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
     make("a", [10.0] * 20), make("b", [10.0] * 20)
-    assert report.compare(["a", "b", "--require", "memory<+5%"]) == 3
+    assert command.compare(["a", "b", "--require", "memory<+5%"]) == 3
     assert "check failed: memory<+5%: the first has no memory.peak" in capsys.readouterr().err
 
 
@@ -197,20 +258,8 @@ def test_a_figure_that_a_run_does_not_have_fails_the_condition(make: Make, capsy
 
 def refused(*words: str) -> str:
     with pytest.raises((CommandLineError, RunDirectoryError)) as info:
-        report.compare(words)
+        command.compare(words)
     return str(info.value)
-
-
-def test_runs_of_two_scripts_are_refused_and_nothing_is_written(make: Make) -> None:
-    make("a", [10.0] * 20, ["main.py"]), make("b", [10.0] * 20, ["/elsewhere/other.py", "main.py"])
-    assert "a ran main.py, b ran other.py" in refused("a", "b", "--html", "page.html")
-    assert not Path("page.html").exists()
-    assert report.compare(["a", "b", "--force"]) == 0
-
-
-def test_one_script_in_two_folders_is_one_script(make: Make) -> None:
-    make("a", [10.0] * 20, ["old/main.py"]), make("b", [10.0] * 20, ["new/main.py"])
-    assert report.compare(["a", "b"]) == 0
 
 
 def test_a_run_without_steps_is_refused(make: Make) -> None:
@@ -220,13 +269,13 @@ def test_a_run_without_steps_is_refused(make: Make) -> None:
 
 def test_a_directory_that_vanishes_is_one_line(make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     make("a", [10.0] * 20), make("b", [10.0] * 20)
-    check = report._check_comparable  # runs when both have been read
+    check = command._check_comparable  # runs when both have been read
 
     def remove(*sides: Any) -> None:
         check(*sides)
         shutil.rmtree("b")
 
-    monkeypatch.setattr(report, "_check_comparable", remove)
+    monkeypatch.setattr(command, "_check_comparable", remove)
     assert refused("a", "b", "--html", "page.html").endswith("b: it was removed while it was read.")
     assert not Path("page.html").exists()
     assert capsys.readouterr().out == ""

@@ -17,12 +17,13 @@ from live_training import TRAINING
 from rich.console import Console
 
 from voirkit.analysis import summary as summaries
-from voirkit.commands.report import compare, report
+from voirkit.commands.compare import compare
+from voirkit.commands.report import report
 from voirkit.errors import PartFailures, RunDirectoryError, reason
 from voirkit.instrument import Instrument
 from voirkit.plugins import installed_instruments
-from voirkit.report import comparison as html_comparison
 from voirkit.report import finish, html, overview, terminal
+from voirkit.report.html import comparison as html_comparison
 from voirkit.report.sections import Section, Text
 
 pytestmark = pytest.mark.long

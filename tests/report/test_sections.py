@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from voirkit.report.comparison import Figure as Compared
-from voirkit.report.comparison import figures_section
+from voirkit.report.comparison_sections import figures_section
 from voirkit.report.html.sections import compared_sections, section_html
 from voirkit.report.markdown import _section, markdown
 from voirkit.report.sections import (

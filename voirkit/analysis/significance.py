@@ -42,6 +42,7 @@ FEWEST_STEPS = 10  # of a run, under which nothing is said
 # the machine. Where other work held up steps it is a part of how far they lie apart: the fastest tenth from the median, which is how much
 # the speed itself varies, and of rates the mean from the median; at most what was measured then (docs/compare.md).
 BETWEEN_RUNS, BETWEEN_RUNS_BUSY = 0.008, 0.04
+BETWEEN_STARTS = 0.1  # the same of what a run does before and after training, such as imports
 _HELD_UP = 0.4
 _LONGEST = 3  # runs of one side in a row that count by themselves
 _DRAWS = 1000

@@ -15,7 +15,7 @@ SUBCOMMANDS = {
     "probes": ("voirkit.commands.probes:list_probes", "SCRIPT", "list what can be probed in a script"),
     "watch": ("voirkit.commands.watch:main", "[RUN]", "show a run while it goes on"),
     "report": ("voirkit.commands.report:report", "[RUN]", "show the summary of a run"),
-    "compare": ("voirkit.commands.report:compare", "RUN RUN", "compare two runs"),
+    "compare": ("voirkit.commands.compare:compare", "RUN RUN", "compare two runs"),
     "explain": ("voirkit.commands.explain:main", "[KIND]", "explain what a report finds to be wrong"),
     "export": ("voirkit.commands.export:main", "[RUN]", "write the trace of a run for other tools"),
     "completion": ("voirkit.commands.completion:main", "SHELL", "print the completion script of bash, zsh or fish"),

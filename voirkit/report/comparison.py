@@ -1,4 +1,4 @@
-"""Runs beside others: what ``voirkit compare`` shows, in a terminal, as Markdown and as an HTML page. It measures nothing.
+"""Runs beside others: the figures of two sides, and what else is not the same. It measures nothing.
 
 Figures have their ratio, and whether noise explains it (``voirkit.analysis.significance``). Of several runs a side a figure is the median
 of theirs. ``+`` is what the second has more.
@@ -6,18 +6,18 @@ of theirs. ``+`` is what the second has more.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf, log, sqrt
+from math import hypot, inf, log, sqrt
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from voirkit.analysis.run_steps import read_steps
 from voirkit.analysis.significance import (
     BETWEEN_RUNS,
+    BETWEEN_STARTS,
     CHANCE,
-    FEWEST_STEPS,
     Difference,
     Estimate,
     between_runs,
@@ -25,34 +25,14 @@ from voirkit.analysis.significance import (
     difference,
     independent_runs,
 )
-from voirkit.report import duration
-from voirkit.report.html import document, drawn_parts, picture
-from voirkit.report.html.components import Html, join, lines, paragraph, section, stacked, strong, text
-from voirkit.report.html.sections import compared_sections, section_html
-from voirkit.report.overview import Part, instrument_parts
-from voirkit.report.sections import (
-    AnyCell,
-    Block,
-    Cell,
-    Column,
-    InText,
-    OnPage,
-    Section,
-    Table,
-    Text,
-    figures_of,
-    signed,
-    written,
-)
-from voirkit.runs.summary import PARTS, PHASES, busy_machine, shown_phases
+from voirkit.report.overview import instrument_parts
+from voirkit.report.sections import figures_of
+from voirkit.runs.summary import PARTS, PHASES, busy_machine
 
 if TYPE_CHECKING:
     from voirkit.runs.conditions import Condition
     from voirkit.runs.opened import Run
 
-
-_COLUMNS = 240  # of a picture of steps
-_PICTURES = 4  # of the runs of a side
 
 # Of a manifest: what may explain a difference, by the name that it is shown under.
 ENVIRONMENT = {
@@ -64,6 +44,7 @@ ENVIRONMENT = {
 
 Summary = Mapping[str, Any]
 Place = tuple[str, ...]  # of a figure in a summary
+Pairs = Mapping[str, tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -102,10 +83,31 @@ class Side:
         return max(_between_runs(summary, place) for summary in self.summaries)
 
 
+def wall_estimate(summary: Summary, estimates: Mapping[Place, Estimate | None]) -> Estimate | None:
+    """The wall time of a run: what its steps say of the error of their mean counts for the part of it that is training."""
+    wall = number_at(summary, *WALL)
+    if not wall or wall <= 0:
+        return None
+    rate = estimates.get(THROUGHPUT)
+    return Estimate(log(wall), rate.error * _training_share(summary) if rate is not None else 0.0)
+
+
+def _training_share(summary: Summary) -> float:
+    return number_at(summary, "wall", "parts", "training", "share") or 0.0
+
+
+def _between_walls(summary: Summary) -> float:
+    """How much the wall time of equal runs is taken to differ: that of starting and ending more than that of training."""
+    training = _training_share(summary)
+    return hypot(training * _between_runs(summary, THROUGHPUT), (1 - training) * BETWEEN_STARTS)
+
+
 def _between_runs(summary: Summary, place: Place) -> float:
     """Of a run, where there is one a side. Of a phase that is a tenth of a step it is three times as much as of the step: the fewer calls,
     the less of what differs evens out."""
     typical, fastest, mean = (number_at(summary, "steps", *at) for at in (("time_s", "median"), ("time_s", "p10"), ("mean_s",)))
+    if place == WALL:
+        return _between_walls(summary)
     taken = BETWEEN_RUNS
     if busy_machine(summary.get("processors")) and typical and fastest and mean and mean >= _HELD_UP * typical:
         taken = between_runs(typical, fastest, mean if place[:1] == ("rates",) else None)
@@ -116,6 +118,8 @@ def _between_runs(summary: Summary, place: Place) -> float:
 _COUNTS = ("", "share")  # units of what is no measurement, or may be 0
 _HELD_UP = 1.05  # the mean step is so many times the median one: work of others held up steps
 _LEAST_SHARE = 0.01
+WALL: Place = ("duration_s",)
+THROUGHPUT: Place = ("rates", "train_rate")
 STEP: Place = ("steps", "time_s")
 
 
@@ -275,8 +279,9 @@ def _own_options(manifest: Mapping[str, Any]) -> list[str] | None:
 
 
 def said(first: Side, second: Side) -> dict[str, tuple[Any, Any]]:
-    """Verdicts, alerts, checks that found something, how each ended: those that are not the same."""
+    """Scripts, verdicts, alerts, checks that found something, how each ended: those that are not the same."""
     facts: dict[str, Callable[[Summary], Any]] = {
+        "script": script_name,
         "ended": lambda one: one.get("ended"),
         "exit code": lambda one: one.get("exit_code"),
         "verdict": lambda one: _at(one, "verdict", "kind"),
@@ -287,17 +292,27 @@ def said(first: Side, second: Side) -> dict[str, tuple[Any, Any]]:
     return {name: (a, b) for name, (a, b) in pairs.items() if a != b}
 
 
+def script_name(summary: Summary) -> str | None:
+    """The script or module that ran, without its folder; None where that is not known."""
+    words = [*map(str, summary.get("command") or ()), "", ""]
+    name = words[1] if words[0] == "-m" else os.path.basename(words[0])
+    return name or None
+
+
 def _together(values: Iterable[Any]) -> Any:
     """What runs of one side have: the value itself where it is the same in all."""
     distinct: list[Any] = []
     distinct += [value for value in values if value not in distinct]
-    return distinct[0] if len(distinct) == 1 else " or ".join(sorted(map(_in_words, distinct)))
+    return distinct[0] if len(distinct) == 1 else " or ".join(sorted(map(in_words, distinct)))
 
 
-# as sections
-
-
-Pairs = Mapping[str, tuple[Any, Any]]
+def in_words(value: Any) -> str:
+    """What a manifest or a summary holds, in a line."""
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value)) or "none"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {one}" for key, one in value.items())
+    return "unknown" if value is None else str(value)
 
 
 def figures_of_instruments(first: Side, second: Side) -> Iterator[Figure]:
@@ -308,32 +323,6 @@ def figures_of_instruments(first: Side, second: Side) -> Iterator[Figure]:
             if all(name in run for run in (*ones, *others)):
                 values = [median([run[name].value for run in side]) for side in (ones, others)]
                 yield Figure(name, one.unit, values[0], values[1], better=one.better)
-
-
-def answer_section(first: Side, second: Side, figures: Sequence[Figure]) -> Section:
-    """Which runs they are, and whether their step time differs."""
-    blocks: list[Block] = [Text(" ".join(side.names), head) for head, side in (("first", first), ("second", second))]
-    step = next((one for one in figures if one.place == STEP), None)
-    found = step.difference if step is not None else None
-    if found is None:
-        counts = " and ".join(f"{side.median('steps', 'n') or 0:.0f}" for side in (first, second))
-        blocks.append(Text(f"too few to say whether they differ ({counts}; {FEWEST_STEPS} are the fewest).", "steps"))
-        return Section("answer", "", blocks)
-    interval = f"(95%: {change(found.low)} .. {change(found.high)})"
-    if found.significant:
-        words = f"{abs(found.ratio - 1):.1%} {'longer' if found.ratio > 1 else 'shorter'} {interval}."
-        blocks.append(Text(words, "step time", mood="bad" if found.ratio > 1 else "good"))
-    else:
-        blocks.append(Text(f"no significant difference: {change(found.ratio)} {interval}.", "step time"))
-    if not found.measured:
-        taken = max(first.between_runs(STEP), second.between_runs(STEP))
-        why = f"{taken:.1%}" + (", since other work held up steps" if taken > BETWEEN_RUNS else "")
-        more = "Measure it: voirkit compare A1 A2 A3 --with B1 B2 B3"
-        blocks.append(Text(f"One run a side: how much runs themselves differ is not known (assumed: {why}). {more}", mood="note"))
-    elif any(len(runs) > 1 for side in grouped_runs(first, second) for runs in side):
-        why = "Many runs of one side in a row: what changed on the machine meanwhile looks like a difference, so each half counts as one."
-        blocks.append(Text(f"{why} Record the sides in turn: A B A B.", mood="note"))
-    return Section("answer", "", blocks)
 
 
 def change(ratio: float) -> str:
@@ -363,122 +352,3 @@ def missed_by(condition: Condition, figures: Sequence[Figure], first: Side, seco
     if not condition.holds(0.0 if noise else ratio - 1):
         interval = "" if found is None else f" (95%: {change(found.low)} .. {change(found.high)})"
         yield f"{condition.text}: {'no significant difference' if noise else 'it is'} {change(ratio)}{interval}"
-
-
-def figures_section(figures: Sequence[Figure]) -> Section:
-    """A row for each figure that is compared."""
-    rows: list[Sequence[AnyCell]] = []
-    for one in figures:
-        more = "" if one.first is None or one.second is None else signed(one.second - one.first, one.units)
-        ratio = "" if one.ratio is None else f"{one.ratio:.2f}x"
-        mood = "" if one.is_better is None or ratio == "1.00x" else "good" if one.is_better else "bad"
-        found = one.difference
-        sides = ("", "") if found is None else (_either_way(*found.first), _either_way(*found.second))
-        interval = "" if found is None else f"{found.low:.2f} .. {found.high:.2f}"
-        bounds: AnyCell = (
-            Cell(f"{interval} *", "strong") if found is not None and found.significant else Cell(interval and f"{interval}  ", "dim")
-        )
-        values = (written(one.first, one.units), written(one.second, one.units), more, Cell(ratio, mood))
-        rows.append((one.name, *values, bounds, *sides))
-    ratios = (Column("second - first", narrowest=110), Column("ratio", narrowest=60), Column("95%  ", narrowest=76))
-    sides_heads = (Column("first ±", narrowest=130), Column("second ±", narrowest=130))
-    heads: list[str | Column] = [Column("", left=True, cut=True), "first", "second", *ratios, *sides_heads]
-    notes: list[Block] = [OnPage([Text("+ is what the second has more.", mood="note")])]
-    notes += [Text(_DIFFERENCE, mood="note")] if any(one.difference is not None for one in figures) else []
-    return Section("figures", "Figures", [Table(heads, rows, most=len(rows)), *notes])
-
-
-_DIFFERENCE = (
-    "ratio: second / first. 95%, ±: where the true one is. *: significant, noise does not explain it. Of 100 comparisons of equal runs 5 "
-    "find one in the step time, and 5 in any of the others, whose intervals are wider for that."
-)
-
-
-def _either_way(low: float, high: float) -> str:
-    """An interval as a part of what is in its middle."""
-    return f"{sqrt(high / low) - 1:.1%}"
-
-
-def differences_section(different: Pairs) -> Section:
-    """What else is not the same: verdicts, the environment."""
-    rows = [(name, _in_words(first), _in_words(second)) for name, (first, second) in different.items()]
-    lines = [Text(f"{first}  |  {second}", name) for name, first, second in rows]
-    nothing = Text("Nothing that is known of both.")
-    on_page = Table(("", "first", "second"), rows, left=(0, 1, 2)) if rows else nothing
-    return Section("different", "What else differs", [OnPage([on_page]), InText(lines)])
-
-
-def _in_words(value: Any) -> str:
-    """What a manifest or a summary holds, in a line."""
-    if isinstance(value, (list, tuple)):
-        return " ".join(map(str, value)) or "none"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {one}" for key, one in value.items())
-    return "unknown" if value is None else str(value)
-
-
-# on a page
-
-
-def comparison_page(first: Side, second: Side) -> str:
-    """The page of two sides. Of several runs a side, what instruments recorded is that of the first of each."""
-    shown = {**instrument_parts(True), **instrument_parts(False)}
-    parts: dict[str, Callable[[], Html | None]] = {
-        "first": partial(_first, first, second),
-        "figures": partial(_figures, first, second),
-        "steps": partial(_steps, first, second),
-        **{name: partial(_compared, part, first.summaries[0], second.summaries[0]) for name, part in shown.items()},
-        "different": partial(_different, first, second),
-    }
-    return document(f"{' '.join(first.names)} and {' '.join(second.names)} · voirkit", list(drawn_parts(parts)))
-
-
-def _compared(part: Part, first: Summary, second: Summary) -> Html | None:
-    return join(compared_sections(list(part(first)), list(part(second))), "\n") or None
-
-
-def _first(first: Side, second: Side) -> Html:
-    sides = (("first", first), ("second", second))
-    title = [text(" ".join(side.names)) for _, side in sides]
-    parts: list[object] = [Html(f"<h1>{title[0]} <span class='note'>and</span> {title[1]}</h1>")]
-    bars = []
-    for head, side in sides:
-        for name, summary in zip(side.names, side.summaries, strict=True):
-            verdict = summary.get("verdict") or {}
-            command = " ".join(map(str, summary.get("command") or []))
-            because = f": {verdict['because']}" if verdict else ""
-            parts.append(paragraph(strong(f"{head}  {name}"), f"  {command}  ", strong(verdict.get("kind", "")), text(because, 1200)))
-            steps = summary.get("steps") or {}
-            if steps.get("n"):
-                typical = steps["time_s"]["median"]
-                means = {phase: steps["phases"][phase]["share"] * typical for phase in shown_phases(steps["phases"])}
-                bars.append((f"{head if len(side.names) == 1 else name}: a step", means, duration(typical)))
-    parts.append(Html(f'<div class="big">{stacked(bars, duration, order=PHASES)}</div>') if bars else None)
-    return Html(f'<section id="first">{join(parts, chr(10))}</section>')
-
-
-def _figures(first: Side, second: Side) -> Html | None:
-    found = [*figures(first, second), *figures_of_instruments(first, second)]
-    answer = answer_section(first, second, found)
-    section = figures_section(found)
-    return section_html(section._replace(blocks=[*answer.blocks[2:], *section.blocks]))
-
-
-def _steps(first: Side, second: Side) -> Html | None:
-    parts: list[object] = []
-    for head, side in (("first", first), ("second", second)):
-        for run, name in zip(side.runs[:_PICTURES], side.names, strict=False):
-            ranks = [rank for rank in read_steps(run) if len(rank.steps.train)]
-            if ranks:
-                caption = f"{head} ({name}): time of a step"
-                parts.append(picture(run, ranks[0], _COLUMNS, caption, group=f"time {len(parts)}"))
-    sides = (("first", first), ("second", second))
-    curves = [(head, (side.summaries[0].get("loss") or {}).get("curve") or []) for head, side in sides]
-    known = {head: [(float(x), y) for x, y in curve] for head, curve in curves if len(curve) > 1}
-    if known:
-        parts.append(lines(known, format_value=lambda y: f"{y:.4g}", caption="loss", low=None, kind="", axis=lambda x: f"{x:,.0f}"))
-    return section("steps", "Steps over time", *parts) if parts else None
-
-
-def _different(first: Side, second: Side) -> Html | None:
-    return section_html(differences_section({**said(first, second), **environments(first, second)}))

@@ -109,7 +109,7 @@ complete -c voirkit -n '__voirkit_reads compare' -l html -d 'write the compariso
 complete -c voirkit -n '__voirkit_reads compare' -l json -d 'print the comparison as JSON'
 complete -c voirkit -n '__voirkit_reads compare' -l markdown -d 'print it as Markdown, for the summary of a CI job'
 complete -c voirkit -n '__voirkit_reads compare' -l require -x -d 'exit with code 3 if the second misses a target beside the first'
-complete -c voirkit -n '__voirkit_reads compare' -l force -d 'compare runs of different scripts, or without training steps'
+complete -c voirkit -n '__voirkit_reads compare' -l force -d 'compare runs of which one has no training steps'
 complete -c voirkit -n '__voirkit_reads compare' -l engine -x -d 'compute what each rank did on the Dask cluster whose scheduler is at ADDRESS'
 complete -c voirkit -n '__voirkit_reads explain' -s h -l help -d 'show this help message and exit'
 complete -c voirkit -n '__voirkit_reads export' -s h -l help -d 'show this help message and exit'

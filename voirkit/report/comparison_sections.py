@@ -1,0 +1,201 @@
+"""A comparison as sections, which the terminal, Markdown and the page draw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import sqrt
+
+from voirkit.analysis.significance import BETWEEN_RUNS, FEWEST_STEPS, Difference
+from voirkit.report.comparison import (
+    STEP,
+    THROUGHPUT,
+    WALL,
+    Figure,
+    Pairs,
+    Side,
+    change,
+    grouped_runs,
+    in_words,
+    script_name,
+)
+from voirkit.report.sections import AnyCell, Block, Cell, Column, InText, OnPage, Section, Table, Text, signed, written
+from voirkit.runs.summary import PHASES
+
+# the answer
+
+
+def answer_section(first: Side, second: Side, figures: Sequence[Figure]) -> Section:
+    """Which runs they are, and whether wall time, throughput and step time differ by more than noise."""
+    by_place = {figure.place: figure for figure in figures}
+    blocks: list[Block] = [
+        *_names(first, second),
+        *_wall_time(by_place),
+        *_throughput(by_place),
+        *_step_time(first, second, by_place),
+        *_phases(by_place),
+        *_notes(first, second, by_place),
+    ]
+    return Section("answer", "", blocks)
+
+
+def _names(first: Side, second: Side) -> Iterator[Text]:
+    yield Text(" ".join(first.names), "first")
+    yield Text(" ".join(second.names), "second")
+
+
+_Figures = Mapping[tuple[str, ...], Figure]
+
+
+def _wall_time(figures: _Figures) -> Iterator[Text]:
+    figure = figures.get(WALL)
+    if figure is None:
+        return
+    training = figures.get(("wall", "parts", "training", "total_s"))
+    inside = f"; training {_values(training)}" if training is not None and _is_known(training) else ""
+    judgement = "" if figure.difference is None else f": {_judgement(figure.difference, 'longer', 'shorter')}"
+    yield Text(f"{_values(figure)}{judgement}{inside}.", "wall time", mood=_mood(figure, "lower"))
+
+
+def _throughput(figures: _Figures) -> Iterator[Text]:
+    figure = figures.get(THROUGHPUT)
+    if figure is None:
+        return
+    judgement = "" if figure.difference is None else f": {_judgement(figure.difference, 'faster', 'slower')}"
+    yield Text(f"{_values(figure)}{judgement}.", "throughput", mood=_mood(figure, "higher"))
+
+
+def _step_time(first: Side, second: Side, figures: _Figures) -> Iterator[Text]:
+    step = figures.get(STEP)
+    if step is None or step.difference is None:
+        counts = " and ".join(f"{side.median('steps', 'n') or 0:.0f}" for side in (first, second))
+        yield Text(f"too few to say whether they differ ({counts}; {FEWEST_STEPS} are the fewest).", "steps")
+        return
+    yield Text(f"{_judgement(step.difference, 'longer', 'shorter')}.", "step time", mood=_mood(step, "lower"))
+
+
+_MOST_PHASES = 3  # that the answer names
+
+
+def _phases(figures: _Figures) -> Iterator[Text]:
+    """What of a step has changed by more than noise, the largest change first."""
+    steps = [figures.get(("steps", "phases", phase, "step_s")) for phase in PHASES]
+    changed = [figure for figure in steps if figure is not None and figure.difference is not None and figure.difference.significant]
+    changed.sort(key=lambda figure: -abs((figure.second or 0.0) - (figure.first or 0.0)))
+    if changed:
+        words = [f"{figure.name.partition(',')[0]} {_values(figure)}" for figure in changed[:_MOST_PHASES]]
+        yield Text(f"{', '.join(words)} (medians).", "in a step")
+
+
+def _is_known(figure: Figure) -> bool:
+    return figure.first is not None and figure.second is not None
+
+
+def _values(figure: Figure) -> str:
+    return f"{written(figure.first, figure.units)} -> {written(figure.second, figure.units)}"
+
+
+_TIMES = 2.0  # from here on a ratio is easier to read than a percentage
+
+
+def _judgement(difference: Difference, more: str, less: str) -> str:
+    """``12.1% shorter (95%: -14.0% .. -10.2%)``, or that there is no significant difference."""
+    interval = f"(95%: {change(difference.low)} .. {change(difference.high)})"
+    ratio = difference.ratio
+    if not difference.significant:
+        return f"no significant difference: {change(ratio)} {interval}"
+    if ratio >= _TIMES:
+        return f"{more} by a factor of {ratio:.3g} (95%: {difference.low:.3g} .. {difference.high:.3g})"
+    return f"{abs(ratio - 1):.1%} {more if ratio > 1 else less} {interval}"
+
+
+def _mood(figure: Figure, better: str) -> str:
+    """The colour of a figure whose difference noise does not explain."""
+    difference = figure.difference
+    if difference is None or not difference.significant:
+        return ""
+    return "good" if (difference.ratio > 1) is (better == "higher") else "bad"
+
+
+# what is to be known of the answer
+
+
+def _notes(first: Side, second: Side, figures: _Figures) -> Iterator[Text]:
+    yield from _other_scripts(first, second)
+    yield from _other_work(first, second)
+    step = figures.get(STEP)
+    if step is None or step.difference is None:
+        return
+    if not step.difference.measured:
+        taken = max(first.between_runs(STEP), second.between_runs(STEP))
+        why = f"{taken:.1%}" + (", since other work held up steps" if taken > BETWEEN_RUNS else "")
+        more = "Measure it: voirkit compare A1 A2 A3 --with B1 B2 B3"
+        yield Text(f"One run a side: how much runs themselves differ is not known (assumed: {why}). {more}", mood="note")
+    elif any(len(runs) > 1 for side in grouped_runs(first, second) for runs in side):
+        why = "Many runs of one side in a row: what changed on the machine meanwhile looks like a difference, so each half counts as one."
+        yield Text(f"{why} Record the sides in turn: A B A B.", mood="note")
+
+
+def _other_scripts(first: Side, second: Side) -> Iterator[Text]:
+    """That not all runs are of one script, with a run of each."""
+    runs = [(name, script_name(summary)) for side in (first, second) for name, summary in zip(side.names, side.summaries, strict=True)]
+    example = {script: name for name, script in reversed(runs) if script is not None}
+    if len(example) > 1:
+        words = [f"{name} ran {script}" for script, name in reversed(example.items())]
+        yield Text(f"{', '.join(words)}.", "another script", mood="note")
+
+
+def _other_work(first: Side, second: Side) -> Iterator[Text]:
+    """That the two sides have not done the same amount of work, so that their wall times are of different work."""
+    amounts = []
+    for unit, place in (("steps", ("steps", "n")), ("items", ("steps", "items"))):
+        values = [side.median(*place) for side in (first, second)]
+        if None not in values and values[0] != values[1]:
+            amounts.append(f"{written(values[0], '')} and {written(values[1], '')} {unit}")
+    if amounts:
+        yield Text(f"they trained {', '.join(amounts)}: compare throughput, not wall time.", "other work", mood="note")
+
+
+# the table
+
+
+def figures_section(figures: Sequence[Figure]) -> Section:
+    """A row for each figure that is compared."""
+    rows: list[Sequence[AnyCell]] = []
+    for one in figures:
+        more = "" if one.first is None or one.second is None else signed(one.second - one.first, one.units)
+        ratio = "" if one.ratio is None else f"{one.ratio:.2f}x"
+        mood = "" if one.is_better is None or ratio == "1.00x" else "good" if one.is_better else "bad"
+        found = one.difference
+        sides = ("", "") if found is None else (_either_way(*found.first), _either_way(*found.second))
+        interval = "" if found is None else f"{found.low:.2f} .. {found.high:.2f}"
+        bounds: AnyCell = (
+            Cell(f"{interval} *", "strong") if found is not None and found.significant else Cell(interval and f"{interval}  ", "dim")
+        )
+        values = (written(one.first, one.units), written(one.second, one.units), more, Cell(ratio, mood))
+        rows.append((one.name, *values, bounds, *sides))
+    ratios = (Column("second - first", narrowest=110), Column("ratio", narrowest=60), Column("95%  ", narrowest=76))
+    sides_heads = (Column("first ±", narrowest=130), Column("second ±", narrowest=130))
+    heads: list[str | Column] = [Column("", left=True, cut=True), "first", "second", *ratios, *sides_heads]
+    notes: list[Block] = [OnPage([Text("+ is what the second has more.", mood="note")])]
+    notes += [Text(_DIFFERENCE, mood="note")] if any(one.difference is not None for one in figures) else []
+    return Section("figures", "Figures", [Table(heads, rows, most=len(rows)), *notes])
+
+
+_DIFFERENCE = (
+    "ratio: second / first. 95%, ±: where the true one is. *: significant, noise does not explain it. Of 100 comparisons of equal runs 5 "
+    "find one in the step time, and 5 in any of the others, whose intervals are wider for that."
+)
+
+
+def _either_way(low: float, high: float) -> str:
+    """An interval as a part of what is in its middle."""
+    return f"{sqrt(high / low) - 1:.1%}"
+
+
+def differences_section(different: Pairs) -> Section:
+    """What else is not the same: verdicts, the environment."""
+    rows = [(name, in_words(first), in_words(second)) for name, (first, second) in different.items()]
+    lines = [Text(f"{first}  |  {second}", name) for name, first, second in rows]
+    nothing = Text("Nothing that is known of both.")
+    on_page = Table(("", "first", "second"), rows, left=(0, 1, 2)) if rows else nothing
+    return Section("different", "What else differs", [OnPage([on_page]), InText(lines)])
