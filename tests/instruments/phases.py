@@ -43,6 +43,7 @@ class Kept:
     Attributes:
         spans: Name, begin, end, arguments and value of each span, as they came.
         pauses: The same of garbage collections, which come when they like.
+        batches: The same of the indices of batches, which are within requests.
         took: How many of them were timed, and what they took.
     """
 
@@ -51,6 +52,7 @@ class Kept:
         self._arguments: list[dict[str, Any]] = [{}]
         self.spans: list[tuple[int, int, int, int, int]] = []
         self.pauses: list[tuple[int, int, int, int, int]] = []
+        self.batches: list[tuple[int, int, int, int, int]] = []
         self.took: tuple[int, int] | None = None
 
     def name(self, category: str, name: str, kind: str = "span", value: str | None = None) -> int:
@@ -68,7 +70,8 @@ class Kept:
 
     def span(self, name_id: int, start_ns: int, end_ns: int, args: int = 0, value: int = 0) -> None:
         """As the recorder's."""
-        kept = self.pauses if self._names[name_id - 1][0] == "gc" else self.spans
+        category, _, kind, _ = self._names[name_id - 1]
+        kept = self.pauses if category == "gc" else self.batches if kind == "batch" else self.spans
         kept.append((name_id, start_ns, end_ns, args, value))
 
     def mark(self, name_id: int, at_ns: int, args: int = 0, value: int = 0) -> None:

@@ -361,10 +361,12 @@ def typical(tables: Sequence[Table]) -> dict[str, Any] | None:
 def estimates(ranks: Sequence[Rank]) -> dict[tuple[str, ...], Estimate | None]:
     """How sure figures of a summary are, by their place in it: step time, phases, rates, evaluation.
 
-    They are of the steps that come back: without compiling and imports, and without the few that take much longer than a usual one.
+    They are of the steps that come back: without compiling and imports, and without the few that take much longer than a usual one. The
+    throughput has these too: it is of all that training did.
     """
     trained = [rank for rank in ranks if len(rank.steps.train)]
-    teams = [_steady(team) for team in _teams(trained, _timed(trained)) if team]
+    whole = [_without_once(team) for team in _teams(trained, _timed(trained)) if team]
+    teams = [_without_outliers(team) for team in whole]
     if not teams:
         return {}
     time = np.concatenate([_slowest(t.time_ns for t in team) for team in teams])
@@ -375,23 +377,34 @@ def estimates(ranks: Sequence[Rank]) -> dict[tuple[str, ...], Estimate | None]:
             (own[0] if len(own) == 1 else np.hstack([o.mean(axis=0) for o in own])) * _NS
         )
     for name, time_of in RATE_TIMES.items():
-        time = np.concatenate([_slowest(map(time_of, team)) for team in teams])
-        items = np.concatenate([np.sum([t.items for t in team], axis=0) for team in teams])
-        counted = np.concatenate([np.all([t.items >= 0 for t in team], axis=0) for team in teams])
-        found["rates", name] = rate_of_steps(items[counted], time[counted] * _NS)
+        found["rates", name] = _rate_estimate(whole if name == "train_rate" else teams, time_of)
     evaluated = [rank.steps.evaluation.time_ns for rank in ranks if len(rank.steps.evaluation)]
     found["evaluation", "time_s"] = median_of_steps(np.concatenate(evaluated) * _NS) if evaluated else None
     return found
 
 
-def _steady(team: Sequence[Table]) -> list[Table]:
-    """The steps of those that train in step, as many as all have, without what ``typical`` leaves out."""
+def _rate_estimate(teams: Sequence[Sequence[Table]], time_of: Callable[[Table], Array]) -> Estimate | None:
+    time = np.concatenate([_slowest(map(time_of, team)) for team in teams])
+    items = np.concatenate([np.sum([t.items for t in team], axis=0) for team in teams])
+    counted = np.concatenate([np.all([t.items >= 0 for t in team], axis=0) for team in teams])
+    return rate_of_steps(items[counted], time[counted] * _NS)
+
+
+def _without_once(team: Sequence[Table]) -> list[Table]:
+    """The steps of those that train in step, as many as all have, without compiling and imports."""
     n = min(map(len, team))
     own = np.stack([table.own_ns[:n] for table in team])
     own[:, :, _ONCE] = 0
     time = own.sum(axis=2)
-    kept = np.delete(np.arange(n), outliers(time.max(axis=0)) if n >= _FEWEST else [])
-    return [Table(t.start_ns[kept], time[i, kept], t.items[kept], own[i, kept]) for i, t in enumerate(team)]
+    return [Table(t.start_ns[:n], time[i], t.items[:n], own[i]) for i, t in enumerate(team)]
+
+
+def _without_outliers(team: Sequence[Table]) -> list[Table]:
+    """The same steps without those that ``typical`` leaves out."""
+    n = len(team[0])
+    slow = outliers(np.max([table.time_ns for table in team], axis=0)) if n >= _FEWEST else []
+    kept = np.delete(np.arange(n), slow)
+    return [table.chosen(kept) for table in team]
 
 
 def outliers(time: Array) -> Array:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 # ``COLD_NS`` of such work costs "cold" besides. Loaders' records come one after the other. A fact of --checks or --parameters stands for
 # what is looked up at each of its calls; a reading of --memory-snapshot is a file of the kernel's.
 CALLS = {
-    "phase": 3.0, "cold": 38.0, "loader": 7.0, "call": 18.0, "check": 180.0, "parameter": 290.0, "span": 4.0, "reading": 60.0,
-    "symptom": 45.0,
+    "phase": 3.0, "cold": 38.0, "loader": 7.0, "call": 18.0, "batch": 3.0, "symptom": 45.0, "check": 180.0, "parameter": 290.0,
+    "span": 4.0, "reading": 60.0,
 }  # fmt: skip
 # A worker works beside others, most often on the other half of a processor: the same takes twice as long there.
 _WORKERS_SLOWER = 2.0

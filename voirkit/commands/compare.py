@@ -28,6 +28,7 @@ from voirkit.runs.summary import empty
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from voirkit.analysis.first_difference import RankDifference
     from voirkit.report.comparison import Figure, Pairs, Place, Side
 
 EXIT_DIFFERENT = 1  # as of diff
@@ -97,7 +98,7 @@ def _side(runs: Sequence[Run], typed: Sequence[str]) -> Side:
         for group, summary in zip(groups, summaries, strict=True)
     ]
     runs[0].warnings += failures.lines()
-    return Side(summaries, [names[group[0].path] for group in groups], [group[0] for group in groups], sure)
+    return Side(summaries, [names[group[0].path] for group in groups], [group[0] for group in groups], sure, groups)
 
 
 def _estimates(group: Sequence[Run], summary: Mapping[str, Any]) -> Mapping[Place, Estimate | None]:
@@ -124,6 +125,7 @@ def _difference(instrument: Instrument, first: Run, second: Run, options: Any) -
 
 
 def _summaries(first: Side, second: Side, options: Any, required: Sequence[Condition]) -> int:
+    from voirkit.analysis.first_difference import first_differences, rank_as_json
     from voirkit.report.comparison import environments, figures, figures_of_instruments, missed_by, said
     from voirkit.report.comparison_sections import answer_section, differences_section, figures_section
     from voirkit.report.html.comparison import comparison_page
@@ -135,6 +137,8 @@ def _summaries(first: Side, second: Side, options: Any, required: Sequence[Condi
     rows += failures.attempt("figures of instruments", lambda: list(figures_of_instruments(first, second)), [])
     different: Pairs = failures.attempt("what else differs", lambda: said(first, second), {})
     environment: Pairs = failures.attempt("environment", lambda: environments(first, second), {})
+    nothing: list[RankDifference] = []
+    apart = failures.attempt("first difference", lambda: first_differences(first.directories[0], second.directories[0]), nothing)
     page = comparison_page(first, second) if options.html is not None else ""
     check_still_there([*first.runs, *second.runs])
     missed = [line for one in required for line in missed_by(one, rows, first, second)]
@@ -148,10 +152,11 @@ def _summaries(first: Side, second: Side, options: Any, required: Sequence[Condi
     elif options.json:
         paths = [[run.where for run in side.runs] for side in (first, second)]
         document = {"figures": [row.as_json() for row in rows], "different": different, "environment": environment, "missed": missed}
+        document["first_difference"] = [rank_as_json(rank) for rank in apart]
         with printing():
             print(json.dumps(finite({"runs": [side[0] if len(side) == 1 else side for side in paths], **document}), indent=1))
     else:
-        sections = [answer_section(first, second, rows), figures_section(rows), differences_section({**different, **environment})]
+        sections = [answer_section(first, second, rows, apart), figures_section(rows), differences_section({**different, **environment})]
         with printing():
             if options.markdown:
                 from voirkit.report.markdown import in_markdown

@@ -53,9 +53,10 @@ class Side:
 
     summaries: Sequence[Summary]  # as ``voirkit.analysis.summary.summary_of`` gives them
     names: Sequence[str] = ()  # of the runs, as the user typed them
-    runs: Sequence[Run] = ()  # the opened runs
+    runs: Sequence[Run] = ()  # the opened runs; of one in several directories the first
     # how sure figures are, by their place in the summary; what is not there has no interval
     estimates: Sequence[Mapping[Place, Estimate | None]] = ()
+    directories: Sequence[Sequence[Run]] = ()  # all directories of each run
 
     def median(self, *place: str) -> float | None:
         """Of a figure, over the runs that have it; None where none has."""

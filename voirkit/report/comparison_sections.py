@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import sqrt
+from math import log, sqrt
 
+from voirkit.analysis.first_difference import RankDifference
 from voirkit.analysis.significance import BETWEEN_RUNS, FEWEST_STEPS, Difference
 from voirkit.report.comparison import (
     STEP,
@@ -18,19 +19,25 @@ from voirkit.report.comparison import (
     in_words,
     script_name,
 )
+from voirkit.report.comparison_values import losses_and_batches
 from voirkit.report.sections import AnyCell, Block, Cell, Column, InText, OnPage, Section, Table, Text, signed, written
 from voirkit.runs.summary import PHASES
 
 # the answer
 
 
-def answer_section(first: Side, second: Side, figures: Sequence[Figure]) -> Section:
-    """Which runs they are, and whether wall time, throughput and step time differ by more than noise."""
+def answer_section(first: Side, second: Side, figures: Sequence[Figure], differences: Sequence[RankDifference] = ()) -> Section:
+    """Which runs they are, whether wall time, throughput and step time differ by more than noise, and which losses and batches do.
+
+    Args:
+        differences: Of the first run of each side, by rank.
+    """
     by_place = {figure.place: figure for figure in figures}
     blocks: list[Block] = [
         *_names(first, second),
         *_wall_time(by_place),
         *_throughput(by_place),
+        *losses_and_batches(first, second, differences),
         *_step_time(first, second, by_place),
         *_phases(by_place),
         *_notes(first, second, by_place),
@@ -60,8 +67,19 @@ def _throughput(figures: _Figures) -> Iterator[Text]:
     figure = figures.get(THROUGHPUT)
     if figure is None:
         return
-    judgement = "" if figure.difference is None else f": {_judgement(figure.difference, 'faster', 'slower')}"
+    judgement = "" if figure.difference is None else f": {_judgement(figure.difference, 'faster', 'slower')}{_left_out(figure)}"
     yield Text(f"{_values(figure)}{judgement}.", "throughput", mood=_mood(figure, "higher"))
+
+
+_ROUNDING = 0.01  # by which the ratio of two figures may differ from the one that is judged
+
+
+def _left_out(figure: Figure) -> str:
+    """That what is judged is not all of the time that the figures are of."""
+    if figure.difference is None or not figure.first or not figure.second:
+        return ""
+    unlike = abs(log(figure.second / figure.first / figure.difference.ratio)) > _ROUNDING
+    return ", compiling and imports left out" if unlike else ""
 
 
 def _step_time(first: Side, second: Side, figures: _Figures) -> Iterator[Text]:

@@ -35,6 +35,7 @@ from voirkit.runs.trace_files import (
     uncompacted_ranks,
     without_names,
 )
+from voirkit.trace.layout import BATCH_KIND
 from voirkit.trace.reader import of_stem
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ _TALLIES = (  # as trace_files.tally has them
     f"coalesce((start_ns - before_ns > {COLD_NS})::INT, 0)) FILTER (kind = 'phase' AND category <> '{COPIES}'), 0)::BIGINT, "
     "coalesce(sum(duration_ns) FILTER (category = 'voirkit' AND name = 'look'), 0)::BIGINT, "
     "count(*) FILTER (kind = 'counter' AND category = 'memory'), max(start_ns + duration_ns) FROM (SELECT *, "
-    "lag(start_ns + duration_ns) OVER (PARTITION BY rank, host, pid, tid ORDER BY start_ns + duration_ns) AS before_ns FROM spans) "
+    f"lag(start_ns + duration_ns) OVER (PARTITION BY rank, host, pid, tid, kind = '{BATCH_KIND}' ORDER BY start_ns + duration_ns) "
+    "AS before_ns FROM spans) "
     "GROUP BY rank, host, pid, kind"
 )
 

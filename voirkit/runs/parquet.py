@@ -17,7 +17,6 @@ import numpy as np
 
 from voirkit.errors import VoirkitError
 from voirkit.runs.trace_files import (
-    FIGURE,
     Process,
     Tally,
     clean,
@@ -30,6 +29,7 @@ from voirkit.runs.trace_files import (
     tally,
     without_names,
 )
+from voirkit.trace.layout import BATCH_KIND, DOUBLES
 from voirkit.trace.reader import Array, Files, Piece, Pieces, Source, of_stem
 
 # The table `spans`; also the schema of the Parquet files, in which `kind` and `rank` stand in the names of the folders.
@@ -97,7 +97,7 @@ def register(connection: duckdb.DuckDBPyConnection, piece: Piece, sources: list[
     }
     for name, columns in tables.items():
         connection.register(name, columns)
-    double = f"coalesce(n.kind = 'counter' OR n.value_key = '{FIGURE}', false)"
+    double = f"coalesce(n.kind = 'counter' OR n.value_key IN {DOUBLES}, false)"
     number = f"CASE WHEN {double} THEN r.number END"
     value = f"CASE WHEN NOT {double} AND n.value_key IS NOT NULL THEN r.value END"
     expressions = {
@@ -215,7 +215,7 @@ class Trace(NamedTuple):
 def open_trace(
     run: str, connection: duckdb.DuckDBPyConnection, spare: str, offset_ns: int = 0, ranks: Collection[int] | None = None
 ) -> Trace:
-    """Make the views ``spans`` and ``events`` of a run's trace; ``events`` has the column ``wall_ns`` too.
+    """Make the views ``spans`` and ``events`` of a run's trace; ``events`` has the column ``wall_ns`` too, and no records of batches.
 
     Args:
         connection: Where they are made.
@@ -291,14 +291,15 @@ def _make_views(connection: duckdb.DuckDBPyConnection, files: list[str], process
         connection.execute(f"CREATE VIEW spans AS SELECT {nothing} WHERE false")
     offsets = {one.offset_ns for one in processes}
     if len(offsets) < 2:
-        connection.execute(f"CREATE VIEW events AS SELECT *, start_ns + {offsets.pop() if offsets else offset_ns} AS wall_ns FROM spans")
+        offset = offsets.pop() if offsets else offset_ns
+        connection.execute(f"CREATE VIEW events AS SELECT *, start_ns + {offset} AS wall_ns FROM spans WHERE kind <> '{BATCH_KIND}'")
         return
     connection.execute("CREATE TABLE clocks (host VARCHAR, rank INTEGER, pid BIGINT, offset_ns BIGINT, PRIMARY KEY (host, rank, pid))")
     unique = {(one.host, one.rank, one.pid): one.offset_ns for one in reversed(processes)}
     connection.executemany("INSERT INTO clocks VALUES (?, ?, ?, ?)", [[*key, offset] for key, offset in unique.items()])
     connection.execute(
         f"CREATE VIEW events AS SELECT s.*, s.start_ns + coalesce(c.offset_ns, {offset_ns}) AS wall_ns FROM spans s "
-        "LEFT JOIN clocks c ON s.host = c.host AND s.rank = c.rank AND s.pid = c.pid"
+        f"LEFT JOIN clocks c ON s.host = c.host AND s.rank = c.rank AND s.pid = c.pid WHERE s.kind <> '{BATCH_KIND}'"
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from voirkit.trace.layout import folder_of
+from voirkit.trace.layout import BATCH_KIND, DOUBLES, folder_of
 from voirkit.trace.reader import Array, Files, Name, Piece, Pieces, Source, files, rank_of, records_in
 
 _JOURNAL = re.compile(r"settle-r(\d+)\.json")
@@ -184,7 +184,8 @@ def tally(piece: Piece, into: dict[int, dict[str, Tally]]) -> None:
     )
     last = np.zeros(processes * len(kinds), np.int64)
     np.maximum.at(last, cell, columns["start_ns"] + columns["duration_ns"])
-    cold, looked = counts(phases, _cold_edges(columns)[phases]), counts(looks, columns["duration_ns"][looks])
+    is_batch = np.array([name.kind == BATCH_KIND for name in names], bool)[columns["name"]]
+    cold, looked = counts(phases, _cold_edges(columns, is_batch)[phases]), counts(looks, columns["duration_ns"][looks])
     rows = np.stack([counts(), cold, looked, counts(records_of("memory", kind="counter")), last], axis=1)
     for i, (n, *rest) in enumerate(rows.tolist()):
         if n:
@@ -192,19 +193,19 @@ def tally(piece: Piece, into: dict[int, dict[str, Tally]]) -> None:
             of_process[kind] = of_process[kind] + found if kind in of_process else found
 
 
-def _cold_edges(columns: Mapping[str, Array]) -> Array:
-    """How many of a record's two edges come after ``COLD_NS`` of something else: 0 to 2; shape (n,)."""
+def _cold_edges(columns: Mapping[str, Array], is_batch: Array) -> Array:
+    """How many of a record's two edges come after ``COLD_NS`` of something else: 0 to 2; shape (n,). Records of batches lie within those of
+    requests, and are apart."""
     start, duration, tid, process = (columns[key] for key in ("start_ns", "duration_ns", "tid", "process"))
     end = start + duration
-    order = np.lexsort((end, tid, process))
-    follows = (np.diff(tid[order]) == 0) & (np.diff(process[order]) == 0)
+    order = np.lexsort((end, is_batch, tid, process))
+    follows = (np.diff(tid[order]) == 0) & (np.diff(process[order]) == 0) & ~np.diff(is_batch[order])
     since = np.zeros(len(end), np.int64)
     since[order[1:][follows]] = (start[order[1:]] - end[order[:-1]])[follows]
     edges: Array = (duration > COLD_NS).astype(np.int64) + (since > COLD_NS)
     return edges
 
 
-FIGURE = "figure"  # the key of a record's own number that is a double, as a counter's is
 _LITTLE_BYTES = 64_000_000  # two million records, which take 120 MB as columns
 
 
@@ -244,7 +245,7 @@ class SegmentRecords:
 
     def values(self, records: Array) -> Array:
         """The own number of some records, -1 where they have none or it is a double."""
-        whole = np.array([name.value_key not in (None, FIGURE) and name.kind != "counter" for name in self.names], bool)
+        whole = np.array([name.value_key not in (None, *DOUBLES) and name.kind != "counter" for name in self.names], bool)
         return np.where(whole[self.columns["name"][records]], self.columns["value"][records], -1)
 
 

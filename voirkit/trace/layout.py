@@ -23,6 +23,12 @@ RECORD = "<qqqII"  # start_ns, duration_ns, value (a counter's is a double), id 
 RECORD_BYTES = 32
 THREAD = 0xFFFFFFFF  # in place of a name: from here on the records are those of the thread whose native id is in value
 
+# Keys of a record's own number that is a double, as a counter's is: a figure, and the loss that backward was called on.
+FIGURE, LOSS = "figure", "loss"
+DOUBLES = (FIGURE, LOSS)
+
+BATCH_KIND = "batch"  # the kind of records that say which items a batch holds: for comparing runs, and no event of the timeline
+
 # A segment grows in windows, each reserved on the disk and mapped; 64 KiB divides into pages wherever Linux, macOS and Windows run.
 GRANULE = 1 << 16
 LARGEST_WINDOW = 1 << 22  # while one takes the place of another both are mapped: 8 MiB a thread at most

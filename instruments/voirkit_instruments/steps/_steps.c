@@ -10,6 +10,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <time.h>
 
 #ifdef Py_GIL_DISABLED
@@ -40,7 +41,13 @@ typedef struct {
 } HotPath;
 
 /* One recording at a time: a thread that meets another one begins anew. */
-static _Thread_local struct { int64_t serial; int inside; int64_t stepped; } here; /* stepped: the arguments of the last step, or 0 */
+static _Thread_local struct {
+    int64_t serial;
+    int inside;
+    int64_t stepped; /* the arguments of the last step, or 0 */
+    double loss;     /* that the walk through a graph which is about to begin was asked of, if it is known */
+    int knows_loss;
+} here;
 static int64_t last_serial;
 static PyObject *word_training, *word_shape, *word_begin, *word_end, *word_drop, *word_generation, *word_initialized, *word_collected;
 static PyObject *word_device, *word_data_ptr, *word_nbytes, *zero;
@@ -51,7 +58,7 @@ static inline int is_inside(HotPath *hot) {
 
 static inline void be_inside(HotPath *hot, int where) {
     if (here.serial != hot->serial)
-        here.stepped = 0;
+        here.stepped = here.knows_loss = 0;
     here.serial = hot->serial;
     here.inside = where;
 }
@@ -157,6 +164,20 @@ static int hot_set_stepped(HotPath *self, PyObject *value, void *Py_UNUSED(closu
         return -1;
     if (here.serial == self->serial)
         here.stepped = stepped;
+    return 0;
+}
+
+static PyObject *hot_get_loss(HotPath *self, void *Py_UNUSED(closure)) {
+    if (here.serial != self->serial || !here.knows_loss)
+        Py_RETURN_NONE;
+    return PyFloat_FromDouble(here.loss);
+}
+
+static int hot_set_loss(HotPath *self, PyObject *value, void *Py_UNUSED(closure)) {
+    be_inside(self, is_inside(self)); /* the first that happens in this thread may be this */
+    here.knows_loss = value != NULL && PyFloat_CheckExact(value);
+    if (here.knows_loss)
+        here.loss = PyFloat_AS_DOUBLE(value);
     return 0;
 }
 
@@ -310,9 +331,28 @@ static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n) {
     Part *part = (Part *)self;
     int result = left(part->hot, args, n, 2);
     if (result > 0) {
-        part->hot->trained += part->level == IN_BACKWARD;
         result = record(part->hot, part->name, args[0], end, zero, zero);
         if (part->level != SUPPRESSED && result == 0)
+            result = tell_device(part->hot, word_end, part->name, zero);
+    }
+    return done(part->hot, end, result);
+}
+
+/* After a walk through a graph: with the loss as the record's own number, under another name, if it is known. */
+static PyObject *leave_backward(PyObject *self, PyObject *const *args, Py_ssize_t n) {
+    int64_t end = clock_ns(), bits = 0;
+    Part *part = (Part *)self;
+    int result = left(part->hot, args, n, 2);
+    int knows_loss = here.knows_loss;
+    if (knows_loss)
+        memcpy(&bits, &here.loss, sizeof bits);
+    here.knows_loss = 0;
+    if (result > 0) {
+        PyObject *value = PyLong_FromLongLong(bits);
+        part->hot->trained++;
+        result = value == NULL ? -1 : record(part->hot, knows_loss ? part->other : part->name, args[0], end, zero, value);
+        Py_XDECREF(value);
+        if (result == 0)
             result = tell_device(part->hot, word_end, part->name, zero);
     }
     return done(part->hot, end, result);
@@ -438,6 +478,46 @@ static PyObject *leave_fetch(PyObject *self, PyObject *const *args, Py_ssize_t n
     return done(hot, end, result);
 }
 
+/* A digest of the indices of a batch, as digest_indices() in record_plain.py: a list of whole numbers of 64 bits, or one. 0: it is another. */
+static int digest_indices(PyObject *indices, uint64_t *digest) {
+    uint64_t found = 0xcbf29ce484222325u;
+    Py_ssize_t n = PyList_CheckExact(indices) ? PyList_GET_SIZE(indices) : 1;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *index = PyList_CheckExact(indices) ? PyList_GET_ITEM(indices, i) : indices;
+        int overflows;
+        if (!PyLong_CheckExact(index))
+            return 0;
+        long long number = PyLong_AsLongLongAndOverflow(index, &overflows);
+        if (overflows)
+            return 0;
+        found = (found ^ (uint64_t)number) * 0x9e3779b97f4a7c15u;
+        found ^= found >> 32;
+    }
+    *digest = found;
+    return 1;
+}
+
+/* After the sampler of a loader has said which items the next batch has: a record at the end of that, within the one of the request. */
+static PyObject *leave_indices(PyObject *self, PyObject *const *args, Py_ssize_t n) {
+    int64_t end = clock_ns();
+    Part *part = (Part *)self;
+    HotPath *hot = part->hot;
+    int result = left(hot, args, n, 3);
+    if (result <= 0)
+        return done(hot, end, result);
+    uint64_t digest;
+    if (!digest_indices(args[2], &digest)) { /* no indices, or of another kind */
+        PyObject *told = PyObject_CallOneArg(part->other, args[2]);
+        Py_XDECREF(told);
+        return done(hot, end, told == NULL ? -1 : 0);
+    }
+    PyObject *value = PyLong_FromLongLong((int64_t)digest), *at = PyLong_FromLongLong(end);
+    result = value == NULL || at == NULL ? -1 : record(hot, part->name, at, end, zero, value);
+    Py_XDECREF(value);
+    Py_XDECREF(at);
+    return done(hot, end, result);
+}
+
 /* A callback of gc's: the pause, if it is long enough. Collections do not overlap, whatever threads there are. */
 static PyObject *collection(PyObject *self, PyObject *const *args, Py_ssize_t n) {
     int64_t at = clock_ns();
@@ -473,6 +553,8 @@ static PyMethodDef made[] = {
     {"leave_step", FAST leave_step, METH_FASTCALL, NULL},
     {"leave_fetch", FAST leave_fetch, METH_FASTCALL, NULL},
     {"collection", FAST collection, METH_FASTCALL, NULL},
+    {"leave_backward", FAST leave_backward, METH_FASTCALL, NULL},
+    {"leave_indices", FAST leave_indices, METH_FASTCALL, NULL},
 };
 
 static PyObject *function(HotPath *hot, int which, int level, PyObject *name, PyObject *describe, PyObject *ask, PyObject *other, PyObject *tensor) {
@@ -500,6 +582,16 @@ static PyObject *hot_leave(HotPath *self, PyObject *args) {
     PyObject *name;
     int level;
     return PyArg_ParseTuple(args, "Oi", &name, &level) ? function(self, 1, level, name, NULL, NULL, NULL, NULL) : NULL;
+}
+
+static PyObject *hot_leave_backward(HotPath *self, PyObject *args) {
+    PyObject *name, *with_loss;
+    return PyArg_ParseTuple(args, "OO", &name, &with_loss) ? function(self, 6, IN_BACKWARD, name, NULL, NULL, with_loss, NULL) : NULL;
+}
+
+static PyObject *hot_leave_indices(HotPath *self, PyObject *args) {
+    PyObject *name, *other;
+    return PyArg_ParseTuple(args, "OO", &name, &other) ? function(self, 7, SUPPRESSED, name, NULL, NULL, other, NULL) : NULL;
 }
 
 static PyObject *hot_leave_call(HotPath *self, PyObject *args) {
@@ -533,6 +625,8 @@ static PyObject *hot_collection(HotPath *self, PyObject *args) {
 static PyMethodDef hot_methods[] = {
     {"enter", (PyCFunction)hot_enter, METH_VARARGS, "enter(level)"},
     {"leave", (PyCFunction)hot_leave, METH_VARARGS, "leave(name, level)"},
+    {"leave_backward", (PyCFunction)hot_leave_backward, METH_VARARGS, "leave_backward(name, with_loss)"},
+    {"leave_indices", (PyCFunction)hot_leave_indices, METH_VARARGS, "leave_indices(name, other)"},
     {"leave_call", (PyCFunction)hot_leave_call, METH_VARARGS, "leave_call(describe, grad_enabled, graph_task)"},
     {"leave_step", (PyCFunction)hot_leave_step, METH_VARARGS, "leave_step(describe, look, cuda)"},
     {"leave_fetch", (PyCFunction)hot_leave_fetch, METH_VARARGS, "leave_fetch(describe, other, tensor, modes)"},
@@ -560,7 +654,8 @@ static PyObject *hot_here(PyObject *self, void *Py_UNUSED(closure)) {
 
 static PyGetSetDef hot_getset[] = {
     {"inside", (getter)hot_get_inside, (setter)hot_set_inside, NULL, NULL},
-    {"stepped", (getter)hot_get_stepped, (setter)hot_set_stepped, NULL, NULL}, {"here", (getter)hot_here, NULL, NULL, NULL}, {NULL}};
+    {"stepped", (getter)hot_get_stepped, (setter)hot_set_stepped, NULL, NULL},
+    {"loss", (getter)hot_get_loss, (setter)hot_set_loss, NULL, NULL}, {"here", (getter)hot_here, NULL, NULL, NULL}, {NULL}};
 
 static PyType_Slot hot_slots[] = {
     {Py_tp_new, hot_new}, {Py_tp_traverse, hot_traverse}, {Py_tp_clear, hot_clear}, {Py_tp_dealloc, hot_dealloc},

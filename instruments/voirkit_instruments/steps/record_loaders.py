@@ -10,9 +10,11 @@ import os
 import sys
 import threading
 import weakref
+from hashlib import blake2b
 from typing import Any
 
 from voirkit.probes.around import ABSENT
+from voirkit.trace.layout import BATCH_KIND
 from voirkit_instruments.identity import Ordinals
 from voirkit_instruments.steps.batch_sizes import batches
 from voirkit_instruments.steps.record_phases import now
@@ -64,6 +66,7 @@ class LoaderRecording:
         self._evaluate = recording.phase("pipeline", "evaluate")
         self._train = recording.phase("pipeline", "train")
         self._queue = recording.phase("dataloader", "queue", "got")
+        self._indices = recording.recorder.name("dataloader", "indices", kind=BATCH_KIND, value="digest")
         self._elsewhere: set[int] = set()  # threads, but for the main one, that have iterated over loaders
         self._trained: tuple[int, int] | None = None  # begin of the first epoch, end of the last
         self._numbers = recording.numbers
@@ -137,6 +140,21 @@ class LoaderRecording:
         torch = recording.torch
         modes = getattr(torch._C, "_len_torch_function_stack", lambda: 1)
         return recording.hot.leave_fetch(describe, other, torch.Tensor, modes)
+
+    def after_indices(self) -> Any:
+        """Called after the sampler of a map-style loader has handed out the indices of a batch: a digest of them, within the request that
+        asked for it. What an iterable dataset will give is not known here."""
+
+        def other(indices: Any) -> None:
+            try:
+                text = _as_text(indices)
+                if text is not None:
+                    at = now()
+                    self._span(self._indices, at, at, 0, _digest(text))
+            except Exception as exc:
+                self._recording.failed("indices of a batch", exc)
+
+        return self._recording.hot.leave_indices(self._indices, other)
 
     def after_get(self) -> Any:
         """Called after ``queue.Queue.get``: a wait for a batch, where another thread iterates over a loader and hands its batches over."""
@@ -237,6 +255,26 @@ class LoaderRecording:
                 self._over(episode, now())
         if self._trained is not None:
             self._span(self._train, *self._trained)
+
+
+_MOST_NESTED = 4  # indices of several datasets, of a frame of a video
+
+
+def _as_text(indices: Any, depth: int = 0) -> str | None:
+    """What indices are, in a text that is the same in every run; None of what is not known to be. Runs no code of the program."""
+    kind = type(indices)
+    if kind in (int, str, float, bool):
+        return repr(indices)
+    if kind.__module__ == "numpy" and getattr(kind, "__name__", "").startswith(("int", "uint")):
+        return repr(int(indices))
+    if kind in (list, tuple) and depth < _MOST_NESTED:
+        texts = [_as_text(index, depth + 1) for index in indices]
+        return None if None in texts else f"[{','.join(map(str, texts))}]"
+    return None
+
+
+def _digest(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).digest(), "little", signed=True)
 
 
 def _error() -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import Any
 from voirkit.imports import when_imported
 from voirkit.intercept import ThreadState
 from voirkit.probes.around import Around
+from voirkit.trace.layout import LOSS
 from voirkit_instruments.identity import Ordinals
 from voirkit_instruments.steps.record_plain import IDLE, IN_BACKWARD, IN_FORWARD, IN_STEP, SUPPRESSED
 from voirkit_instruments.steps.record_spans import UNKNOWN, Recording
@@ -127,7 +128,8 @@ def after_autocast(recording: Recording) -> Any:
 
 def around_backward(recording: Recording) -> tuple[Any, Any]:
     """Before and after the outermost walk through a graph."""
-    return recording.hot.enter(IN_BACKWARD), recording.hot.leave(recording.phase("compute", "backward"), IN_BACKWARD)
+    name, with_loss = recording.phase("compute", "backward"), recording.phase("compute", "backward", LOSS)
+    return recording.hot.enter(IN_BACKWARD), recording.hot.leave_backward(name, with_loss)
 
 
 def around_step(recording: Recording) -> tuple[Any, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from struct import Struct
 from types import MethodType
 from typing import Any
 
@@ -27,6 +28,22 @@ now = time.perf_counter_ns
 IDLE, IN_STEP, IN_FORWARD, IN_BACKWARD, SUPPRESSED = 0, 1, 2, 3, 9
 
 
+_as_double, _as_integer = Struct("<d").pack, Struct("<q").unpack
+_BITS, _LEAST, _MOST = (1 << 64) - 1, -(1 << 63), (1 << 63) - 1
+
+
+def digest_indices(indices: Any) -> int | None:
+    """64 bits, signed, that stand for the indices of a batch in their order; None of what is no list of whole numbers of 64 bits, nor
+    one of them."""
+    digest = 0xCBF29CE484222325
+    for index in indices if type(indices) is list else (indices,):
+        if type(index) is not int or not _LEAST <= index <= _MOST:
+            return None
+        digest = (digest ^ (index & _BITS)) * 0x9E3779B97F4A7C15 & _BITS
+        digest ^= digest >> 32
+    return digest - (1 << 64) if digest > _MOST else digest
+
+
 class HotPath:
     """What the functions around torch's share.
 
@@ -38,8 +55,9 @@ class HotPath:
         failed: Told what could not be recorded, and why.
 
     Attributes:
-        here: Says what each thread is inside of, and which optimizer it has stepped (``stepped``: the arguments of that step's record; 0:
-            none since somebody has set it to 0).
+        here: Says what each thread is inside of; which optimizer it has stepped (``stepped``: the arguments of that step's record; 0:
+            none since somebody has set it to 0); and the loss, a float, of the walk through a graph that is about to begin (``loss``; None:
+            it is not known).
         own_ns: What these functions took, each time that they were called.
         spans: How many records were made in that time.
         trained: How many walks through graphs and steps of optimizers there were.
@@ -48,7 +66,7 @@ class HotPath:
 
     def __init__(self, span: Callable[..., None], failed: Callable[[str, Exception], None]) -> None:
         self.here = type(
-            "ThreadState", (ThreadState,), {"stepped": 0}
+            "ThreadState", (ThreadState,), {"stepped": 0, "loss": None}
         )()  # a class of its own: what it says of all threads is for this one alone
         self._span, self._failed = span, failed
         self.device: Any = None  # times on a GPU, once there is one
@@ -86,9 +104,28 @@ class HotPath:
             end = now()
             here.inside = was
             if began:
-                self.trained += level == IN_BACKWARD
                 span(name, began, end)
                 if level != SUPPRESSED and self.device is not None:
+                    self.device.end(name, 0)
+                self._count(end)
+
+        return leave
+
+    def leave_backward(self, name: int, with_loss: int) -> Leave:
+        """After a walk through a graph. ``with_loss``: the name of its record where ``here.loss`` is known, and is its own number."""
+        here, span = self.here, self._span
+
+        def leave(began: int, was: int, *_: object) -> None:
+            end = now()
+            here.inside = was
+            loss, here.loss = here.loss, None
+            if began:
+                self.trained += 1
+                if type(loss) is float:
+                    span(with_loss, began, end, 0, *_as_integer(_as_double(loss)))
+                else:
+                    span(name, began, end)
+                if self.device is not None:
                     self.device.end(name, 0)
                 self._count(end)
 
@@ -181,6 +218,29 @@ class HotPath:
             if began:
                 other(began, end, iterator, batch)
                 self._count(end)
+
+        return leave
+
+    def leave_indices(self, name: int, other: Callable[[Any], None]) -> Leave:
+        """After the sampler of a loader has said which items the next batch has: a record of their digest at the end of that.
+
+        Args:
+            name: Of the records.
+            other: Records indices that are no list of whole numbers of 64 bits, nor one; must not raise.
+        """
+        here, span = self.here, self._span
+
+        def leave(began: int, was: int, indices: Any = ABSENT) -> None:
+            end = now()
+            here.inside = was
+            if not began:
+                return
+            digest = digest_indices(indices)
+            if digest is None:
+                other(indices)
+            else:
+                span(name, end, end, 0, digest)
+            self._count(end)
 
         return leave
 

@@ -104,6 +104,8 @@ class TorchPatches:
         iterate = around(IN_BACKWARD, (suppress, self._loaders.after_iter()), ("self",), value=True, phase="wait", event=LOADER_ITERATED)
         make = around(IN_BACKWARD, (suppress, self._loaders.after_init()), ("self", "loader"), phase="wait", event=LOADER_ITERATED)
         request = around(IN_BACKWARD, (suppress, self._loaders.after_next()), ("self",), value=True, phase="wait", event=BATCH_REQUESTED)
+        draw = around(SUPPRESSED, (suppress, self._loaders.after_indices()), value=True)
+        yield "torch.utils.data.dataloader", "_BaseDataLoaderIter._next_index", draw
         for module, kind in (("torch.utils.data.dataloader", ""), ("torchdata.stateful_dataloader.stateful_dataloader", "Stateful")):
             yield module, f"{kind}DataLoader.__iter__", iterate
             yield module, f"_{kind}SingleProcessDataLoaderIter.__init__", make

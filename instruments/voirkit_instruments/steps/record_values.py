@@ -164,8 +164,9 @@ class TrainingValues:
             loss, divisor = self._read(tensors), None
         else:
             loss, divisor = self._loss(tensors)
+        here = events.here
+        here.loss = loss  # of one on a device nothing is kept
         if loss is not None:
-            here = events.here
             stepped = here.stepped
             if stepped:
                 here.stepped = 0
@@ -174,9 +175,12 @@ class TrainingValues:
     def _before_backward(self, tensors: Any) -> None:
         self._loop.has_trained = True
         loss, divisor = self._loss(tensors)
-        if loss is None or self._losses is None or self._events is None:
+        if self._losses is None or self._events is None:
             return
         here = self._events.here
+        here.loss = loss
+        if loss is None:
+            return
         self._losses.add(loss, here.stepped, divisor)
         here.stepped = 0
         if "use_cuda" not in self._given:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from voirkit.analysis.first_difference import first_differences
 from voirkit.analysis.run_steps import read_steps
 from voirkit.report import duration
 from voirkit.report.comparison import Side, Summary, environments, figures, figures_of_instruments, said
@@ -58,7 +59,8 @@ def _first(first: Side, second: Side) -> Html:
 
 def _figures(first: Side, second: Side) -> Html | None:
     found = [*figures(first, second), *figures_of_instruments(first, second)]
-    answer = answer_section(first, second, found)
+    apart = first_differences(first.directories[0], second.directories[0]) if first.directories and second.directories else []
+    answer = answer_section(first, second, found, apart)
     section = figures_section(found)
     return section_html(section._replace(blocks=[*answer.blocks[2:], *section.blocks]))
 
