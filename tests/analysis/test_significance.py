@@ -17,6 +17,7 @@ from voirkit.analysis.significance import (
     WIN,
     Estimate,
     block_length,
+    contention,
     difference,
     independent_runs,
     judge_pairs,
@@ -27,6 +28,8 @@ from voirkit.analysis.significance import (
     student,
 )
 from voirkit.analysis.steps import FORWARD, NO_STEPS, REST, Steps, Table
+from voirkit.report.comparison import STEP, THROUGHPUT, Side
+from voirkit.report.comparison import figures as compared
 
 NOISES = {
     "normal": lambda rng: rng.gauss(0, 0.1),
@@ -224,3 +227,55 @@ def test_processes_that_train_for_themselves_add_up_their_steps() -> None:
 def test_without_steps_there_are_no_estimates() -> None:
     assert estimates([]) == {}
     assert estimates([Rank(0, "node", NO_STEPS)]) == {}
+
+
+# a busy side
+
+
+def test_contention_is_that_of_the_main_thread_where_others_work() -> None:
+    assert contention(0.0, 0.9) == 0.0
+    assert contention(0.5, 0.0) == 0.0
+    assert exp(contention(0.5, 0.5)) == pytest.approx(8.0)
+    assert contention(1.0, 1.0) == contention(0.99, 1.0)
+
+
+def test_a_side_that_was_held_up_widens_the_interval_on_one_side() -> None:
+    steps = [Estimate(0.0, 0.01)]
+    plain, held_up = difference(steps, steps), difference(steps, steps, bias=(0.0, log(2)))
+    assert (held_up.low, held_up.ratio) == (plain.low, plain.ratio)
+    assert held_up.high == pytest.approx(2 * plain.high)
+
+
+def held_up(rng: np.random.Generator, steps: Any) -> tuple[Any, float]:
+    """Steps of a run that others held up, and in which share of the time it waited for them.
+
+    The share changes during the run: a tenth of the steps, in stretches, has most of it.
+    """
+    waited = rng.uniform(0.05, 0.7)
+    stretches = np.repeat(rng.gamma(0.7, 1 / 0.7, len(steps) // 20 + 1), 20)[: len(steps)]
+    added = steps * waited / (1 - waited) * stretches
+    return steps + added, float(added.sum() / (steps + added).sum())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("busy", ["first", "second", "both"])
+def test_of_200_equal_pairs_with_a_busy_side_in_half_of_them_at_most_7_percent_differ(busy: str) -> None:
+    rng = np.random.default_rng(1)
+    different = 0
+    for pair in range(200):
+        sides = []
+        for head in ("first", "second"):
+            steps, waited = np.exp(rng.normal(0, 0.05, 300)), 0.0
+            if pair % 2 and busy in (head, "both"):
+                steps, waited = held_up(rng, steps)
+            processors = {"waited_share": waited, "others_share": waited}
+            median = float(np.median(steps))
+            times = {"time_s": {"median": median, "p10": float(np.quantile(steps, 0.1))}, "mean_s": float(steps.mean())}
+            rate = rate_of_steps(np.ones(len(steps)), steps)
+            rates = {"train_rate": {"value": 1 / times["mean_s"], "median": 1 / median, "units": "items/s"}}
+            summary = {"processors": processors, "steps": times, "rates": rates}
+            sides.append(Side([summary], [head], estimates=[{STEP: median_of_steps(steps), THROUGHPUT: rate}]))
+        judged = [one.difference for one in compared(*sides) if one.place in (STEP, THROUGHPUT)]
+        assert None not in judged
+        different += any(one is not None and one.significant for one in judged)
+    assert different <= 14

@@ -129,7 +129,38 @@ def test_work_of_others_that_held_up_steps_widens_the_interval(make: Make, capsy
     make("c", steps, processors={"waited_share": 0.3, "others_share": 0.5})
     assert step_of(capsys, "a", "b")["difference"]["significant"]
     assert not step_of(capsys, "c", "b")["difference"]["significant"]
-    assert "since other work held up steps" in compare(capsys, "c", "b")
+    assert "since other programs held up steps" in compare(capsys, "c", "b")
+
+
+BUSY = {"waited_share": 0.3, "others_share": 0.5}
+QUIET = {"waited_share": 0.01, "others_share": 0.01}
+
+
+@pytest.mark.parametrize(("first", "second"), [(BUSY, QUIET), (QUIET, BUSY), (BUSY, BUSY)])
+def test_a_busy_side_is_said(first: Any, second: Any, make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    make("a", 10 * noise(seed=1), processors=first), make("b", 10 * noise(seed=2), processors=second)
+    out = compare(capsys, "a", "b")
+    for head, side in (("first", first), ("second", second)):
+        assert (f"busy  the {head} side ran on a busy machine" in out) is (side is BUSY)
+
+
+def test_a_side_that_was_held_up_may_have_been_as_fast(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    make("quiet", 10 * noise(seed=1), processors=QUIET), make("busy", 20 * noise(seed=2), processors=BUSY)
+    assert not step_of(capsys, "quiet", "busy")["difference"]["significant"]
+    make("slow", 20 * noise(seed=2), processors=QUIET)
+    assert step_of(capsys, "quiet", "slow")["difference"]["significant"]
+
+
+def test_a_busy_side_that_is_faster_all_the_same_is_faster(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    make("slow", 20 * noise(seed=1), processors=QUIET), make("busy", 10 * noise(seed=2), processors=BUSY)
+    assert step_of(capsys, "slow", "busy")["difference"]["significant"]
+
+
+def test_a_main_thread_that_waits_for_its_own_programs_threads_is_not_held_up_by_others(
+    make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make("a", 10 * noise(seed=1), processors=QUIET), make("b", 12 * noise(seed=2), processors={**BUSY, "others_share": 0.01})
+    assert step_of(capsys, "a", "b")["difference"]["significant"]
 
 
 def test_few_steps_have_no_interval(make: Make, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,6 +35,7 @@ from typing import NamedTuple
 import numpy as np
 
 from voirkit.analysis.nesting import Array
+from voirkit.runs import thresholds as limits
 
 CHANCE = 0.05  # how often equal runs may be called different
 FEWEST_STEPS = 10  # of a run, under which nothing is said
@@ -44,6 +45,9 @@ FEWEST_STEPS = 10  # of a run, under which nothing is said
 BETWEEN_RUNS, BETWEEN_RUNS_BUSY = 0.008, 0.04
 BETWEEN_STARTS = 0.1  # the same of what a run does before and after training, such as imports
 _HELD_UP = 0.4
+_WAITED_POWER = 3.0  # of 1 / (1 - share of the time that the main thread waited): by so much a busy machine may hold up steps
+_MOST_WAITED = 0.99
+UNEVEN = 0.2  # the standard deviation of what contention adds, as a part of the most that it may add
 _LONGEST = 3  # runs of one side in a row that count by themselves
 _DRAWS = 1000
 _MOST_BLOCKS = 1000  # in a draw: with longer blocks nothing is lost where there are so many
@@ -184,13 +188,36 @@ def between_runs(median: float, fastest: float, mean: float | None = None) -> fl
     return min(max(BETWEEN_RUNS, _HELD_UP * log(median / fastest)), BETWEEN_RUNS_BUSY)
 
 
-def difference(first: Sequence[Estimate], second: Sequence[Estimate], between: float = BETWEEN_RUNS, chance: float = CHANCE) -> Difference:
+def contention(waited_share: float, others_share: float) -> float:
+    """The logarithm of how many times as long steps may have taken since other programs had the processors.
+
+    A program whose main thread waits for a processor in a share w of its time takes 1 / (1 - w) times as long, if that is spread evenly.
+    Steps may have had more of it than the run; where several threads wait for each other, each adds its own. In recorded runs of one script
+    it was up to the third power of that (docs/compare.md). Where others had hardly anything the main thread waited for the program's own
+    threads.
+
+    Args:
+        waited_share: Of the time, the main thread was ready to run and had no processor.
+        others_share: Of the processors, other programs had so much.
+    """
+    waited = min(max(waited_share, 0.0), _MOST_WAITED)
+    return -_WAITED_POWER * log(1 - waited) if others_share >= limits.OTHERS else 0.0
+
+
+def difference(
+    first: Sequence[Estimate],
+    second: Sequence[Estimate],
+    between: float = BETWEEN_RUNS,
+    chance: float = CHANCE,
+    bias: tuple[float, float] = (0.0, 0.0),
+) -> Difference:
     """Runs beside others, at least one a side.
 
     Args:
         first, second: Of each run.
         between: The standard deviation of a run's figure that its steps do not show, as a part of it: it counts with one run a side.
         chance: How often the interval may leave out the true ratio.
+        bias: By how much the logarithm of the true ratio may lie below and above what was measured, since one side was held up more.
     """
     sides = (first, second)
     centres = [sum(one.value for one in side) / len(side) for side in sides]
@@ -216,6 +243,7 @@ def difference(first: Sequence[Estimate], second: Sequence[Estimate], between: f
         k = rank_of_bound(len(side), chance)
         if k:
             bounds[at] = (side[k - 1], side[-k])
+    ratio = (ratio[0] - bias[0], ratio[1], ratio[2] + bias[1])
     low, middle, high = (exp(one) for one in ratio)
     intervals = [(exp(one), exp(other)) for one, other in bounds]
     return Difference(middle, low, high, intervals[0], intervals[1], bool(freedom))

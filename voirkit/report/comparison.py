@@ -11,17 +11,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import hypot, inf, log, sqrt
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from voirkit.analysis.significance import (
     BETWEEN_RUNS,
     BETWEEN_STARTS,
     CHANCE,
+    UNEVEN,
     Difference,
     Estimate,
     between_runs,
     combined,
+    contention,
     difference,
     independent_runs,
 )
@@ -79,6 +81,11 @@ class Side:
         known = [number_at(run.manifest, "clocks", "time_ns") for run in self.runs]
         return [] if None in known else [float(at or 0) for at in known]
 
+    @property
+    def contention(self) -> float:
+        """How much other programs may have held up its runs: the mean of their logarithms."""
+        return fmean(map(contention_of, self.summaries))
+
     def between_runs(self, place: Place) -> float:
         """What is taken for the difference of runs, of those on this side that differ most."""
         return max(_between_runs(summary, place) for summary in self.summaries)
@@ -103,6 +110,21 @@ def _between_walls(summary: Summary) -> float:
     return hypot(training * _between_runs(summary, THROUGHPUT), (1 - training) * BETWEEN_STARTS)
 
 
+def contention_of(summary: Summary) -> float:
+    """See ``voirkit.analysis.significance.contention``; 0 where nothing is known of other programs."""
+    waited, others = (number_at(summary, "processors", key) for key in ("waited_share", "others_share"))
+    return 0.0 if waited is None or others is None else contention(waited, others)
+
+
+def contention_bias(first: Side, second: Side, place: Place) -> tuple[float, float]:
+    """By how much the true ratio of a figure may lie below and above, in logarithms, since one side was held up more than the other: what
+    was held up took longer, and its rates are lower."""
+    excess = first.contention - second.contention
+    if place[:1] == ("rates",):
+        excess = -excess
+    return max(-excess, 0.0), max(excess, 0.0)
+
+
 def _between_runs(summary: Summary, place: Place) -> float:
     """Of a run, where there is one a side. Of a phase that is a tenth of a step it is three times as much as of the step: the fewer calls,
     the less of what differs evens out."""
@@ -112,10 +134,12 @@ def _between_runs(summary: Summary, place: Place) -> float:
     taken = BETWEEN_RUNS
     if busy_machine(summary.get("processors")) and typical and fastest and mean and mean >= _HELD_UP * typical:
         taken = between_runs(typical, fastest, mean if place[:1] == ("rates",) else None)
+    taken = max(taken, UNEVEN * contention_of(summary))
     share = number_at(summary, *place[:-1], "share") if place[:2] == ("steps", "phases") else None
     return taken / sqrt(max(share, _LEAST_SHARE)) if share else taken
 
 
+_UNAFFECTED = ("", "share", "bytes")  # units of what no other program holds up
 _COUNTS = ("", "share")  # units of what is no measurement, or may be 0
 _HELD_UP = 1.05  # the mean step is so many times the median one: work of others held up steps
 _LEAST_SHARE = 0.01
@@ -209,7 +233,8 @@ def with_differences(figures: Sequence[Figure], first: Side, second: Side) -> li
         chance = CHANCE if one.place == STEP else CHANCE / others
         if ones and those:
             sides = [[combined([of[i] for i in runs]) for runs in side] for of, side in zip((ones, those), groups, strict=True)]
-            one = replace(one, difference=difference(sides[0], sides[1], between, chance))
+            bias = contention_bias(first, second, one.place) if one.units not in _UNAFFECTED else (0.0, 0.0)
+            one = replace(one, difference=difference(sides[0], sides[1], between, chance, bias))
         found.append(one)
     return found
 

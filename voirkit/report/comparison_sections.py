@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import log, sqrt
+from math import exp, log, sqrt
 
 from voirkit.analysis.first_difference import RankDifference
 from voirkit.analysis.significance import BETWEEN_RUNS, FEWEST_STEPS, Difference
@@ -140,12 +140,13 @@ def _mood(figure: Figure, better: str) -> str:
 def _notes(first: Side, second: Side, figures: _Figures) -> Iterator[Text]:
     yield from _other_scripts(first, second)
     yield from _other_work(first, second)
+    yield from _busy(("first", first), ("second", second))
     step = figures.get(STEP)
     if step is None or step.difference is None:
         return
     if not step.difference.measured:
         taken = max(first.between_runs(STEP), second.between_runs(STEP))
-        why = f"{taken:.1%}" + (", since other work held up steps" if taken > BETWEEN_RUNS else "")
+        why = f"{taken:.1%}" + (", since other programs held up steps" if taken > BETWEEN_RUNS else "")
         more = "Measure it: voirkit compare A1 A2 A3 --with B1 B2 B3"
         yield Text(f"One run a side: how much runs themselves differ is not known (assumed: {why}). {more}", mood="note")
     elif any(len(runs) > 1 for side in grouped_runs(first, second) for runs in side):
@@ -171,6 +172,25 @@ def _other_work(first: Side, second: Side) -> Iterator[Text]:
             amounts.append(f"{written(values[0], '')} and {written(values[1], '')} {unit}")
     if amounts:
         yield Text(f"they trained {', '.join(amounts)}: compare throughput, not wall time.", "other work", mood="note")
+
+
+_LEAST_CONTENTION = 0.02  # in logarithms: what widens an interval by less is not worth a line
+
+
+def _busy(*sides: tuple[str, Side]) -> Iterator[Text]:
+    """That other programs had the processors while a side ran, and by how much that may have held it up."""
+    for head, side in sides:
+        if side.contention < _LEAST_CONTENTION:
+            continue
+        waited, others = (side.median("processors", key) for key in ("waited_share", "others_share"))
+        most = f"{exp(side.contention):.3g}"
+        yield Text(
+            f"the {head} side ran on a busy machine: its main thread waited for a processor {waited:.0%} of the time, and other "
+            f"programs used {others:.0%} of the processors. The intervals are wider for that: its times may be up to {most} times those "
+            "of an idle machine.",
+            "busy",
+            mood="warning",
+        )
 
 
 # the table
