@@ -374,9 +374,9 @@ def _warnings(summary: Summary) -> Iterator[Section]:
     if dropped:
         most = ", ".join(f"{name} ({n:,})" for name, n in list(dropped.items())[:4])
         lines.insert(0, f"{sum(dropped.values()):,} records were dropped: {most}")
-    whole, first = ([Text(line, "warning", mood="warning") for line in found] for found in (lines, [one.split("\n")[0] for one in lines]))
-    rest = [Details(f"{len(lines) - _WARNINGS} more warnings", whole[_WARNINGS:_ROWS])] if len(lines) > _WARNINGS else []
-    blocks: list[Block] = [OnPage([*whole[:_WARNINGS], *rest]), InText(first)]
+    shown = [Text(line, "warning", mood="warning") for line in lines]
+    rest = [Details(f"{len(shown) - _WARNINGS} more warnings", shown[_WARNINGS:_ROWS])] if len(shown) > _WARNINGS else []
+    blocks: list[Block] = [OnPage([*shown[:_WARNINGS], *rest]), InText(shown)]
     silent = [f"{one['selector']} ({one['where']})" for one in summary.get("probes") or [] if not one["events"]]
     if silent:
         blocks.append(Text(", ".join(silent), "probes that never fired", mood="warning"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +33,7 @@ _BAR = 20  # columns of the longest, half of it where there is little room
 _STACKED = 40
 _POINTS = 48  # columns of a curve
 _SHADES = " ░▒▓█"
-_SENTENCES = ("because", "next")  # keys of texts that may have several lines
+_SENTENCES = ("because", "next", "warnings")  # keys of texts that may have several lines
 _LEAST = 12  # columns that a column keeps which is cut
 _MORE = Segment(" …", Style(dim=True))
 
@@ -64,16 +65,20 @@ def draw(summary: Summary, console: Console, run_dir: str | None = None, lines: 
         console.print(SegmentLines(drawn, new_lines=True), end="")
 
 
-def _visible(value: Any) -> Any:
+def _visible(value: Any, has_lines: bool = False) -> Any:
     """A summary, each text of which stays within its line; lines of sentences are indented: no name looks like a line of the report."""
     if isinstance(value, str):
-        return visible(value, in_line=True)
+        return _indented(visible(value)) if has_lines else visible(value, in_line=True)
     if isinstance(value, Mapping):
-        return {
-            _visible(key): visible(one).replace("\n", "\n  ") if key in _SENTENCES and isinstance(one, str) else _visible(one)
-            for key, one in value.items()
-        }
-    return [_visible(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {_visible(key): _visible(one, key in _SENTENCES) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_visible(one, has_lines) for one in value]
+    return value
+
+
+def _indented(text: str) -> str:
+    """A text whose further lines are indented; those that are keep their indentation."""
+    return re.sub("\n(?!  )", "\n  ", text)
 
 
 def rendered(console: Console, part: RenderableType) -> Lines:
