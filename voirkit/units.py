@@ -1,25 +1,48 @@
-"""How figures are written for people: bytes, numbers and durations. A plain run imports it."""
+"""Figures as people read them: three digits that count, in the unit that fits.
+
+Imports nothing: every run loads it.
+"""
 
 from __future__ import annotations
+
+_BYTES = ((1e3, 1.0, "bytes"), (1e6, 1e-3, "kB"), (1e9, 1e-6, "MB"), (1e12, 1e-9, "GB"), (float("inf"), 1e-12, "TB"))
+_SECONDS = (
+    (1e-3, 1e6, "µs"),
+    (1, 1e3, "ms"),
+    (120, 1, "s"),
+    (7200, 1 / 60, "min"),
+    (172800, 1 / 3600, "h"),
+    (float("inf"), 1 / 86400, "d"),
+)
+_UNREADABLE = 1e15
 
 
 def size(bytes_: float) -> str:
     """Bytes as people read them."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if bytes_ < 1000:
-            return f"{bytes_:.3g} {unit}"
-        bytes_ /= 1000
-    return f"{bytes_:.3g} TB"
-
-
-def figure(value: float) -> str:
-    """A number as people read it: three digits that count, thousands apart."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return _in_unit(bytes_, _BYTES)
 
 
 def duration(seconds: float) -> str:
     """Seconds as people read them, from microseconds to days."""
-    for limit, factor, unit in ((1e-3, 1e6, "µs"), (1, 1e3, "ms"), (120, 1, "s"), (7200, 1 / 60, "min"), (172800, 1 / 3600, "h")):
-        if seconds < limit:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds / 86400:.3g} d"
+    return _in_unit(seconds, _SECONDS)
+
+
+def figure(value: float, digits: int = 3) -> str:
+    """A number as people read it: thousands apart, at least so many digits that count, and no power of ten below 10**15."""
+    whole = 10.0 ** (digits - 1) <= abs(_rounded(value, digits)) < _UNREADABLE
+    return f"{value:,.0f}" if whole else f"{value:.{digits}g}"
+
+
+def _in_unit(value: float, units: tuple[tuple[float, float, str], ...]) -> str:
+    """A value in the first unit below whose limit it is as it is shown: 999.9 µs are 1 ms.
+
+    Args:
+        units: (limit, what a value is multiplied by, name), ascending.
+    """
+    shown = abs(_rounded(value))
+    factor, unit = next(((factor, unit) for limit, factor, unit in units if shown < limit), units[-1][1:])
+    return f"{figure(value * factor)} {unit}"
+
+
+def _rounded(value: float, digits: int = 3) -> float:
+    return float(f"{value:.{digits}g}")

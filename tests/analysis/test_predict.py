@@ -97,7 +97,7 @@ def test_tiny_samples_are_to_be_indexed_in_batches() -> None:
 
 def test_whole_batches_that_are_cheap_are_not_to_be_indexed_in_batches_again() -> None:
     said = advise_workers(loader_with(TINY, 0, operations={"Rows.__getitem__": {"unit": "batches"}}))
-    assert said.startswith("Worker processes would not help: a batch is made in 0.3 ms, and handing one over takes")
+    assert said.startswith("Worker processes would not help: a batch is made in 300 µs, and handing one over takes")
 
 
 def test_workers_of_tiny_samples_are_to_go() -> None:

@@ -77,7 +77,9 @@ def test_it_is_never_longer_than_its_lines_nor_wider_than_the_terminal(width: in
 
 
 def test_a_warning_of_several_lines_has_them_indented() -> None:
-    lines = drawn({**SUMMARY, "warnings": ["--syscalls: tracefs is not mounted.\n  Mount it: mount -t tracefs", "py-spy is missing.\nInstall it."]})
+    lines = drawn(
+        {**SUMMARY, "warnings": ["--syscalls: tracefs is not mounted.\n  Mount it: mount -t tracefs", "py-spy is missing.\nInstall it."]}
+    )
     assert "warning  --syscalls: tracefs is not mounted.\n  Mount it: mount -t tracefs" in "\n".join(lines)
     assert "warning  py-spy is missing.\n  Install it." in "\n".join(lines)
 

@@ -25,6 +25,7 @@ from voirkit.instrument import Instrument, resolve
 from voirkit.plugins import installed_instruments, parts_of_summary
 from voirkit.runs import thresholds as limits
 from voirkit.runs.summary import SCHEMA, Moments, account, alerts, empty, without_steps
+from voirkit.units import size
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -515,11 +516,10 @@ def creep(at_s: Array, held_bytes: Array) -> dict[str, Any] | None:
     parts = [float(np.median(part)) for part in np.array_split(held_bytes, _PARTS)]
     if np.mean(np.diff(parts) > 0) < limits.CREEP_RISES:
         return None
-    an_hour = slope * 3600
     return {
         "kind": "memory-creep",
-        "because": f"Memory grows by {an_hour / 1e9:.2g} GB an hour: it was {parts[0] / 1e9:.3g} GB in the middle of the run, "
-        f"{parts[-1] / 1e9:.3g} GB at its end.",
+        "because": f"Memory grows by {size(slope * 3600)} an hour: it was {size(parts[0])} in the middle of the run, "
+        f"{size(parts[-1])} at its end.",
         "next": "Look for what is kept from every step: losses with their graph (keep loss.item()), lists of outputs, caches of a dataset.",
         "evidence": {"bytes_per_s": slope, "grown": grown, "middle": parts[0], "end": parts[-1]},
     }

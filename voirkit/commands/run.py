@@ -194,7 +194,7 @@ def words(summary: dict[str, Any]) -> list[str]:
     lines = []
     loss = summary.get("loss")
     if loss:
-        first, last = ("nan" if value is None else f"{value:.4g}" for value in (loss["first"], loss["last"]))
+        first, last = ("nan" if value is None else figure(value, 4) for value in (loss["first"], loss["last"]))
         lines.append(f"loss: {first} -> {last} ({loss['n']} values){loss_note(loss)}")
     lines += [f"{alert['kind']}: {alert['because']}" for alert in summary.get("alerts", [])]
     for name, rate in summary.get("rates", {}).items():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voirkit.runs.other_processes import children_of
 from voirkit.runs.summary import throughput
+from voirkit.units import figure
 
 if TYPE_CHECKING:
     import psutil
@@ -77,7 +78,7 @@ def of_summary(summary: Mapping[str, Any]) -> Picture:
     """The last picture of a run that is over."""
     steps = summary.get("steps")
     loss = summary.get("loss")
-    given = [Number("loss", loss["last"], f"(from {loss['first']:.4g})", ())] if loss and loss.get("last") is not None else []
+    given = [Number("loss", loss["last"], f"(from {figure(loss['first'], 4)})", ())] if loss and loss.get("last") is not None else []
     said = [*(alert["because"] for alert in summary.get("alerts") or []), *(summary.get("warnings") or [])]
     peak = (summary.get("memory") or {}).get("peak")
     dropped = sum((summary.get("dropped") or {}).values())

@@ -96,7 +96,7 @@ def spread(of: Mapping[str, float] | None) -> tuple[str, str]:
 
 def number(value: float | None) -> str:
     """A number of which JSON has null if it was not finite."""
-    return "nan" if value is None else f"{value:.4g}"
+    return "nan" if value is None else figure(value, 4)
 
 
 def _name_of_row(row: Mapping[str, Any]) -> str:

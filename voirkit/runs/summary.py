@@ -6,6 +6,7 @@ Loads nothing: every run needs it.
 from __future__ import annotations
 
 from voirkit.runs import thresholds as limits
+from voirkit.units import figure
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -225,11 +226,11 @@ def loss_not_falling(loss: Mapping[str, Any] | None) -> dict[str, Any] | None:
         ends = None if any(_overlap(one, other) for other in others) else _ends_of_flat(one)
         if ends is not None:
             first, last = ends
+            training = "its training" if others else "the run"
             return {
                 "kind": "loss-not-falling",
-                "because": f"The loss{whose} does not fall: {first:.4g} in the first quarter of the run, {last:.4g} in the last (medians)."
-                if not others
-                else f"The loss{whose} does not fall: {first:.4g} in the first quarter of its training, {last:.4g} in the last (medians).",
+                "because": f"The loss{whose} does not fall: {figure(first, 4)} in the first quarter of {training}, "
+                f"{figure(last, 4)} in the last (medians).",
                 "next": "Look whether the optimizer holds the model's parameters and steps, and whether the learning rate fits."
                 " In reinforcement learning and adversarial training it need not fall.",
                 "evidence": {"first": first, "last": last, "n": one["n"]},

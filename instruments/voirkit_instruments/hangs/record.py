@@ -31,6 +31,7 @@ from voirkit.runs.directory import write_json
 from voirkit.runs.manifest import restart
 from voirkit.trace import layout, recorder
 from voirkit.trace.names import text_of
+from voirkit.units import duration
 from voirkit_instruments.hangs import FOLDER, OPEN
 from voirkit_instruments.hangs.record_state import (
     Activity,
@@ -462,7 +463,7 @@ class Watcher:
             except OSError:
                 pass
             if not self._is_over:
-                self._report(f"the run goes on after {(hang['over_time_ns'] - hang['since_time_ns']) / 1e9:.3g} s without a step.")
+                self._report(f"the run goes on after {duration((hang['over_time_ns'] - hang['since_time_ns']) / 1e9)} without a step.")
 
     def _write(self) -> None:
         try:

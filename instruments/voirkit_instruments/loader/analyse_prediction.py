@@ -20,6 +20,7 @@ from typing import Any
 
 from voirkit.analysis.verdict.evidence import Evidence
 from voirkit.runs.thresholds import START_OF_WORKERS, TINY_SAMPLE_S
+from voirkit.units import duration, figure
 
 _NEAR = 0.97  # as good as the best
 
@@ -244,7 +245,9 @@ def _slow_worker(loader: Loader) -> str:
     slow = max(each, key=each.__getitem__)
     usual = median(spent for worker, spent in each.items() if worker != slow)
     return (
-        f"; worker {slow} takes {each[slow] / usual:.2g} times as long for a batch as the others" if each[slow] > _SLOW * usual > 0 else ""
+        f"; worker {slow} takes {figure(each[slow] / usual)} times as long for a batch as the others"
+        if each[slow] > _SLOW * usual > 0
+        else ""
     )
 
 
@@ -268,15 +271,13 @@ def advise_workers(loader: Loader) -> str:
     expected, units, cores = predicted[now], loader.get("units", "items/s"), loader["cost"]["cores"]
     if now and best == 0 and _handing_s(loader) > _making_s(loader) / 4 and predicted.get(0, 0.0) > expected * _GAIN:
         return (
-            f"num_workers=0 would be faster (predicted {_number(predicted[0])} {units} instead of {_number(expected)}): {_handing(loader)}."
+            f"num_workers=0 would be faster (predicted {figure(predicted[0])} {units} instead of {figure(expected)}): {_handing(loader)}."
         )
     if enough is not None and enough > now and predicted[enough] > expected * _GAIN:
-        return (
-            f"num_workers={enough} would remove the wait (predicted {_number(predicted[enough])} {units} instead of {_number(expected)})."
-        )
+        return f"num_workers={enough} would remove the wait (predicted {figure(predicted[enough])} {units} instead of {figure(expected)})."
     if (enough is None or now == 0) and best > now and predicted.get(best, 0.0) > expected * _GAIN:
         return (
-            f"num_workers={best} would give at best {_number(predicted[best])} {units} instead of {_number(expected)}; "
+            f"num_workers={best} would give at best {figure(predicted[best])} {units} instead of {figure(expected)}; "
             "then the processors are the limit, and more workers would not help."
         )
     if now == 0:
@@ -301,7 +302,7 @@ def _without_workers(loader: Loader) -> str:
 
 
 def _handing(loader: Loader) -> str:
-    return f"a batch is made in {_making_s(loader) * 1e3:.3g} ms, and handing one over takes {_handing_s(loader) * 1e3:.2g} ms"
+    return f"a batch is made in {duration(_making_s(loader))}, and handing one over takes {duration(_handing_s(loader))}"
 
 
 def _handing_s(loader: Loader) -> float:
@@ -319,7 +320,7 @@ def _begin_with(loader: Loader, first: Mapping[str, Any]) -> str:
     now = {row["workers"]: row["rate"] for row in loader.get("predicted") or ()}.get(loader["workers"])
     words = f"Begin with {first['operation']}: {first['because']}"
     if now and first["rate_without"] > now * _GAIN and not loader.get("contended"):
-        words += f" (without it {_number(first['rate_without'])} {loader.get('units', 'items/s')} at best)"
+        words += f" (without it {figure(first['rate_without'])} {loader.get('units', 'items/s')} at best)"
     return words + "."
 
 
@@ -332,7 +333,3 @@ def share_saved(loader: Loader) -> float | None:
     first = loader.get("first") or {}
     best = max(*predicted.values(), 0.0 if not first or _is_idle(first) else first["rate_without"])
     return float(max(1 - now / best, 0.0))
-
-
-def _number(rate: float) -> str:
-    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"

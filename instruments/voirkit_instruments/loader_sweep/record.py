@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from voirkit.errors import CommandLineError
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition
+from voirkit.report import figure
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,8 +92,8 @@ def sweep(run: Runner, cores: int) -> Iterator[str]:
         if result.rate is None:
             return f"{line}{'-':>10}   {result.why_not}"
         rates[n, prefetch] = result.rate
-        expected = f"{_figure(predicted[n]):>11}" if n in predicted and prefetch is None else " " * 11
-        return f"{line}{_figure(result.rate):>10}{expected}{result.wait:>7.0%}{' (now)' if n == now and prefetch is None else ''}"
+        expected = f"{figure(predicted[n]):>11}" if n in predicted and prefetch is None else " " * 11
+        return f"{line}{figure(result.rate):>10}{expected}{result.wait:>7.0%}{' (now)' if n == now and prefetch is None else ''}"
 
     for n in candidate_workers(cores, now, best_predicted):
         yield row(n, None)
@@ -104,10 +105,6 @@ def sweep(run: Runner, cores: int) -> Iterator[str]:
         for prefetch in _PREFETCH:
             yield row(best, prefetch)
     yield from recommend(rates, predicted, now, best_predicted)
-
-
-def _figure(rate: float) -> str:
-    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.4g}"
 
 
 def candidate_workers(cores: int, now: int, best_predicted: int | None) -> list[int]:
@@ -129,11 +126,11 @@ def recommend(rates: Rates, predicted: dict[int, float], now: int, best_predicte
     before, after = rates.get((now, None)), rates[n, prefetch]
     setting = f"num_workers={n}" + (f", prefetch_factor={prefetch}" if prefetch is not None else "")
     if before is None:
-        yield f"Recommended: {setting}: {_figure(after)} items/s."
+        yield f"Recommended: {setting}: {figure(after)} items/s."
     elif n == now and prefetch is None:
         yield f"Recommended: {setting}, as it is: no other setting gains more than {1 / _NEAR - 1:.0%}."
     else:
-        yield f"Recommended: {setting}: {_figure(after)} items/s instead of {_figure(before)} ({after / before - 1:+.0%})."
+        yield f"Recommended: {setting}: {figure(after)} items/s instead of {figure(before)} ({after / before - 1:+.0%})."
     off = [measured / predicted[k] - 1 for (k, p), measured in rates.items() if p is None and predicted.get(k)]
     if off:
         yield f"Predicted were {best_predicted} workers; the rates measured were {min(off):+.0%} to {max(off):+.0%} off those predicted."

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from voirkit.analysis.run_steps import read_steps
-from voirkit.report import duration, size
+from voirkit.report import duration, figure, size
 from voirkit.report.sections import Block, Column, Figure, Figures, OnPage, Section, Table, Text, Timeline
 from voirkit.runs.opened import Run
 from voirkit_instruments.ranks.analyse import only_called, shares, whom
@@ -30,11 +30,7 @@ def sections(part: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Se
     if part["in_backward"]["share"] >= _LEAST:
         waits = f"{duration(part['in_backward']['time_s'])} of a step ({part['in_backward']['share']:.0%}) is waited at the end of backward"
         blocks.append(Text(waits, "of backward"))
-    kinds = [
-        f"{row['n'] / n_steps:.3g} {row['name']} ({size(row['bytes'] / n_steps)}, {duration(row.get('waited_s', 0.0) / n_steps)} waited)"
-        for row in part["kinds"][:4]
-        if row["n"] >= _OFTEN * n_steps
-    ]
+    kinds = [_of_kind(row, n_steps) for row in part["kinds"][:4] if row["n"] >= _OFTEN * n_steps]
     if kinds:
         blocks.append(Text(", ".join(kinds), "collectives a step"))
     if only_called(part):
@@ -57,6 +53,12 @@ def sections(part: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Se
         blocks.append(OnPage([drawn]))
         blocks.append(OnPage(partial(_phases_of_ranks, begin_s=over["begin_s"], bin_s=over["bin_s"], bins=len(lines[0][1]))))
     yield Section("collectives", "Waiting between ranks", blocks, least=3)
+
+
+def _of_kind(row: Mapping[str, Any], n_steps: int) -> str:
+    """What a step has of one kind of collective: ``2 all_reduce (1 MB, 3 ms waited)``."""
+    amount = f"{size(row['bytes'] / n_steps)}, {duration(row.get('waited_s', 0.0) / n_steps)} waited"
+    return f"{figure(row['n'] / n_steps)} {row['name']} ({amount})"
 
 
 def _phases_of_ranks(run: Run, begin_s: float, bin_s: float, bins: int) -> Iterator[Block]:

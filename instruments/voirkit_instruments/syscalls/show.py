@@ -367,7 +367,7 @@ def over_time_map(document: Document, width: int) -> Iterator[str]:
     n = max((len(row) for row in bins["calls"].values()), default=1)
     each = -(-n // max(width - _MAP_LABEL - 1, 1))  # bins in a column
     columns = -(-n // each)
-    begin, end = f"{bins['begin_s']:.3g} s", f"{bins['begin_s'] + n * bins['bin_s']:.3g} s"
+    begin, end = duration(bins["begin_s"]), duration(bins["begin_s"] + n * bins["bin_s"])
     yield f"{'':{_MAP_LABEL}}{begin}" + (f"{end:>{columns - len(begin)}}" if len(begin) + len(end) < columns else "")
     phases = {phase: _columns(row, each) for phase, row in bins["phases"].items()}
     letters = [_letter(phases, i) for i in range(columns)]

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from voirkit.live.frame import GREEN, PLAIN, RED, YELLOW, TerminalStyle, styled
+from voirkit.report import figure
 from voirkit.report.sections import written
 from voirkit.runner.recording import RECORDER
 from voirkit_instruments.steps.record import Losses
@@ -206,12 +207,12 @@ def _checks(result: dict[str, Any]) -> list[tuple[str, str, str]]:
     elif loss["first"] is None or loss["last"] is None:
         because = "it is not finite"
     else:
-        because = f"{loss['first']:.4g} -> {loss['last']:.4g}, means of the first and the last quarter of {loss['n']}"
+        because = f"{figure(loss['first'], 4)} -> {figure(loss['last'], 4)}, means of the first and the last quarter of {loss['n']}"
     verdict = {True: "yes", False: "no", None: "unknown"}[loss["decreases"]]
     rows = [("loss decreases", verdict, because)]
     needs = {"train_rate": "step+batch twice", "loading_rate": "loader", "compute_rate": "compute_start/end with batch"}
     for name, value in result["rates"].items():
-        found = (f"{value:.4g}", "items/s") if value is not None else ("missing", f"needs {needs[name]}")
+        found = (figure(value, 4), "items/s") if value is not None else ("missing", f"needs {needs[name]}")
         rows.append((name, *found))
     return rows
 

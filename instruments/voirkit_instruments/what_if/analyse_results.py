@@ -23,6 +23,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
+from voirkit.units import size
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -59,7 +61,7 @@ class Results:
         if not paths:
             self._why_none = "torch.save has left no file"
         elif total > min(MOST_COPIED, shutil.disk_usage(self._folder).free // 2):
-            self._why_none = f"{total / 1e9:.3g} GB of files are too much to keep a copy of"
+            self._why_none = f"{size(total)} of files are too much to keep a copy of"
         else:
             for i, path in enumerate(paths):
                 self._copies[path] = shutil.copyfile(path, os.path.join(self._folder, f"saved-{i}"))

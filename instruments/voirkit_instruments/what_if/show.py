@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from voirkit.report import duration
+from voirkit.report import duration, figure
 from voirkit.report.sections import Bars, Block, Details, Section, Table, Text
 
 Document = Mapping[str, Any]
@@ -69,7 +69,8 @@ def sentences(outcome: Document) -> Iterator[str]:
         yield f"Two successive plain runs differ by {_percent(outcome['spread'])}.{chance}"
     step = outcome.get("step")
     if step:
-        yield f"A step takes {step['ratio']:.3g} times as long ({duration(step['plain_s'])} plain, {duration(step['changed_s'])} changed)."
+        medians = f"{duration(step['plain_s'])} plain, {duration(step['changed_s'])} changed"
+        yield f"A step takes {figure(step['ratio'])} times as long ({medians})."
     equal = outcome.get("equal")
     if equal:
         yield "results: " + ", ".join(f"{key} {_EQUAL[equal.get(key)]}" for key in ("losses", "checkpoints", "output") if key in equal)
@@ -81,7 +82,8 @@ _EQUAL = {True: "equal", False: "DIFFER", None: "not told"}
 
 def _times(outcome: Document) -> str:
     n = len(outcome["pairs"])
-    return f"{outcome['median']:.3g} times as long ({outcome['low']:.3g} .. {outcome['high']:.3g} in {n} pair{'s' if n > 1 else ''})"
+    interval = f"{figure(outcome['low'])} .. {figure(outcome['high'])}"
+    return f"{figure(outcome['median'])} times as long ({interval} in {n} pair{'s' if n > 1 else ''})"
 
 
 def _percent(share: float) -> str:

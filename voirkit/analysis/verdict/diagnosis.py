@@ -25,6 +25,7 @@ from voirkit.runs.thresholds import (
     STRAGGLES,
     TRAINS_LEAST,
 )
+from voirkit.units import figure
 
 _ADVICE = 3  # pieces of it
 LEAST_SHOWN = 0.01  # share of a step from which a part of a phase is named
@@ -410,4 +411,4 @@ def _micro_batches(steps: Mapping[str, Any], facts: Facts) -> str:
     updates = facts.get("updates") or 0
     if not 0 < updates <= steps["n"] / 1.5:
         return ""
-    return f"A step is a micro-batch: {steps['n'] / updates:.3g} steps an update of the parameters."
+    return f"A step is a micro-batch: {figure(steps['n'] / updates)} steps an update of the parameters."

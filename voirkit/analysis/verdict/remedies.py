@@ -94,7 +94,7 @@ def _input(time: Account, summary: Summary, facts: Facts) -> Iterator[Remedy]:
                     kind,
                     "Index whole batches at once, data[indices], not sample by sample: give the dataset a __getitems__, or loop over "
                     "a permutation of the indices. Worker processes would cost more than they save.",
-                    f"{because}, {per_sample_s * 1e6:.0f} µs a sample",
+                    f"{because}, {duration(per_sample_s)} a sample",
                     win,
                 )
             return

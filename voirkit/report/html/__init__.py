@@ -249,7 +249,7 @@ def _loss(loss: Mapping[str, Any] | None) -> Iterator[Html]:
     curve = (loss or {}).get("curve") or []
     if loss and len(curve) > 1:
         caption = f"loss: {number(loss['first'])} → {number(loss['last'])}, {loss['n']:,} values"
-        yield lines({"loss": [(x, y) for x, y in curve]}, format_value=lambda y: f"{y:.4g}", caption=caption, low=None, axis=_whole)
+        yield lines({"loss": [(x, y) for x, y in curve]}, format_value=partial(figure, digits=4), caption=caption, low=None, axis=_whole)
 
 
 def _whole(x: float) -> str:

@@ -7,7 +7,7 @@ from functools import partial
 
 from voirkit.analysis.first_difference import first_differences
 from voirkit.analysis.run_steps import read_steps
-from voirkit.report import duration
+from voirkit.report import duration, figure
 from voirkit.report.comparison import Side, Summary, environments, figures, figures_of_instruments, said
 from voirkit.report.comparison_sections import answer_section, differences_section, figures_section
 from voirkit.report.html import document, drawn_parts, picture
@@ -77,7 +77,7 @@ def _steps(first: Side, second: Side) -> Html | None:
     curves = [(head, (side.summaries[0].get("loss") or {}).get("curve") or []) for head, side in sides]
     known = {head: [(float(x), y) for x, y in curve] for head, curve in curves if len(curve) > 1}
     if known:
-        parts.append(lines(known, format_value=lambda y: f"{y:.4g}", caption="loss", low=None, kind="", axis=lambda x: f"{x:,.0f}"))
+        parts.append(lines(known, format_value=partial(figure, digits=4), caption="loss", low=None, kind="", axis=lambda x: f"{x:,.0f}"))
     return section("steps", "Steps over time", *parts) if parts else None
 
 
