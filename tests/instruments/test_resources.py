@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 
 import pytest
 from conftest import Place
 
+from voirkit_instruments import resources
 from voirkit_instruments.resources import Processors, memory
 
 SCRIPT = """
@@ -46,6 +49,44 @@ def test_the_peak_of_this_process_is_its_own_and_no_less_than_what_it_holds() ->
     found = memory()
     assert found["peak"] >= found["process_peak"] > 10e6
     assert found["units"] == "bytes"
+
+
+BURNS = """
+import sys, time
+until = time.process_time() + 0.3
+while time.process_time() < until: pass
+print("done", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems tell nothing of it")
+def test_work_of_a_child_that_still_runs_is_the_scripts_own() -> None:
+    processors = Processors()
+    with subprocess.Popen([sys.executable, "-c", BURNS], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"done\n"
+        processors.stop()
+        found = processors.figures()
+        child.communicate()
+    assert found is not None
+    assert found["own_s"] > 0.28
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems tell nothing of it")
+def test_work_of_what_voirkit_runs_beside_the_script_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpus = len(os.sched_getaffinity(0))
+    clock, busy_s = iter((100.0, 110.0)), iter((1000.0, 1000.0 + 6 * cpus))
+    monkeypatch.setattr(resources.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(resources, "_busy_s", lambda _: next(busy_s))
+    monkeypatch.setattr(resources, "_running_children_s", lambda: 0.0)
+    monkeypatch.setattr(resources.os, "times", lambda: (0.0, 0.0, 0.0, 0.0, 0.0))
+    processors = Processors()
+    processors.stop()
+    found = processors.figures(helpers_s=5.0 * cpus)
+    assert found is not None
+    assert found["helpers_share"] == pytest.approx(0.5)
+    assert found["others_share"] == pytest.approx(0.1)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems tell nothing of it")

@@ -202,6 +202,16 @@ UNCOUNTED = [
 ]
 
 
+@pytest.mark.parametrize("kind", ["busy-machine", "instrument-overhead"])
+def test_what_makes_times_untrue_stands_above_the_verdict_and_is_never_cut(kind: str) -> None:
+    alerts = [*SUMMARY["alerts"], {"kind": kind, "because": "Others held the processors.", "next": "Measure again."}]
+    lines = drawn({**SUMMARY, "alerts": alerts}, lines=8)
+    (at,) = [i for i, line in enumerate(lines) if kind in line]
+    (verdict,) = [i for i, line in enumerate(lines) if "input-bound" in line]
+    assert lines[at : at + 2] == [f"  {kind}  Others held the processors.", "  next  Measure again."]
+    assert at < verdict
+
+
 @pytest.mark.parametrize("n", [0, 100])
 def test_training_that_lies_in_no_counted_step_is_said_and_never_cut(n: int) -> None:
     steps = {**MUCH["steps"], "n": n, "uncounted": UNCOUNTED}

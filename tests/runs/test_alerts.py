@@ -67,6 +67,21 @@ def test_the_curve_is_bounded_and_goes_from_the_first_to_near_the_last() -> None
     assert curve[-1][0] == curve[-1][1] >= 99_000
 
 
+def test_instruments_that_slowed_a_run_are_told_with_what_they_took() -> None:
+    held = {"waited_share": 0.2, "others_share": 0.01, "helpers_share": 0.4}
+    (alert,) = alerts({"processors": held, "overhead": {"share": 0.5}, "steps": {"n": 10}})
+    assert alert["kind"] == "instrument-overhead"
+    assert "recording took 50% of its time; voirkit's own processes used 40% of the CPU" in alert["because"]
+    assert alert["evidence"] == {"overhead_share": 0.5, "helpers_share": 0.4, "waited_share": 0.2}
+
+
+def test_instruments_that_slowed_nothing_are_not() -> None:
+    assert kinds({"processors": {"waited_share": 0.01, "others_share": 0, "helpers_share": 0.4}, "steps": {"n": 10}}) == []
+    assert kinds({"processors": {"waited_share": 0.2, "others_share": 0, "helpers_share": 0.01}, "steps": {"n": 10}}) == []
+    assert kinds({"overhead": {"share": 0.04}, "steps": {"n": 10}}) == []
+    assert kinds({"overhead": {"share": 0.5}, "steps": {"n": 0}}) == []
+
+
 def test_a_machine_with_other_work_is_told_of_a_run_that_has_rates() -> None:
     busy = {"waited_share": 0.2, "others_share": 0.5}
     (alert,) = alerts({"processors": busy, "steps": {"n": 10}})

@@ -48,6 +48,7 @@ _ROWS = 200  # of tables on the page
 _DRAWN = 128  # ranks
 _WARNINGS = 12
 _PLACES = 3  # of optimizer steps that lie in no step
+_UNTRUE_TIMES = ("busy-machine", "instrument-overhead")  # alerts by which times are not the script's own
 _VERDICT = 16  # lines of verdict and advice, which are never cut: at a width of 80 they are some ten
 BREAKDOWN = 1 + len(PHASES) + 4 + 1  # lines: the head, the phases, the parts of other, the step
 _HOW = {
@@ -204,13 +205,22 @@ def _specific(summary: Summary) -> Iterator[Section]:
             yield Section(f"finding-{at}", "", [block], fixed=True)
 
 
+def _untrue_times(summary: Summary) -> Iterator[Section]:
+    """The alerts that say that the times below are not the script's own: before all that rests on them."""
+    for alert in summary.get("alerts") or ():
+        if alert["kind"] in _UNTRUE_TIMES:
+            yield Section(f"alert-{alert['kind']}", "", [_alert(alert)], fixed=True)
+
+
 def _alerts(summary: Summary) -> Iterator[Section]:
-    specific = {finding["kind"] for finding in summary.get("findings") or ()}
-    others = [alert for alert in summary.get("alerts") or () if alert["kind"] not in specific]
+    elsewhere = {*_UNTRUE_TIMES, *(finding["kind"] for finding in summary.get("findings") or ())}
+    others = [alert for alert in summary.get("alerts") or () if alert["kind"] not in elsewhere]
     for at, alert in enumerate(others):
-        yield Section(
-            f"alert-{at}", "", [Finding(alert["kind"], alert["because"], alert["next"], mood="warning")], least=2 if at < 3 else 1
-        )
+        yield Section(f"alert-{at}", "", [_alert(alert)], least=2 if at < 3 else 1)
+
+
+def _alert(alert: Mapping[str, Any]) -> Finding:
+    return Finding(alert["kind"], alert["because"], alert["next"], mood="warning")
 
 
 def _steps(summary: Summary) -> Iterator[Section]:
@@ -428,7 +438,7 @@ def _machine_rows(run: Run, summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 # From top to bottom. What was found to be wrong stands between the first two, the rest of what leads (findings, experiments) behind them.
-ABOVE: dict[str, Part] = {"wall": _wall, "goodput": _goodput, "uncounted": _uncounted, "overhead": _large_overhead}
+ABOVE: dict[str, Part] = {"wall": _wall, "goodput": _goodput, "uncounted": _uncounted, "times": _untrue_times, "overhead": _large_overhead}
 VERDICT: dict[str, Part] = {"findings": _specific, "verdict": _verdict}
 BELOW: dict[str, Part] = {"alerts": _alerts, "steps": _steps}
 LAST: dict[str, Part] = {"ranks": _ranks, "rates": _rates, "facts": _facts, "warnings": _warnings, "machine": _machine}

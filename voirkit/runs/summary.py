@@ -184,11 +184,10 @@ def without_steps(moments: Moments, total_s: float, spent_s: Mapping[str, float]
 
 def alerts(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """All alerts that a summary's own figures give, the gravest first: each ``{"kind", "because", "next", "evidence"}``, as a verdict."""
-    found = (
-        loss_not_finite(summary.get("loss")),
-        loss_not_falling(summary.get("loss")),
-        busy_machine(summary.get("processors")) if ((summary.get("steps") or {}).get("n") or 0) >= limits.FEW else None,
-    )
+    found = [loss_not_finite(summary.get("loss")), loss_not_falling(summary.get("loss"))]
+    if ((summary.get("steps") or {}).get("n") or 0) >= limits.FEW:
+        found.append(busy_machine(summary.get("processors")))
+        found.append(slowed_by_instruments(summary.get("overhead"), summary.get("processors")))
     return [alert for alert in found if alert is not None]
 
 
@@ -293,6 +292,26 @@ def busy_machine(processors: Mapping[str, Any] | None) -> dict[str, Any] | None:
         "because": f"CPU contention: other processes used {others:.0%} of the CPU; the main thread waited for it {waited:.0%} of the run.",
         "next": "Re-run on an idle machine: these timings are not reliable.",
         "evidence": {"waited_share": waited, "others_share": others},
+    }
+
+
+def slowed_by_instruments(overhead: Mapping[str, Any] | None, processors: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Recording itself made the run slower: by the time that it took, or by the processors that voirkit's own processes used."""
+    share = (overhead or {}).get("share") or 0.0
+    helpers = (processors or {}).get("helpers_share") or 0.0
+    waited = (processors or {}).get("waited_share") or 0.0
+    reasons = []
+    if share > limits.OVERHEAD:
+        reasons.append(f"recording took {share:.0%} of its time")
+    if waited >= limits.WAITED and helpers >= limits.OTHERS:
+        reasons.append(f"voirkit's own processes used {helpers:.0%} of the CPU, for which the main thread waited {waited:.0%} of the run")
+    if not reasons:
+        return None
+    return {
+        "kind": "instrument-overhead",
+        "because": f"The instruments slowed this run: {'; '.join(reasons)}.",
+        "next": "Trust which lines, functions and operations take the time, not how long a step takes: time it in a run with fewer flags.",
+        "evidence": {"overhead_share": share, "helpers_share": helpers, "waited_share": waited},
     }
 
 

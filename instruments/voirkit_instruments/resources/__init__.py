@@ -1,6 +1,6 @@
 """Always on: the most memory that the program held, and how long it waited for a processor because others had them.
 
-Reads some small files when the script begins and when the run has ended, and nothing in between. Linux tells all of it, other systems less.
+Reads some small files when the script begins and when it has ended, and nothing in between. Linux tells all of it, other systems less.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from voirkit.phases import Phase
+    from voirkit.phases import Phase, PhaseWithPriority
     from voirkit.runner.overseer import Overseer
 
 INSTRUMENT = Instrument("resources", record="voirkit_instruments.resources:record", parts={"processors": dict}, schema=__name__)
@@ -77,31 +77,71 @@ def _devices() -> dict[str, dict[str, int]]:
     return {name: {"peak": peak, "reserved_peak": reserved} for name, (peak, reserved) in peaks.items() if reserved}
 
 
+class _Reading:
+    """What the system tells at a moment, in seconds. ``usable``: the processors that count."""
+
+    def __init__(self, usable: set[int]) -> None:
+        self.clock_s = time.perf_counter()
+        self.own_s = sum(os.times()[:4]) + _running_children_s()  # processor time of this process and of those below it
+        self.busy_s = _busy_s(usable)  # processor time of everybody; 0 where the system does not tell
+        self.waited_s = _waited_s()  # time that the main thread was ready and had no processor
+
+
 class Processors:
-    """Who had the processors that this process may use, from when this is made."""
+    """Who had the processors that this process may use, from when this is made to ``stop``."""
 
     def __init__(self) -> None:
         self._usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
-        self._began = self._now()
+        self._began = _Reading(self._usable)
+        self._ended: _Reading | None = None
 
-    def _now(self) -> tuple[float, float, float, float | None]:
-        """(clock, own processor time with the children's, busy time of all, time that the main thread waited), seconds."""
-        own = os.times()
-        return time.perf_counter(), sum(own[:4]), _busy_s(self._usable), _waited_s()
+    def stop(self) -> None:
+        """What comes from here on is nobody's."""
+        self._ended = _Reading(self._usable)
 
-    def figures(self) -> dict[str, float] | None:
-        """``usable``, ``own_s``, ``others_share`` (of them), ``waited_s`` and ``waited_share`` (of the time). None where the system does
-        not tell."""
-        began, now = self._began, self._now()
-        elapsed, own, busy = now[0] - began[0], now[1] - began[1], now[2] - began[2]
-        if not self._usable or now[3] is None or began[3] is None or elapsed <= 0 or not now[2]:
+    def figures(self, helpers_s: float = 0.0) -> dict[str, float] | None:
+        """``usable``, ``own_s``, ``others_share`` and ``helpers_share`` (of them), ``waited_s`` and ``waited_share`` (of the time). None
+        where the system does not tell.
+
+        Args:
+            helpers_s: Processor time of what voirkit runs beside the program, which is no child of it.
+        """
+        began, ended = self._began, self._ended or _Reading(self._usable)
+        elapsed_s = ended.clock_s - began.clock_s
+        if not self._usable or ended.waited_s is None or began.waited_s is None or elapsed_s <= 0 or not ended.busy_s:
             return None
-        waited = now[3] - began[3]
-        others = max(busy - own, 0.0) / (elapsed * len(self._usable))
+        whole_s = elapsed_s * len(self._usable)
+        own_s = ended.own_s - began.own_s
+        others_s = max(ended.busy_s - began.busy_s - own_s - helpers_s, 0.0)
+        waited_s = ended.waited_s - began.waited_s
         return {
-            "usable": len(self._usable), "own_s": own, "others_share": min(others, 1.0), "waited_s": waited,
-            "waited_share": min(waited / elapsed, 1.0),
-        }  # fmt: skip
+            "usable": len(self._usable),
+            "own_s": own_s,
+            "others_share": min(others_s / whole_s, 1.0),
+            "helpers_share": min(helpers_s / whole_s, 1.0),
+            "waited_s": waited_s,
+            "waited_share": min(waited_s / elapsed_s, 1.0),
+        }
+
+
+def _running_children_s() -> float:
+    """Processor time of processes below this one that nobody has waited for yet, such as workers that stay between epochs."""
+    if not sys.platform.startswith("linux"):
+        return 0.0
+    from voirkit.runs.other_processes import children_of
+
+    ticks = 0
+    remaining = children_of(os.getpid())
+    while remaining:
+        pid = remaining.pop()
+        remaining += children_of(pid)
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+            ticks += sum(map(int, fields[11:15]))  # its own, and those of children that it has waited for
+        except (OSError, ValueError, IndexError):
+            pass  # it has ended meanwhile
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _busy_s(usable: set[int]) -> float:
@@ -130,10 +170,15 @@ def _waited_s() -> float | None:
         return None
 
 
-def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
+def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | PhaseWithPriority]:
     """Put ``memory`` and ``processors`` into the summary."""
-    yield ov.phases.load_script
+    # Before anything is started beside the program, until before it is stopped.
+    yield ov.phases.load_script(priority=100)
     processors = Processors()
-    yield ov.phases.finalize
+    yield ov.phases.run_script(priority=1000, throw=False)
+    processors.stop()
+    yield ov.phases.finalize(priority=-1000)
     ov.summary["memory"] = {**(ov.summary.get("memory") or {}), **memory()} if sys.platform != "win32" else None
-    ov.summary["processors"] = processors.figures()
+    overhead: Mapping[str, Any] = ov.summary.get("overhead") or {}
+    helpers: Mapping[str, Any] = overhead.get("parts", {}).get("processes") or {}
+    ov.summary["processors"] = processors.figures(helpers.get("seconds", 0.0))
