@@ -220,6 +220,21 @@ def test_the_lines_of_a_phase_are_the_innermost_of_the_program_on_its_stacks() -
     assert figures.speedscope([one])["shared"]["frames"][1] == {"name": "f", "file": "/a/main.py", "line": 3}
 
 
+def test_a_long_line_of_source_ends_with_a_statement_or_an_argument() -> None:
+    statements = "optimizer.zero_grad(); loss = torch.nn.functional.cross_entropy(model(a), b); loss.backward(); optimizer.step()"
+    assert figures.shortened_source(statements) == "optimizer.zero_grad(); loss = torch.nn.functional.cross_entropy(model(a), b); …"
+    call = f"value = compute('a, b; c', {'x' * 30}, first=1, {'y' * 60})"
+    assert figures.shortened_source(call) == f"value = compute('a, b; c', {'x' * 30}, first=1, …"
+    goes_on = f"value = compute({'x' * 30}, {'z' * 20}, ({'y' * 60},"  # brackets that the next lines close
+    assert figures.shortened_source(goes_on) == f"value = compute({'x' * 30}, {'z' * 20}, …"
+
+
+def test_of_a_long_line_without_such_an_end_the_place_is_shown_alone() -> None:
+    assert figures.shortened_source(f"total = {'x' * 50} + {'y' * 50}") == ""
+    assert figures.shortened_source(f"text = '{'a, ' * 40}'") == ""
+    assert figures.shortened_source("total = a + b") == "total = a + b"
+
+
 def test_collapsed_stacks_begin_with_phase_and_process() -> None:
     assert list(figures.collapsed([counts()]))[:3] == [
         "forward;main;f (a/main.py);g,h (a/main.py) 30\n", "wait;main;f (a/main.py) 10\n", "wait;main;thread tqdm;f (a/main.py) 40\n"

@@ -5,10 +5,12 @@ Other tools read lines (flamegraph.pl, inferno) or a document (https://www.speed
 
 from __future__ import annotations
 
+import io
 import json
 import linecache
 import os
 import re
+import tokenize
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -108,7 +110,25 @@ def _source_line(frame: Frame) -> str:
     """The text of a frame's line, as it is now: the program may be changed before anybody looks at the report."""
     if not frame.line or not frame.file.endswith(".py") or not os.path.isfile(frame.file):
         return ""  # a run may name any file of this machine: none but sources are read, and no pipe is waited for
-    return linecache.getline(frame.file, frame.line).strip()[:_LONGEST]
+    return shortened_source(linecache.getline(frame.file, frame.line).strip())
+
+
+def shortened_source(line: str) -> str:
+    """A line of source, or as much of it as ends with a statement or an argument; nothing of one that has no such end soon enough."""
+    if len(line) <= _LONGEST:
+        return line
+    ends = [end for end in _ends_of_parts(line) if end <= _LONGEST]
+    return f"{line[: ends[-1]]} …" if ends else ""
+
+
+def _ends_of_parts(line: str) -> Iterator[int]:
+    """Where a line has a comma or a semicolon that is no part of a string."""
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(line).readline):
+            if token.string in (",", ";"):
+                yield token.end[1]
+    except (tokenize.TokenError, SyntaxError):
+        pass  # the statement goes on in other lines
 
 
 def _add_file(counts: StackCounts, path: str, note: Mapping[str, Any], by_clock: bool, stacks: Stacks) -> None:
