@@ -27,6 +27,11 @@ def duration(seconds: float) -> str:
     return _in_unit(seconds, _SECONDS)
 
 
+def time_unit(seconds: float) -> tuple[float, str]:
+    """What seconds are multiplied by in the unit that fits a duration, and its name."""
+    return _unit(seconds, _SECONDS)
+
+
 def figure(value: float, digits: int = 3) -> str:
     """A number as people read it: thousands apart, at least so many digits that count, and no power of ten below 10**15."""
     whole = 10.0 ** (digits - 1) <= abs(_rounded(value, digits)) < _UNREADABLE
@@ -34,14 +39,19 @@ def figure(value: float, digits: int = 3) -> str:
 
 
 def _in_unit(value: float, units: tuple[tuple[float, float, str], ...]) -> str:
-    """A value in the first unit below whose limit it is as it is shown: 999.9 µs are 1 ms.
+    """A value in the unit that fits it.
 
     Args:
         units: (limit, what a value is multiplied by, name), ascending.
     """
+    factor, name = _unit(value, units)
+    return f"{figure(value * factor)} {name}"
+
+
+def _unit(value: float, units: tuple[tuple[float, float, str], ...]) -> tuple[float, str]:
+    """The first unit below whose limit a value is as it is shown: 999.9 µs are 1 ms."""
     shown = abs(_rounded(value))
-    factor, unit = next(((factor, unit) for limit, factor, unit in units if shown < limit), units[-1][1:])
-    return f"{figure(value * factor)} {unit}"
+    return next(((factor, name) for limit, factor, name in units if shown < limit), units[-1][1:])
 
 
 def _rounded(value: float, digits: int = 3) -> float:

@@ -28,12 +28,18 @@ const at = (type, share) => svg.dispatchEvent(new PointerEvent(type, {clientX: b
 svg.setPointerCapture = () => 0;
 at("pointerdown", 0.25); at("pointermove", 0.5); at("pointerup", 0.5);
 const zoomed = svg.getAttribute("viewBox").split(" ").map(Number), whole = before.split(" ").map(Number);
+const axis = document.querySelector("#steps .ticks[data-group=time]"), units = {"s": 1, "ms": 1e-3};
+const apart = [...axis.children].map((one) => {
+  const [number, unit] = one.textContent.split(" ");
+  return Math.abs(parseFloat(one.style.left) / 100 - (number * units[unit] - zoomed[0]) / zoomed[2]);
+});
+const ticks = apart.length > 1 && Math.max(...apart) < 1e-3;
 svg.dispatchEvent(new MouseEvent("dblclick"));
 const hit = svg.querySelector(".hit");
 hit.dispatchEvent(new MouseEvent("mousemove", {bubbles: true, clientX: box.left + 9, clientY: box.top + 9}));
 const tip = document.getElementById("tip");
 document.title = JSON.stringify({
-  wide, zoom: (zoomed[2] / whole[2]).toFixed(3), from: ((zoomed[0] - whole[0]) / whole[2]).toFixed(3), back: svg.getAttribute("viewBox") === before,
+  wide, ticks, zoom: (zoomed[2] / whole[2]).toFixed(3), from: ((zoomed[0] - whole[0]) / whole[2]).toFixed(3), back: svg.getAttribute("viewBox") === before,
   tip: tip.hidden ? null : tip.textContent.split("\\n")[0], fetched: performance.getEntriesByType("resource").length,
 });
 </script></body>"""
@@ -62,7 +68,7 @@ def test_a_page_fits_zooms_and_fetches_nothing(place: Place, tmp_path: Path, wid
     place.voirkit("--html", "main.py", "--an-argument-that-is-long", "x" * 300)
     title, complaints = seen(place.folder / "run" / "report.html", tmp_path / "browser", width)
     assert complaints == ""
-    assert title == '{"wide":false,"zoom":"0.250","from":"0.250","back":true,"tip":"step 0 10 ms","fetched":0}'
+    assert title == '{"wide":false,"ticks":true,"zoom":"0.250","from":"0.250","back":true,"tip":"step 0 10 ms","fetched":0}'
 
 
 def test_names_that_are_scripts_run_none_and_one_that_got_in_would_not(place: Place, tmp_path: Path) -> None:

@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from page import Page
 
 from voirkit.analysis.document import Rank
 from voirkit.analysis.steps import PARTS, PHASES, Steps, Table
 from voirkit.report.html import picture, with_file
-from voirkit.report.html.components import LONGEST, Html, bars, columns, differences, heat_map, lines, stacked, table, text
+from voirkit.report.html.components import LONGEST, Html, bars, columns, differences, heat_map, lines, stacked, table, text, ticks
 
+SECONDS = {"µs": 1e-6, "ms": 1e-3, "min": 60.0, "h": 3600.0, "d": 86400.0}
 HOSTILE = "</td><script>alert('\"&')</script>"
 
 
@@ -117,6 +120,31 @@ def test_a_curve_of_any_values_can_be_drawn(values: list[float | None]) -> None:
             made = lines({"x": points}, low=low, logarithmic=logarithmic)
             drawn(made)
             assert not re.search(r"(?<![a-z])(nan|inf)(?![a-z])", " ".join(re.findall(r' d="([^"]*)"', made)))
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "unit", "labels"),
+    [
+        (0, 3, "", ["0", "1", "2", "3"]), (0, 1, "", ["0", "1"]), (0, 63, "", ["0", "20", "40", "60"]), (0, 4000, "", ["0", "1,000", "2,000", "3,000", "4,000"]),
+        (0.0, 0.9, "", ["0.0", "0.5"]), (0.0, 1.0, "s", ["0.0 s", "0.5 s", "1.0 s"]), (1000.0, 1001.0, "s", ["16.670 min", "16.675 min", "16.680 min"]),
+        (0.0, 2e-3, "s", ["0.0 ms", "0.5 ms", "1.0 ms", "1.5 ms", "2.0 ms"]), (-1.0, 1.0, "s", ["-1.0 s", "-0.5 s", "0.0 s", "0.5 s", "1.0 s"]),
+        (5.0, 5.0, "s", []),
+    ],
+)  # fmt: skip
+def test_an_axis_has_round_places(start: float, end: float, unit: str, labels: list[str]) -> None:
+    assert [label for _, label in ticks(start, end, unit)] == labels
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6), st.sampled_from(["s", ""]))
+def test_a_label_of_an_axis_says_its_place(start: float, length: float, unit: str) -> None:
+    end = start + length
+    made = ticks(start, end, unit)
+    assert 1 <= len(made) <= 5
+    assert len({label for _, label in made}) == len(made)
+    for place, label in made:
+        number, _, name = label.replace(",", "").partition(" ")
+        assert start - length * 1e-6 <= place <= end + length * 1e-6
+        assert float(number) * SECONDS.get(name, 1.0) == pytest.approx(place, abs=length * 1e-6)
 
 
 def test_a_column_beyond_the_others_is_cut_and_said() -> None:

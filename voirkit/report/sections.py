@@ -229,7 +229,8 @@ class Series(NamedTuple):
         curves: (x, y) points by name, ascending.
         caption: What it shows.
         unit: Of y.
-        axis: What x counts. ``s`` is seconds since the run began; on a page curves of one axis are zoomed together.
+        axis: What x counts, in words. ``s`` is seconds since the run began, ``s since ...`` are others; on a page curves of one axis are
+            zoomed together.
         from_zero: Whether the scale begins at zero; else at the least value.
         low: Whether it is drawn low, since it only adds to what stands above.
         logarithmic: Whether it is drawn by the logarithm, where no value is zero or less.

@@ -209,8 +209,8 @@ def _queue(loader: Loader) -> Iterator[Block]:
     depth, every_s = queue.get("depth") or [], queue.get("every_s") or 0.0
     if len(depth) > 1:
         caption = f"batches ready in the queue: mean {figure(queue['mean'])}, empty {queue['empty_share']:.0%} of the time"
-        axis = "seconds since the first batch"
-        yield OnPage([Series({"batches": [(i * every_s, value) for i, value in enumerate(depth)]}, f"{caption}, over {axis}", axis=axis)])
+        points = [(at * every_s, value) for at, value in enumerate(depth)]
+        yield OnPage([Series({"batches": points}, f"{caption}, since the first batch", axis="s since the first batch")])
 
 
 def _predicted(loader: Loader) -> Iterator[Block]:

@@ -248,12 +248,8 @@ def _edges(run: Run, rank: Rank, zero: int) -> list[tuple[float, str, str]]:
 def _loss(loss: Mapping[str, Any] | None) -> Iterator[Html]:
     curve = (loss or {}).get("curve") or []
     if loss and len(curve) > 1:
-        caption = f"loss: {number(loss['first'])} → {number(loss['last'])}, {loss['n']:,} values"
-        yield lines({"loss": [(x, y) for x, y in curve]}, format_value=partial(figure, digits=4), caption=caption, low=None, axis=_whole)
-
-
-def _whole(x: float) -> str:
-    return figure(round(x))
+        caption = f"loss: {number(loss['first'])} → {number(loss['last'])}, over {loss['n']:,} values"
+        yield lines({"loss": [(x, y) for x, y in curve]}, format_value=partial(figure, digits=4), caption=caption, low=None)
 
 
 def _evaluation(evaluation: Mapping[str, Any] | None) -> Iterator[Html]:

@@ -77,7 +77,7 @@ def _steps(first: Side, second: Side) -> Html | None:
     curves = [(head, (side.summaries[0].get("loss") or {}).get("curve") or []) for head, side in sides]
     known = {head: [(float(x), y) for x, y in curve] for head, curve in curves if len(curve) > 1}
     if known:
-        parts.append(lines(known, format_value=partial(figure, digits=4), caption="loss", low=None, kind="", axis=lambda x: f"{x:,.0f}"))
+        parts.append(lines(known, format_value=partial(figure, digits=4), caption="loss, over its values", low=None, kind=""))
     return section("steps", "Steps over time", *parts) if parts else None
 
 

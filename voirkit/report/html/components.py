@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from voirkit.report import duration, figure
 from voirkit.runs.summary import PHASES
+from voirkit.units import time_unit
 
 LONGEST = 400  # characters of a text; of a longer one the middle is left out
 
@@ -213,6 +214,8 @@ def _rows(rows: Sequence[str], caption: str) -> Html:
 TIME = "time"  # the group of pictures over the seconds since the run began
 HIGH = 1000  # units of a picture's height
 _TICKS = 5
+_END = 0.08  # of an axis: so near to its end half a label would not have room
+_NEARLY = 1e-9
 
 Points = Sequence[tuple[float, float | None]]
 Format = Callable[[float], str]
@@ -261,8 +264,8 @@ def heat_map(
         picture = _svg("".join(cells), (start, start + n * width), 1, TIME, f"{label}: {said}", "heat k-heat")
         name = f'<span class="label" title="{text(label)}">{text(label)}</span>'
         made.append(f'<div class="row">{name}{picture}<span class="said">{text(said)}</span></div>')
-    ticks = _ticks(start, start + n * width, seconds, TIME)
-    axis_row = f'<div class="row axis"><span class="label"></span>{ticks}<span class="said"></span></div>'
+    labels = _ticks(start, start + n * width, "s", TIME)
+    axis_row = f'<div class="row axis"><span class="label"></span>{labels}<span class="said"></span></div>'
     light, dark = text(format_value(least)), text(format_value(most))
     scale = "" if whole else f'<p class="legend">from {light} (light) to {dark} (dark) in each {text(seconds(width))}</p>'
     return Html(f'<figure class="bars heats">{_caption(caption)}{scale}{"".join(made)}{axis_row}</figure>')
@@ -271,7 +274,7 @@ def heat_map(
 def lines(
     series: Mapping[str, Points],
     format_value: Format = figure,
-    axis: Format = figure,
+    unit: str = "",
     caption: str = "",
     group: str = "",
     low: float | None = 0.0,
@@ -283,7 +286,7 @@ def lines(
 
     Args:
         series: Points by name, ascending along the axis.
-        axis: How a place on the axis is written.
+        unit: Of the axis: ``s`` for seconds, else nothing.
         group: Of pictures that zoom together; none if empty.
         low: Where the scale begins; None: at the least value.
         kind: ``low`` (64 pixels high), ``small`` (54), or nothing (150).
@@ -310,7 +313,7 @@ def lines(
     label = f"{caption or ', '.join(series)}: {format_value(bottom)} to {format_value(top)}"
     return Html(
         f'<figure class="plot {kind}">{_caption(caption)}{legend(colours) if len(series) > 1 else ""}'
-        + _framed(drawn, (start, end), [format_value(top), format_value(middle), format_value(bottom)], group, label, axis)
+        + _framed(drawn, (start, end), [format_value(top), format_value(middle), format_value(bottom)], group, label, unit)
         + "</figure>"
     )
 
@@ -392,7 +395,7 @@ def columns(
         drawn += f'<rect class="{colours[what]}" x="{_short(x)}" width="{width}" height="{HIGH}">{_title(said)}</rect>'
     cut = sum(total > top for total in sums)
     beyond = f"; {cut:,} beyond the scale, at most {duration(max(sums))}" if cut else ""
-    frame = _framed(drawn, (start, end), [duration(top), duration(top / 2), "0"], group, f"{caption}{beyond}", seconds)
+    frame = _framed(drawn, (start, end), [duration(top), duration(top / 2), "0"], group, f"{caption}{beyond}", "s")
     return Html(f'<figure class="plot">{_caption(caption + beyond)}{legend(colours)}{frame}</figure>')
 
 
@@ -438,17 +441,47 @@ def _svg(content: str, across: tuple[float, float], height: float, group: str, l
     )
 
 
-def _framed(content: str, across: tuple[float, float], scale: Sequence[str], group: str, label: str, axis: Format) -> str:
+def _framed(content: str, across: tuple[float, float], scale: Sequence[str], group: str, label: str, unit: str) -> str:
     """A picture with its scale to the left and its axis below."""
     beside = "".join(f"<span>{text(one)}</span>" for one in scale)
     return (
         f'<div class="row"><span class="scale">{beside}</span>{_svg(content, across, HIGH, group, label)}</div>'
-        f'<div class="row axis"><span class="scale"></span>{_ticks(*across, axis, group)}</div>'
+        f'<div class="row axis"><span class="scale"></span>{_ticks(*across, unit, group)}</div>'
     )
 
 
-def _ticks(start: float, end: float, format_value: Format, group: str) -> str:
-    places = [start + (end - start) * at / (_TICKS - 1) for at in range(_TICKS)]
-    named = f' data-group="{text(group)}"' if group else ""
-    units = ' data-units="s"' if format_value is seconds else ""
-    return f'<span class="ticks"{named}{units}>' + "".join(f"<span>{text(format_value(place))}</span>" for place in places) + "</span>"
+def _ticks(start: float, end: float, unit: str, group: str) -> str:
+    """The labels of an axis, each below its place."""
+    spans = []
+    for place, label in ticks(start, end, unit):
+        share = (place - start) / (end - start)
+        # At the ends of the axis a label lies within it.
+        shift = -100 if share > 1 - _END else 0 if share < _END else -50
+        spans.append(f'<span style="left:{share:.2%};transform:translateX({shift}%)">{text(label)}</span>')
+    named = f' data-group="{text(group)}" data-from="{_short(start)}" data-to="{_short(end)}"' if group else ""
+    return f'<span class="ticks"{named} data-unit="{text(unit)}">{"".join(spans)}</span>'
+
+
+def ticks(start: float, end: float, unit: str = "") -> list[tuple[float, str]]:
+    """Round places on an axis, some five at most, with their labels, which say exactly these places. ``page.js`` does the same for a part
+    of an axis.
+
+    Args:
+        unit: ``s`` for seconds; nothing for numbers. If both ends are whole so are the places.
+    """
+    if not end > start:
+        return []
+    factor, name = time_unit(max(abs(start), abs(end))) if unit == "s" else (1.0, "")
+    low, high = start * factor, end * factor
+    step = _round_step((high - low) / (_TICKS - 1))
+    if not unit and start == int(start) and end == int(end):
+        step = max(step, 1.0)
+    decimals = max(-math.floor(math.log10(step) + _NEARLY), 0)
+    numbers = range(math.ceil(low / step - _NEARLY), math.floor(high / step + _NEARLY) + 1)
+    return [(number * step / factor, f"{number * step:,.{decimals}f} {name}".rstrip()) for number in numbers]
+
+
+def _round_step(least: float) -> float:
+    """The smallest of 1, 2 and 5 times a power of ten that is no less."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next((times * power for times in (1, 2, 5) if times * power >= least * (1 - _NEARLY)), 10 * power)

@@ -29,21 +29,29 @@
 
   // zoom: drag over a picture of an axis, double click to see all of it; all pictures of a group go together
   const pictures = [...document.querySelectorAll("svg[data-group]")].map((svg) => ({ svg, whole: svg.getAttribute("viewBox").split(" ").map(Number) }));
-  const ticks = [...document.querySelectorAll(".ticks[data-group]")].map((row) => ({ row, texts: [...row.children].map((one) => one.textContent) }));
-  const seconds = (value) => {
-    for (const [limit, factor, unit] of [[1e-3, 1e6, "µs"], [1, 1e3, "ms"], [120, 1, "s"], [7200, 1 / 60, "min"], [172800, 1 / 3600, "h"]])
-      if (Math.abs(value) < limit) return `${+(value * factor).toPrecision(4)} ${unit}`;
-    return `${+(value / 86400).toPrecision(4)} d`;
+  const axes = [...document.querySelectorAll(".ticks[data-group]")].map((row) => ({ row, whole: [...row.children] }));
+  const timeUnit = (value) => [[1e-3, 1e6, "µs"], [1, 1e3, "ms"], [120, 1, "s"], [7200, 1 / 60, "min"], [172800, 1 / 3600, "h"], [Infinity, 1 / 86400, "d"]].find(([limit]) => value < limit);
+  // as ticks() of components.py
+  const ticksOf = (row, low, high) => {
+    const { from, to, unit } = row.dataset, [, factor, name] = unit === "s" ? timeUnit(Math.max(Math.abs(low), Math.abs(high))) : [0, 1, ""];
+    const least = ((high - low) * factor) / 4, power = 10 ** Math.floor(Math.log10(least));
+    let step = [1, 2, 5, 10].find((times) => times * power >= least * (1 - 1e-9)) * power;
+    if (unit !== "s" && Number.isInteger(+from) && Number.isInteger(+to) && high - low >= 1) step = Math.max(step, 1);
+    const decimals = Math.max(-Math.floor(Math.log10(step) + 1e-9), 0), made = [];
+    for (let number = Math.ceil((low * factor) / step - 1e-9); number * step <= high * factor + step * 1e-9; number++) {
+      const one = document.createElement("span"), share = ((number * step) / factor - low) / (high - low);
+      one.style.left = `${100 * share}%`;
+      one.style.transform = `translateX(${share > 0.92 ? -100 : share < 0.08 ? 0 : -50}%)`;
+      one.textContent = `${(number * step).toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals })} ${name}`.trimEnd();
+      made.push(one);
+    }
+    return made;
   };
   const show = (group, low, high) => {
     for (const { svg, whole } of pictures)
       if (svg.dataset.group === group) svg.setAttribute("viewBox", low === null ? whole.join(" ") : `${low} ${whole[1]} ${high - low} ${whole[3]}`);
-    for (const { row, texts } of ticks)
-      if (row.dataset.group === group)
-        [...row.children].forEach((one, i) => {
-          const value = low + ((high - low) * i) / (row.children.length - 1);
-          one.textContent = low === null ? texts[i] : row.dataset.units === "s" ? seconds(value) : +value.toPrecision(4);
-        });
+    for (const { row, whole } of axes)
+      if (row.dataset.group === group) row.replaceChildren(...(low === null ? whole : ticksOf(row, low, high)));
   };
   for (const { svg, whole } of pictures) {
     const group = svg.dataset.group;

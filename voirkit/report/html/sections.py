@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voirkit.report import sections
 from voirkit.report.html import components as marks
-from voirkit.report.html.components import PALETTE, TIME, Html, asset, colour, heat_map, join, legend, lines, paragraph, seconds, text
+from voirkit.report.html.components import PALETTE, TIME, Html, asset, colour, heat_map, join, legend, lines, paragraph, text
 from voirkit.report.sections import FlameGraph, StackCount, StackFrame, written
 
 if TYPE_CHECKING:
@@ -102,9 +102,10 @@ class _Drawing:
         curves = {name: points for name, points in block.curves.items() if len(points) > 1}
         if not curves:
             return Html("")
-        axis = seconds if block.axis == "s" else "{:,.4g}".format
+        unit = "s" if block.axis.partition(" ")[0] == "s" else ""
+        caption = f"{block.caption}, over {block.axis}" if block.axis and not unit else block.caption
         return lines(
-            curves, partial(written, unit=block.unit), axis, block.caption, TIME if block.axis == "s" else block.axis,
+            curves, partial(written, unit=block.unit), unit, caption, TIME if block.axis == "s" else block.axis,
             0.0 if block.from_zero else None, "small" if self._is_small else "low" if block.low else "", block.across, block.logarithmic,
         )  # fmt: skip
 
