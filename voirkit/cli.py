@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from voirkit.commands import SUBCOMMANDS
+from voirkit.commands import SUBCOMMANDS, function_of, of_instruments
 from voirkit.errors import CommandLineError, VoirkitError, did_you_mean, tell
 
 
@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     word = words[0] if words else ""
     try:
-        reference = (SUBCOMMANDS[word][0] if word in SUBCOMMANDS else _of_instruments().get(word)) if word.isalpha() else None
+        reference = function_of(word)
         if reference is not None:
             module, _, name = reference.partition(":")
             return int(getattr(__import__(module, fromlist=["_"]), name or "main")(words[1:]))
@@ -32,15 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run.main(words, with_process=argv is None)
 
 
-def _of_instruments() -> dict[str, str]:
-    from voirkit.plugins import installed_instruments
-
-    return {word: module for instrument in installed_instruments() for word, module in instrument.commands.items()}
-
-
 def _refuse_misspelt(word: str) -> None:
     """Refuse a word that is no script but looks like a subcommand."""
     if word.isalpha() and not os.path.exists(word):
-        hint = did_you_mean(word, [*SUBCOMMANDS, *_of_instruments()])
+        hint = did_you_mean(word, [*SUBCOMMANDS, *of_instruments()])
         if hint:
             raise CommandLineError(f"{word!r} is neither a script nor a subcommand.", next=hint)

@@ -13,6 +13,7 @@ from itertools import takewhile
 from types import CodeType, TracebackType
 from typing import TYPE_CHECKING
 
+from voirkit.commands import function_of
 from voirkit.errors import CommandLineError, VoirkitError, tell
 from voirkit.launch import FinishedRun, launch, script_in
 from voirkit.options import BUILT_IN, PLUGIN
@@ -40,6 +41,9 @@ class Cell(Program):
         self._shell = shell
         self._text = shell.transform_cell(text)
         self._file = shell.compile.cache(self._text, number, raw_code=text)  # its lines are there for tracebacks
+        # Other cells have made functions that this one calls. IPython keeps their numbers for its tracebacks (ipython 9.18).
+        numbers = {**getattr(shell.compile, "_filename_map", {}), self._file: number}
+        self.source_names = {file: f"cell-{number}" for file, number in numbers.items()}
         self._parts: list[CodeType] = []
 
     def compile(self) -> None:
@@ -148,12 +152,23 @@ def voirkit_magic(line: str, cell: str | None = None) -> None:
     assert shell is not None
     try:
         words = shlex.split(line)
+        _refuse_subcommand(words)
         run = launch(words, is_quiet=True) if cell is None else run_cell(shell, words, cell)  # the report is shown below, once
     except VoirkitError as exc:
         raise UsageError(str(exc)) from None
     if run is not None:
         own = words if cell is not None else takewhile(lambda word: word != script_in(words), words)
         _show(run, is_quiet="--quiet" in own)
+
+
+def _refuse_subcommand(words: list[str]) -> None:
+    """Refuse what is no run. Raises CommandLineError: the first word is a subcommand."""
+    if words and function_of(words[0]) is not None:
+        raise CommandLineError(
+            f"{words[0]} is a subcommand, which shows no run below the cell.",
+            where="%voirkit",
+            next=f"!voirkit {shlex.join(words)}, or voirkit.notebook.last for the last run.",
+        )
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

@@ -95,6 +95,23 @@ def test_cells_run_in_the_kernel_one_after_the_other(tmp_path: Path) -> None:
     assert "Input pipeline</h2>" in report["text/html"]
 
 
+def test_lines_of_cells_have_the_cell_s_number(tmp_path: Path) -> None:
+    planted = DEFINITIONS.replace("optimizer.zero_grad()", "pass")
+    _, ran, checked = executed(tmp_path, planted, "%%voirkit --checks\ntrain(2, workers=0)", CHECKED)
+    assert failures(ran) == []
+    summary = texts(checked)
+    assert '"where": "cell-2:14"' in summary  # the optimizer's step
+    assert "ipykernel_" not in summary
+    for form in ("text/plain", "text/html"):
+        assert re.findall(r"\d{6,}\.py", shown(ran)[form]) == []
+
+
+def test_a_subcommand_is_named_as_one(tmp_path: Path) -> None:
+    (refused,) = executed(tmp_path, "%voirkit report")
+    assert "report is a subcommand" in texts(refused)
+    assert "!voirkit report" in texts(refused)
+
+
 def test_an_exception_is_shown_from_the_cell_on_and_the_report_all_the_same(tmp_path: Path) -> None:
     _, failed, after = executed(tmp_path, DEFINITIONS, "%%voirkit\ntrain(1, workers=0)\n1 / 0", CHECKED)
     (error,) = failures(failed)

@@ -16,6 +16,7 @@ from voirkit.analysis.nesting import Array
 from voirkit.analysis.overhead import overhead_of
 from voirkit.analysis.phases import on_the_clock
 from voirkit.analysis.run_steps import read_steps, records
+from voirkit.analysis.source_names import rename_sources
 from voirkit.analysis.steps import ASIDE, CHECKPOINT, COMMUNICATION, COMPILE, IMPORT, WAIT, Steps, Table
 from voirkit.analysis.verdict.diagnosis import conclusions
 from voirkit.analysis.verdict.evidence import evidence
@@ -90,7 +91,8 @@ def summary_of(run: Run, *others: Run) -> dict[str, Any]:
     run.warnings += [*lines, *failures.lines()]
     said = [warning for one in runs for warning in one.warnings]
     summary["warnings"] = [*summary["warnings"], *(w for w in dict.fromkeys(said) if w not in summary["warnings"])]
-    return summary
+    named: dict[str, Any] = rename_sources(summary, run.manifest.get("source_names") or {})
+    return named
 
 
 # Of what is recorded, what is counted in a run that has no steps.

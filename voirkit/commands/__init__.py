@@ -22,6 +22,20 @@ SUBCOMMANDS = {
 }
 
 
+def function_of(word: str) -> str | None:
+    """Where the function of a subcommand is, as ``module:function`` or a module that has ``main``; None of what is no subcommand."""
+    if not word.isalpha():
+        return None
+    return SUBCOMMANDS[word][0] if word in SUBCOMMANDS else of_instruments().get(word)
+
+
+def of_instruments() -> dict[str, str]:
+    """The subcommands of instruments: a module by its word."""
+    from voirkit.plugins import installed_instruments
+
+    return {word: module for instrument in installed_instruments() for word, module in instrument.commands.items()}
+
+
 @contextmanager
 def printing() -> Iterator[None]:
     """Around what a command prints: what the encoding lacks is replaced, and a reader that goes away (``| head``) is no error."""

@@ -113,6 +113,8 @@ class RunRecord:
             return
         own = list(argv[: len(argv) - len(command)])
         begun = {**manifest.begin(__version__, command, own, current_folder(), self._begun_ns), "voirfiles": ov.voirfiles}
+        if ov.program.source_names:
+            begun["source_names"] = dict(ov.program.source_names)
         if earlier := manifest.attempts(directory.read_manifest(path)):
             begun["attempts"] = earlier
             if begun["rank"] == 0:

@@ -16,7 +16,7 @@ import os
 import sys
 import warnings
 import zipimport  # python has it loaded
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib._bootstrap_external import MAGIC_NUMBER  # importlib.util takes 6 ms
 from importlib.machinery import SourceFileLoader
 from types import CodeType, ModuleType, TracebackType
@@ -46,6 +46,7 @@ class Program:
         folder: What ``sys.path[0]`` is while it runs.
         source: Its source text's bytes, or None.
         begins, ends: Called right before what ``run`` runs, and right after, however it ends; an instrument may put a function here.
+        source_names: What its user calls files of code by, other than their names.
         defines: Called when functions and classes have been defined at the outermost level of what ``run`` runs, and something else
             follows; None if nobody wants to know.
     """
@@ -53,6 +54,7 @@ class Program:
     def __init__(self, name: str, path: str | None, argv: Sequence[str], folder: str) -> None:
         self.name, self.path, self.argv, self.folder = name, path, list(argv), folder
         self.source: bytes | None = None
+        self.source_names: Mapping[str, str] = {}
         self.tree: ast.Module | None = None  # its syntax tree, or None if it has no source
         self.function: tuple[str, str] | None = None
         self._code: CodeType | None = None

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from voirkit.analysis.run_steps import read_steps
+from voirkit.analysis.source_names import rename_sources
 from voirkit.analysis.steps import Table
 from voirkit.errors import CommandLineError, VoirkitError, reason
 from voirkit.report import duration, figure
@@ -42,13 +43,18 @@ _HEAD = re.compile('<section id="([^"]*)"><h2>(.*?)</h2>')
 def page(run: Run, summary: Summary) -> str:
     """The page of a run, by its summary; what of it cannot be read is said on the page."""
     title = command_of(summary) if summary.get("command") else run.name
-    return document(f"{title} · voirkit", list(_parts(run, summary)))
+    return document(f"{title} · voirkit", _named(run, _parts(run, summary)))
 
 
 def fragment(run: Run, summary: Summary) -> str:
     """The report as a part of another page: of a notebook, light or dark as that is. It has no script."""
-    style, parts = _scoped(asset("page.css")), list(_parts(run, summary))
+    style, parts = _scoped(asset("page.css")), _named(run, _parts(run, summary))
     return f'<div class="voirkit">\n<style>\n{style}</style>\n' + "\n".join(parts) + "\n</div>\n"
+
+
+def _named(run: Run, parts: Iterable[Html]) -> list[Html]:
+    """Parts in which a notebook's cells have their names, also those that are drawn from the run's own files."""
+    return [Html(rename_sources(part, run.manifest.get("source_names") or {})) for part in parts]
 
 
 _DARK = re.compile(r"@media \(prefers-color-scheme: dark\) \{\s*:root \{(.*?)\}\s*\}", re.DOTALL)
