@@ -183,6 +183,7 @@ class Instrument:
         folders: What it writes in a run directory.
         exports: Formats of ``voirkit export`` that its records make: name to (module, what it is for).
         commands: Subcommands: word to module, which has a ``main(words) -> exit code``.
+        event_names: What timelines call its records whose own names say little, by ``category.name``.
         group: Of its options in ``--help``: one of ``voirkit.options.GROUPS``, or a title of its own.
         priority: Of its recording among those that start when the options are known; higher is earlier, the steps instrument has 0.
     """
@@ -192,7 +193,8 @@ class Instrument:
         summarise: str = "", summarised_from: Sequence[str] = (), sections: str = "", live: str = "", live_part: str = "",
         difference: str = "", rules: str = "", of_rank: str = "", evidence: Mapping[str, str] | None = None, findings: str = "",
         leads: bool = False, folders: Sequence[str] = (), exports: Mapping[str, tuple[str, str]] | None = None,
-        commands: Mapping[str, str] | None = None, group: str = "instruments", priority: int = 0, always: bool = False,
+        commands: Mapping[str, str] | None = None, event_names: Mapping[str, str] | None = None, group: str = "instruments",
+        priority: int = 0, always: bool = False,
         in_children: bool = True,
     ) -> None:  # fmt: skip
         self.name = self.__name__ = name
@@ -203,6 +205,7 @@ class Instrument:
         self.difference, self.findings, self.rules = difference, findings, rules
         self.of_rank, self.live_part, self.evidence = of_rank, live_part, dict(evidence or {})
         self.folders, self.exports, self.commands = folders, dict(exports or {}), dict(commands or {})
+        self.event_names = dict(event_names or {})
 
     def __call__(self, ov: Any) -> Phases:
         """Take part in a run: add the options, and record if it is asked for."""

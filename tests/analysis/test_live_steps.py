@@ -70,6 +70,21 @@ def test_progress_is_that_of_the_epoch_with_the_time_that_is_left(run: str) -> N
     assert epoch.left_s == pytest.approx(0.3, rel=0.01)
 
 
+def test_two_loaders_of_one_dataset_are_told_apart_by_what_trains(run: str) -> None:
+    training, evaluation = Training(length=20, dataset="MNIST"), Training(length=8, loader=1, dataset="MNIST")
+    training.epoch()
+    evaluation.now = training.now
+    evaluation.begin()
+    for _ in range(8):
+        evaluation.evaluate()
+    evaluation.end()
+    training.now = evaluation.now
+    training.begin()
+    training.step()
+    training.span("dataloader", "fetch", 0.5, "items", 4, **training.place)
+    assert [(one.label, one.done) for one in picture_of(LiveSteps(run)).progress] == [("MNIST epoch 2", 2), ("MNIST evaluation 1", 8)]
+
+
 def test_a_loader_without_a_length_has_no_progress(run: str) -> None:
     training = Training(length=None)
     training.begin()
@@ -121,7 +136,7 @@ def test_evaluation_is_no_training_step(run: str) -> None:
     picture = picture_of(LiveSteps(run))
     assert picture.steps is not None
     assert picture.steps["n"] == picture.done == 5
-    assert [one.label for one in picture.progress] == ["Pictures epoch 1", "Others epoch 1"]
+    assert [one.label for one in picture.progress] == ["Pictures epoch 1", "Others evaluation 1"]
 
 
 def test_without_any_step_nothing_is_said(run: str) -> None:

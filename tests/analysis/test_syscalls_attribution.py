@@ -199,6 +199,16 @@ def test_files_are_followed_through_their_descriptors() -> None:
     assert document["folders"] == [{"path": "/d", "opens": 2, "read": 125, "written": 7, "files": 2}]
 
 
+def test_shared_memory_of_workers_is_counted_apart_by_phase() -> None:
+    document = made(
+        mark(7, 1, "fetch+"), call(7, 2, 'openat(AT_FDCWD, "/dev/shm/torch_7_1_0", O_RDWR|O_CREAT, 0600)', 3),
+        call(7, 3, 'openat(AT_FDCWD, "/d/a.txt", O_RDONLY)', 4), call(7, 4, 'openat(AT_FDCWD, "/dev/shm/torch_7_2_0", O_RDWR)', ENOENT),
+        mark(7, 5, "fetch-"),
+    )  # fmt: skip
+    assert document["shared_memory"] == {"fetch": 1}
+    assert document["phases"]["fetch"]["openat"]["calls"] == 3
+
+
 def test_names_of_files_are_shown_as_they_are() -> None:
     (row,) = made(call(7, 1, r'openat(AT_FDCWD, "/d/\303\251\"x\".txt", O_RDONLY)', 3))["files"]
     assert row["path"] == '/d/é"x".txt'

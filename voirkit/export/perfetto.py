@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import IO, Any
 
 from voirkit.errors import VoirkitError
-from voirkit.export.spans import FLOW, LOADER, Key, Labels, Nesting, arrow_of, typed, unicode_text
+from voirkit.export.spans import FLOW, LOADER, Key, Labels, Nesting, arrow_of, event_names, typed, unicode_text
 from voirkit.report.output import complete
 
 TYPE_CHECKING = False
@@ -68,6 +68,7 @@ class _Writer:
         self._file, self._protos, self._labels = file, protos, Labels(run)
         self._trace = protos.Trace()
         self._packets = self._trace.packet
+        self._event_names = event_names()
         self._numbers: dict[tuple[str, str], int] = {}
         self._pids: dict[Key, int] = {}
         self._stacks: dict[tuple[Key, int, str], _Stack] = {}
@@ -86,8 +87,9 @@ class _Writer:
         packet = stack.packets.get((lane, category, name))
         if packet is None:
             types = self._protos.TrackEvent
+            shown = name if kind == "span" else self._event_names.get((category, name), name)
             packet = self._new_event(stack.lanes[max(lane, 0)], types.TYPE_INSTANT if lane < 0 else types.TYPE_SLICE_BEGIN)
-            packet.track_event.name_iid = self._number("event_names", name)
+            packet.track_event.name_iid = self._number("event_names", shown)
             packet.track_event.category_iids.append(self._number("event_categories", category))
             stack.packets[lane, category, name] = packet
         packet.timestamp = start_ns

@@ -13,6 +13,7 @@ import json
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
+from voirkit.plugins import installed_instruments
 from voirkit.runs.opened import Run
 
 Key = tuple[str, int, int]  # (host, rank, pid): which process
@@ -114,7 +115,19 @@ MOMENTS = ("queued", "arrived", "consumed")  # of batches: without a duration
 ARROWS = f"(kind = '{LOADER}' AND ((category = 'data' AND name = 'preprocess') OR (category = 'batch' AND name = 'consumed')))"
 ARROW = "concat('batch ', rank, ' ', json_extract_string(args, '$.loader'), ' ', json_extract_string(args, '$.episode'), ' ', value)"
 ARROW_AT = "since_ns + greatest(duration_ns - 1, 0)"
-IS_MOMENT = f"(kind = '{LOADER}' AND category = 'batch' AND name IN {MOMENTS})"
+_IS_BATCH = f"category = 'batch' AND name IN {MOMENTS}"
+_IS_COST = "category = 'cost' OR (category = 'data' AND name = 'cpu')"
+IS_MOMENT = f"(kind = '{LOADER}' AND (({_IS_BATCH}) OR {_IS_COST}))"
+
+
+def event_names() -> dict[tuple[str, str], str]:
+    """What timelines call records of instruments, by their category and name."""
+    names: dict[tuple[str, str], str] = {}
+    for instrument in installed_instruments():
+        for record, shown in instrument.event_names.items():
+            category, _, name = record.partition(".")
+            names[category, name] = shown
+    return names
 
 
 def arrow_of(rank: int, category: str, name: str, arguments: Mapping[str, Any]) -> tuple[object, ...] | None:

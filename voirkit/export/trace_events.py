@@ -31,8 +31,9 @@ from typing import Any
 import duckdb
 
 from voirkit.export import Format, process_table
-from voirkit.export.spans import ARROW, ARROW_AT, ARROWS, IS_MOMENT, LOADER, overlapping, workers
+from voirkit.export.spans import ARROW, ARROW_AT, ARROWS, IS_MOMENT, LOADER, event_names, overlapping, workers
 from voirkit.report.output import STDOUT, text
+from voirkit.runs.parquet import quoted
 from voirkit.runs.trace_files import Process
 
 TYPE_CHECKING = False
@@ -83,7 +84,7 @@ _START, _END = "(since_ns / 1000)", "((since_ns + duration_ns) / 1000)"
 _DURATION = f"""CASE WHEN {_START} + duration_ns / 1000 = {_END} THEN concat({_US.format("duration_ns")})
     WHEN {_START} + ({_END} - {_START}) <= {_END} THEN ({_END} - {_START})::VARCHAR
     ELSE nextafter({_END} - {_START}, 0::DOUBLE)::VARCHAR END"""
-_NAME = "'{\"name\":', to_json(name), ',\"cat\":', to_json(category)"
+_NAME = "'{\"name\":', to_json(shown_name), ',\"cat\":', to_json(category)"
 _LINES = {
     "counter": f"""concat({_NAME}, {_WHO}, ',"ph":"C","args":{{', to_json(value_key), ':',
         CASE WHEN isfinite(number) THEN number::VARCHAR ELSE 'null' END, '}}}}')""",
@@ -164,7 +165,7 @@ def _chrome_query(run: Run, selection: Selection, extents: list[Extent], first_n
     shown = zip(extents, _shown_pids(extents), strict=True)
     who = [[one.process.host, one.process.rank, one.process.pid, pid] for one, pid in shown]
     process_table(run, "chrome_pids", "shown_pid BIGINT", who)
-    columns = f"*, wall_ns - {first_ns} AS since_ns, coalesce({ARGUMENTS}, '') AS arguments"
+    columns = f"*, wall_ns - {first_ns} AS since_ns, coalesce({ARGUMENTS}, '') AS arguments, {_shown_name()} AS shown_name"
     events = f"SELECT {columns} FROM ({run.events(selection)}) JOIN chrome_pids USING (host, rank, pid)"
     events = _with_shown_tid(events)
     cases = " ".join(f"WHEN '{kind}' THEN {line}" for kind, line in _LINES.items())
@@ -184,6 +185,12 @@ def _chrome_query(run: Run, selection: Selection, extents: list[Extent], first_n
         f"WHERE turns > 1 AND (kind <> '{LOADER}' OR leads_elsewhere)) "
         "ORDER BY since_ns, duration_ns DESC, place, shown_pid, shown_tid, kind"
     )
+
+
+def _shown_name() -> str:
+    """What an event is called; those of the script keep their names."""
+    names = " ".join(f"WHEN ({quoted(category)}, {quoted(name)}) THEN {quoted(shown)}" for (category, name), shown in event_names().items())
+    return f"CASE WHEN kind = 'span' THEN name ELSE CASE (category, name) {names} ELSE name END END" if names else "name"
 
 
 def _find_extra_threads(run: Run, selection: Selection, connection: duckdb.DuckDBPyConnection) -> list[tuple[str, int, int, int, str, int]]:

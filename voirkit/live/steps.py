@@ -437,6 +437,12 @@ def progress(counts: Counts, records: Records) -> Iterable[Progress]:
         loader, episode = known.get("loader"), known.get("episode", 0)
         if loader not in latest or episode > latest[loader][0]:
             latest[loader] = episode, code
+    passes = _starts_of(records, "backward")
+    if not len(passes):
+        passes = _starts_of(records, "step")
+    loaders = {code: records.arguments[code].get("loader") for code in np.unique(args).tolist()}
+    is_of = {loader: np.isin(args, [code for code, of in loaders.items() if of == loader]) for loader in latest}
+    others = {loader for loader in latest if len(passes) and not _is_followed(start[is_of[loader]], passes)}
     for loader, (episode, code) in sorted(latest.items(), key=lambda pair: str(pair[0])):
         about = counts.loaders.get(loader, {})
         total, done = about.get("length"), counts.batches.get((loader, episode), 0)
@@ -444,9 +450,28 @@ def progress(counts: Counts, records: Records) -> Iterable[Progress]:
             continue
         begun = start[args == code]
         speed = (len(begun) - 1) / ((begun.max() - begun.min()) * 1e-9) if len(begun) > 1 and begun.max() > begun.min() else 0.0
-        name = f"{about.get('dataset')} epoch" if len(latest) > 1 else "epoch"
+        name = "evaluation" if loader in others else "epoch"
+        if len(latest) > 1:
+            name = f"{about.get('dataset')} {name}"
         left = (total - done) / speed if speed and done < total else None
         yield Progress(f"{name} {counts.epochs.get(loader, 0)}", min(done, total), total, left)
+
+
+def _starts_of(records: Records, name: str) -> Array:
+    """When the backward passes, or steps of optimizers, began; ascending."""
+    code = next((i for i, known in enumerate(records.names) if known == ("compute", name)), -1)
+    starts: Array = np.sort(records.start_ns[records.name == code])
+    return starts
+
+
+def _is_followed(asked_ns: Array, passes_ns: Array) -> bool:
+    """Whether most requests for a batch are followed by a backward pass before the next, as no evaluation's are."""
+    following: Array = np.atleast_1d(np.searchsorted(passes_ns, asked_ns))
+    is_open = following == len(passes_ns)
+    if is_open.sum() == 1:  # the last batch of all, whose pass may be under way
+        following = following[~is_open]
+    followed = np.unique(following[following < len(passes_ns)])
+    return len(followed) >= len(following) / 2
 
 
 # What counts from the beginning of the run, and parts of other figures.

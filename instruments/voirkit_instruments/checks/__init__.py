@@ -16,6 +16,16 @@ INSTRUMENT = Instrument(
     summarised_from=("check",),
     sections="voirkit_instruments.checks.analyse:sections",
     leads=True,
+    event_names={
+        "check.on": "checks begin",
+        "check.look": "parameters of an optimizer are examined",
+        "check.reach": "what a backward pass has reached",
+        "check.graph": "graph of a loss is examined",
+        "check.cleared": "gradients were cleared",
+        "check.uncleared": "gradients were not cleared",
+        "check.drawn": "indices of an epoch",
+        "check.model": "model is examined",
+    },
 )
 
 __getattr__ = lazy_names(__name__, checks="record")

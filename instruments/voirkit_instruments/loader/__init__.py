@@ -24,6 +24,18 @@ INSTRUMENT = Instrument(
     evidence={"loading": "voirkit_instruments.loader.analyse_prediction:advice"},
     sections="voirkit_instruments.loader.show:sections",
     rules="voirkit_instruments.loader.analyse:rules",
+    event_names={
+        "data.cpu": "processor time of the batch",
+        "cost.making_ns": "processor time of making the batch",
+        "cost.send_ns": "processor time of sending the batch",
+        "cost.receive_ns": "processor time of receiving the batch",
+        "cost.training_ns": "processor time of the training since the last batch",
+        "cost.bytes": "bytes of the batch",
+        "cost.tensors": "tensors of the batch",
+        "cost.tensor_ns": "what a file of shared memory costs here",
+        "cost.mb_ns": "what a megabyte of shared memory costs here",
+        "cost.call_ns": "what a call of Python costs here",
+    },
     exports={
         "lotus": (
             "voirkit_instruments.loader.export_lotus",

@@ -15,6 +15,7 @@ STEPS = Instrument(
     summarise="voirkit_instruments.steps.show:summarise",
     summarised_from=("mark",),
     sections="voirkit_instruments.steps.show:sections",
+    event_names={"voirkit.look": "voirkit reads values"},
     evidence={"recompilation": "voirkit_instruments.steps.show:recompilations"},
 )
 LOSS = Instrument("loss", record="voirkit_instruments.steps.record:record_loss", parts={"loss": dict}, schema=__name__)

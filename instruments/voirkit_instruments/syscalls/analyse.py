@@ -229,7 +229,8 @@ def figures(attribution: Attribution, timed: bool) -> dict[str, Any]:
         ``phases``: {phase: {call: {calls, errors, seconds, bytes}}} of all threads (``all`` of a log without markers);
         ``threads``: the same by kind of thread; ``entered``: {kind: {phase: times}}; ``totals``: {phase: {entered, lasted_s,
         working, waiting}}; ``waits``: which calls count as waiting; ``operations``; ``files``; ``folders``;
-        ``over_time``: as ``OverTime.document``, None of a log without times; ``calls``; ``markers``; ``own``; ``uring``.
+        ``shared_memory``: {phase: opens}; ``over_time``: as ``OverTime.document``, None of a log without times; ``calls``; ``markers``;
+        ``own``; ``uring``.
     """
     phases: dict[str, Rows] = {}
     threads: dict[str, dict[str, Rows]] = {}
@@ -261,6 +262,7 @@ def figures(attribution: Attribution, timed: bool) -> dict[str, Any]:
         "operations": {name: calls(rows, timed) for name, rows in _by_calls(attribution.operations).items()},
         "files": attribution.files.files.top(_TOP),
         "folders": attribution.files.folders.top(_TOP),
+        "shared_memory": attribution.shared_memory,
         "over_time": attribution.over_time.document(timed),
         "calls": attribution.calls, "markers": attribution.markers, "uring": attribution.uring,
         "own": {"calls": attribution.own[0], "seconds": attribution.own[1] if timed else None},

@@ -31,6 +31,7 @@ from voirkit_instruments.syscalls.analyse_calls import (
 )
 from voirkit_instruments.syscalls.record_phases import IMPORT, OWN, message_of_text
 
+_SHARED_MEMORY = "/dev/shm/"
 BEFORE, OTHER, WORKER = "before", "other", "worker"
 
 Row = list[float]  # calls, errors, seconds, bytes, seconds of those that waited in calls that work
@@ -216,6 +217,7 @@ class Attribution:
         self.times: dict[tuple[str, str], list[float]] = {}
         self.operations: dict[str, Rows] = {}  # rows by operation of the loaders
         self.files = FileTotals()
+        self.shared_memory: dict[str, int] = {}  # by phase, how often shared memory was opened, which tensors of workers are handed over in
         self.over_time = OverTime(context.origin)
         self.own = [0, 0.0]  # calls of voirkit itself and their seconds
         self.markers = self.uring = self.calls = 0
@@ -343,6 +345,8 @@ class Attribution:
             self.uring += 1
         if path and result is not None and (moved or (result >= 0 and name in OPENS)):
             self.files.add(path, name, moved)
+            if name in OPENS and path.startswith(_SHARED_MEMORY):
+                self.shared_memory[phase] = self.shared_memory.get(phase, 0) + 1
 
     def _is_own(self, thread: Thread, phase: str, path: str | None) -> bool:
         """Whether a call is voirkit's own: of its threads, about the run directory, between the tracer's beginning and the program's."""

@@ -251,7 +251,10 @@ def _headlines(part: Document) -> Iterator[str]:
         if each:
             yield f"system calls that work: {', '.join(each)}"
     fetch = (part.get("phases") or {}).get("fetch", {})
-    opened = sum(fetch[name]["calls"] - (fetch[name]["errors"] or 0) for name in ("open", "openat", "openat2") if name in fetch)
+    shared = (part.get("shared_memory") or {}).get("fetch", 0)
+    opened = sum(fetch[name]["calls"] - (fetch[name]["errors"] or 0) for name in ("open", "openat", "openat2") if name in fetch) - shared
+    if shared:
+        yield f"{shared:,} pieces of shared memory opened in fetch: what workers hand over"
     if opened >= _MANY_FILES:
         working = {name: call["calls"] for name, call in fetch.items() if name not in waits}
         per_file = ", ".join(f"{figure(n / opened)} {name}" for name, n in list(working.items())[:8] if n >= opened / 2)
