@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from voirkit.analysis.phases import in_training_mode, leading_optimizers_ns, whole_imports
+from voirkit.analysis.phases import in_training_mode, leading_optimizers_ns, whole_checkpoints, whole_imports
 from voirkit.analysis.segmentation import Kind
 from voirkit.analysis.steps import (
     ALL_COUNTED,
@@ -44,6 +44,30 @@ def test_garbage_that_is_collected_in_a_compilation_is_part_of_it_and_an_import_
     duration, kept = whole_imports(start, np.array([100, 30, 5, 5]), meaning)
     assert duration.tolist() == [100, 30, 5, 5]
     assert kept.tolist() == [True, True, False, True]
+
+
+def joined(*spans):
+    """Durations, in ms, of spans (start, duration, meaning) once the pieces of checkpoints are joined; checkpoints are written."""
+    start, duration, meaning = (np.array(column) for column in zip(*spans, strict=True))
+    return (whole_checkpoints(start * 1_000_000, duration * 1_000_000, meaning, meaning == CHECKPOINT) // 1_000_000).tolist()
+
+
+def test_what_lies_between_two_pieces_of_a_checkpoint_is_the_checkpoints():
+    assert joined((0, 5, OPTIMIZER), (10, 20, CHECKPOINT), (100, 20, CHECKPOINT), (200, 5, CHECKPOINT)) == [5, 90, 100, 5]
+    assert joined((0, 5, OPTIMIZER), (10, 20, CHECKPOINT), (50, 3, GC), (100, 20, CHECKPOINT)) == [5, 90, 3, 20]
+
+
+def test_what_lies_between_checkpoints_with_other_work_between_them_or_far_apart_is_not():
+    assert joined((0, 5, OPTIMIZER), (10, 20, CHECKPOINT), (50, 3, FORWARD), (100, 20, CHECKPOINT)) == [5, 20, 3, 20]
+    assert joined((0, 5, OPTIMIZER), (10, 20, CHECKPOINT), (9000, 20, CHECKPOINT)) == [5, 20, 20]
+
+
+def test_files_that_are_saved_before_anything_is_trained_are_no_pieces_of_one():
+    assert joined((10, 20, CHECKPOINT), (100, 20, CHECKPOINT), (200, 5, OPTIMIZER)) == [20, 20, 5]
+
+
+def test_a_piece_in_a_span_that_ends_before_the_next_is_not_made_longer():
+    assert joined((0, 1, OPTIMIZER), (5, 50, ZERO_GRAD), (10, 20, CHECKPOINT), (100, 20, CHECKPOINT)) == [1, 50, 20, 20]
 
 
 @pytest.fixture

@@ -199,6 +199,28 @@ def test_files_are_followed_through_their_descriptors() -> None:
     assert document["folders"] == [{"path": "/d", "opens": 2, "read": 125, "written": 7, "files": 2}]
 
 
+def saved(first: str, between: list[str], then: str) -> dict[str, Any]:
+    return made(
+        mark(7, 1, "backward+"), mark(7, 2, "backward-"), mark(7, 3, "checkpoint+"), call(7, 4, "getpid()"), mark(7, 5, "checkpoint-"),
+        *(call(7, 6 + at, text) for at, text in enumerate(between)), mark(7, 9, first), call(7, 10, "getppid()"), mark(7, 11, then),
+        call(7, 12, 'rename("/d/b.tmp", "/d/b")'),
+    )  # fmt: skip
+
+
+def test_what_finishes_a_file_between_two_pieces_of_a_checkpoint_is_the_checkpoints() -> None:
+    document = saved("checkpoint+", ["fsync(3)", 'rename("/d/a.tmp", "/d/a")'], "checkpoint-")
+    assert calls(document) == {
+        ("main", "checkpoint", "getpid"): 1, ("main", "checkpoint", "fsync"): 1, ("main", "checkpoint", "rename"): 1,
+        ("main", "checkpoint", "getppid"): 1, ("main", "other", "rename"): 1,
+    }  # fmt: skip
+    assert document["totals"]["checkpoint"] == {**document["totals"]["checkpoint"], "entered": 2, "lasted_s": pytest.approx(8)}
+
+
+def test_what_lies_between_a_checkpoint_and_something_else_is_not() -> None:
+    assert ("main", "other", "fsync") in calls(saved("forward+", ["fsync(3)"], "forward-"))
+    assert ("main", "other", "getuid") in calls(saved("checkpoint+", ["getuid()"], "checkpoint-"))
+
+
 def test_shared_memory_of_workers_is_counted_apart_by_phase() -> None:
     document = made(
         mark(7, 1, "fetch+"), call(7, 2, 'openat(AT_FDCWD, "/dev/shm/torch_7_1_0", O_RDWR|O_CREAT, 0600)', 3),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from voirkit.analysis.steps import (
     MEANING,
     NO_STEPS,
     OPTIMIZER,
+    VOIRKIT,
     WAIT,
     DeviceTable,
     Steps,
@@ -45,6 +47,9 @@ DEVICE = "device"  # of those that say how long the same lasted on a GPU
 COLLECTIVE = "collective"  # of those of what ranks exchange
 # In backward they are begun as soon as gradients are there, and waited for at its end.
 REDUCTIONS = ("all_reduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced")
+_WRITTEN = ("checkpoint", "capture")
+# How far two pieces of a checkpoint may be apart: fsync of what torch.save has left in memory takes some ten times as long as that.
+_BETWEEN_PIECES_NS, _BETWEEN_PIECES = 1_000_000_000, 20
 _NO_PROCESSOR = ("processor", "waited")
 
 
@@ -218,8 +223,10 @@ def _timeline(records: Records, chosen: Array) -> Timeline:
         np.array([arguments.get(key, otherwise) for arguments in records.arguments])[records.args[chosen]]
         for key, otherwise in (("which", 0), ("grad", True), ("training", True))
     )
-    duration, kept = whole_imports(records.start_ns[chosen], records.duration_ns[chosen], meaning)
     start = records.start_ns[chosen]
+    duration, kept = whole_imports(start, records.duration_ns[chosen], meaning)
+    writes = np.array([name == _WRITTEN for name in records.names])[records.name[chosen]]
+    duration = whole_checkpoints(start, duration, meaning, writes)
     return Timeline(
         start[kept], duration[kept], meaning[kept], which[kept], grad[kept], training[kept], requests, modes, lengths, annotated
     )
@@ -249,6 +256,35 @@ def whole_imports(start_ns: Array, duration_ns: Array, meaning: Array) -> tuple[
         inside = slice(i + 1, int(np.searchsorted(start_ns, end)))
         kept[inside] &= meaning[inside] != GC
     return duration_ns, kept
+
+
+def whole_checkpoints(start_ns: Array, duration_ns: Array, meaning: Array, writes: Array) -> Array:
+    """Durations in which a checkpoint that is written in pieces (model, optimizer) lasts from one piece to the next.
+
+    What lies between them, where nothing else is seen (fsync, a rename, the next ``state_dict``), is its cost.
+
+    Args:
+        start_ns: Of the spans of a thread, ascending, outer before inner; shape (n,).
+        duration_ns: Same shape.
+        meaning: Same shape.
+        writes: Whether a span writes a checkpoint; same shape.
+    """
+    trained = np.flatnonzero(np.isin(meaning, (BACKWARD, OPTIMIZER)))
+    pieces = np.flatnonzero(writes)
+    if not len(trained) or len(pieces) < 2:
+        return duration_ns
+    pieces = pieces[pieces > trained[0]]  # a program that prepares data may save each part of them
+    end_ns = start_ns + duration_ns
+    outermost_ns = np.maximum.accumulate(end_ns)
+    n_others = np.cumsum(~np.isin(meaning, (GC, VOIRKIT, IMPORT)))
+    longer = duration_ns.copy()
+    for i, j in pairwise(pieces.tolist()):
+        gap_ns = start_ns[j] - end_ns[i]
+        is_next = gap_ns > 0 and n_others[j] - n_others[i] == 1
+        lies_in_one = outermost_ns[i] in (end_ns[i], outermost_ns[j])  # no span ends between the two
+        if is_next and lies_in_one and gap_ns <= max(_BETWEEN_PIECES_NS, _BETWEEN_PIECES * (duration_ns[i] + duration_ns[j])):
+            longer[i] += gap_ns
+    return longer
 
 
 def _annotated(records: Records, chosen: Array) -> list[tuple[int, int]]:

@@ -31,6 +31,9 @@ from voirkit_instruments.syscalls.analyse_calls import (
 )
 from voirkit_instruments.syscalls.record_phases import IMPORT, OWN, message_of_text
 
+_CHECKPOINT = "checkpoint"
+_AFTER_PIECE = "after a piece of a checkpoint"  # until it is known whose that is
+_FINISHES = frozenset({"fsync", "fdatasync", "sync", "syncfs", "sync_file_range", "rename", "renameat", "renameat2"})
 _SHARED_MEMORY = "/dev/shm/"
 BEFORE, OTHER, WORKER = "before", "other", "worker"
 
@@ -221,6 +224,8 @@ class Attribution:
         self.over_time = OverTime(context.origin)
         self.own = [0, 0.0]  # calls of voirkit itself and their seconds
         self.markers = self.uring = self.calls = 0
+        # Since when, and in which phase, the first thread is behind a piece of a checkpoint: of the next piece, that is the checkpoint's.
+        self._after_piece: tuple[float, str] | None = None
         self._waiting: dict[int, list[Event]] = {}
         self._ended: dict[str, Process] = {}  # by kind, the process that has the rows of all that have ended
 
@@ -232,6 +237,7 @@ class Attribution:
             self._release(tid)
         main = self.tree.main
         if main is not None:
+            self._end_piece(main, "", self.over_time.end)
             self.over_time.add_phase(main.phase(), main.since, self.over_time.end)
         return self
 
@@ -321,6 +327,8 @@ class Attribution:
             split = _split(thread, before, began + seconds)
         moved = result if result is not None and result > 0 and name in TRANSFERS else 0
         kind = thread.kind()
+        if self._after_piece is not None and thread is self.tree.main:
+            phase = _AFTER_PIECE
         rows = [_row(thread.process, kind, phase, name)]
         if self._context.operation is not None:
             operation = self._context.operation(thread.tid, began)
@@ -358,6 +366,8 @@ class Attribution:
         """A marker: a phase begins or ends, or a process names what it is."""
         phase, edge = message[:-1], message[-1:]
         since, inside = thread.since, thread.phase()
+        if phase != OWN and thread is self.tree.main and self._end_piece(thread, message, time):
+            inside = _CHECKPOINT
         if phase == OWN:
             thread.own_depth = max(thread.own_depth + (1 if edge == "+" else -1), 0)
         elif edge == "+":
@@ -368,11 +378,30 @@ class Attribution:
                 times = self.times.setdefault((thread.kind(), phase), [0, 0.0])
                 times[0] += 1
                 times[1] += lasted if lasted == lasted else 0.0
+                if phase == _CHECKPOINT and thread is self.tree.main and self._has_trained():
+                    self._after_piece = time, thread.phase()
         else:
             thread.process.kind = message
             thread.process.has_markers = True
         if thread.since != since and thread is self.tree.main:
             self.over_time.add_phase(inside, since, thread.since)
+
+    def _has_trained(self) -> bool:
+        return ("main", "backward") in self.times or ("main", "optimizer") in self.times
+
+    def _end_piece(self, main: Thread, message: str, time: float) -> bool:
+        """Decide whose the calls behind a piece of a checkpoint are, now that something else comes: the checkpoint's where that is its next
+        piece, and some of them see to it that a file is written; returns that."""
+        if self._after_piece is None:
+            return False
+        since, outside = self._after_piece
+        self._after_piece = None
+        rows = main.process.rows.pop(("main", _AFTER_PIECE), {})
+        is_checkpoint = message == f"{_CHECKPOINT}+" and not _FINISHES.isdisjoint(rows)
+        add_rows(main.process.rows.setdefault(("main", _CHECKPOINT if is_checkpoint else outside), {}), rows)
+        if is_checkpoint and time == time:
+            self.times["main", _CHECKPOINT][1] += time - since
+        return is_checkpoint
 
 
 def _row(process: Process, kind: str, phase: str, name: str) -> Row:
