@@ -65,6 +65,21 @@ def test_a_win_of_more_than_could_be_touched_is_none() -> None:
     assert "something else" in told.because
 
 
+def test_what_other_programs_made_a_run_wait_widens_the_interval() -> None:
+    told = judge_pairs(pairs(1.5, 1.6, 1.4, 1.5, 1.7), held_up=[(0.1, 0.2)] * 5)
+    assert (told.low, told.high) == (pytest.approx(1.4 * 0.8), pytest.approx(1.7 / 0.9))
+    assert told.median == pytest.approx(1.5)
+    assert told.verdict == LOSS
+
+
+def test_a_difference_that_others_may_have_made_is_none() -> None:
+    told = judge_pairs(pairs(4.9, 5.0, 4.8, 5.1, 4.7), held_up=[(0.3, 0.85)] * 5)
+    assert told.verdict == NONE
+    assert told.because == "What other programs made the runs wait may be all of it."
+    won = judge_pairs(pairs(0.8, 0.85, 0.82, 0.9, 0.7), held_up=[(0.0, 0.0)] * 5)
+    assert won == judge_pairs(pairs(0.8, 0.85, 0.82, 0.9, 0.7))
+
+
 def test_fewer_than_five_pairs_have_no_verdict() -> None:
     told = judge_pairs(pairs(0.5, 0.5, 0.5, 0.5))
     assert told.verdict is None

@@ -30,7 +30,8 @@ class Played:
             "facts": {"touched": 1}, "files": [],
         }  # fmt: skip
         told.update({key: value(n, changed) if callable(value) else value for key, value in self._told.items()})
-        return RunResult(told.pop("code", 0), str(out), told.pop("err", ""), {"what_if_run": told, "schema": 1})
+        others = {"others_share": told.pop("others_share", 0.0)}
+        return RunResult(told.pop("code", 0), str(out), told.pop("err", ""), {"what_if_run": told, "schema": 1, "processors": others})
 
 
 @pytest.fixture
@@ -109,6 +110,31 @@ def test_a_script_whose_plain_runs_differ_can_not_be_compared(played: Any) -> No
     _, out, found, _ = played(lambda n, changed: 10.0, losses=lambda n, changed: {"n": 1, "kept": [float(n)]})
     assert found["equal"]["losses"] is None
     assert "losses: plain runs differ from each other already" in out
+
+
+def test_contention_is_said_and_widens_the_interval(played: Any) -> None:
+    _, out, found, _ = played(
+        lambda n, changed: 50.0 if changed else 10.0, waited_s=lambda n, changed: 44.0 if changed else 0.1, others_share=0.9
+    )
+    assert found["verdict"] == "no difference found"
+    assert (found["low"], found["high"]) == (pytest.approx(0.6), pytest.approx(5.0))
+    assert found["contention"] == {"runs": 5, "of": 10, "most": pytest.approx(0.88)}
+    assert "Other programs had the processors in 5 of 10 runs, which waited for them up to 88% of their work" in out
+    assert "What other programs made the runs wait may be all of it." in out
+
+
+def test_threads_that_wait_for_each_other_alone_are_no_contention(played: Any) -> None:
+    _, out, found, _ = played(lambda n, changed: 50.0 if changed else 10.0, waited_s=40.0, others_share=0.01)
+    assert (found["verdict"], found["contention"]) == ("loss", None)
+    assert "Other programs" not in out
+
+
+def test_what_a_change_takes_once_is_told_apart(played: Any) -> None:
+    _, out, found, _ = played(lambda n, changed: 10.4 if changed else 10.0 + n / 1000, facts={"touched": 1, "once_s": 0.5})
+    assert found["once_s"] == 0.5
+    assert [pair["changed_s"] for pair in found["pairs"]] == [pytest.approx(9.9)] * 5
+    assert found["verdict"] == "win"
+    assert "The change itself takes 500 ms once, however long the run is: 5% of this one, in no figure here." in out
 
 
 def test_an_interruption_leaves_what_is_known(played: Any) -> None:

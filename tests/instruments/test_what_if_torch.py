@@ -120,7 +120,10 @@ def test_what_lives_at_the_first_step_is_frozen_until_the_end() -> None:
     assert frozen > 0
     step()
     change.end()
-    assert (gc.get_freeze_count(), change.facts()) == (0, {"touched": 1})
+    assert gc.get_freeze_count() == 0
+    facts = change.facts()
+    assert facts["touched"] == 1
+    assert 0 < facts["once_s"] < 60  # what the one collection took
 
 
 def test_garbage_is_collected_every_so_many_steps_and_automatically_never(collections: list[int]) -> None:

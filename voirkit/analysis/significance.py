@@ -268,6 +268,9 @@ MISSES = 1 / 16  # how often the interval may leave out the true median
 WIN, LOSS, NONE = "win", "loss", "no difference found"
 
 
+_LEAST_LEFT = 0.01  # of a run's time that is left where it waited for all of it: threads that wait at once are added up
+
+
 class Judgement(NamedTuple):
     """What pairs tell."""
 
@@ -279,23 +282,32 @@ class Judgement(NamedTuple):
     because: str = ""  # why not, where a difference might be expected
 
 
-def judge_pairs(pairs: Sequence[tuple[float, float]], ceiling: float | None = None) -> Judgement:
+def judge_pairs(
+    pairs: Sequence[tuple[float, float]], ceiling: float | None = None, held_up: Sequence[tuple[float, float]] = ()
+) -> Judgement:
     """Judge pairs of times.
 
     Args:
         pairs: (plain, changed) in seconds, all above 0, in the order in which they ran; at least one.
         ceiling: The share of the time that the change could win at most; None if that is not known.
+        held_up: Of each run of these pairs, which share of its time other programs may have made it wait for a processor, 0 to 1. The ratio
+            without them lies between that of the shortened changed run and that of the shortened plain one: the interval holds both.
     """
-    logs = sorted(log(changed / plain) for plain, changed in pairs)
+    logs = [log(changed / plain) for plain, changed in pairs]
+    shorter = [tuple(log(max(1 - share, _LEAST_LEFT)) for share in pair) for pair in held_up] or [(0.0, 0.0)] * len(pairs)
+    lows = sorted(ratio + changed for ratio, (_, changed) in zip(logs, shorter, strict=True))
+    highs = sorted(ratio - plain for ratio, (plain, _) in zip(logs, shorter, strict=True))
+    logs.sort()
     n = len(logs)
     k = max(rank_of_bound(n), 1)
     middle = (logs[(n - 1) // 2] + logs[n // 2]) / 2
     spread = typical_difference([plain for plain, _ in pairs])
-    result = Judgement(exp(middle), exp(logs[k - 1]), exp(logs[n - k]), exp(spread) - 1, None)
+    result = Judgement(exp(middle), exp(lows[k - 1]), exp(highs[n - k]), exp(spread) - 1, None)
     if n < FEWEST:
         return result._replace(because=f"{n} pairs are too few to tell; {FEWEST} are the fewest.")
     if result.low <= 1 <= result.high:
-        return result._replace(verdict=NONE)
+        is_held_up = logs[k - 1] > 0 or logs[n - k] < 0
+        return result._replace(verdict=NONE, because="What other programs made the runs wait may be all of it." if is_held_up else "")
     if abs(middle) <= spread:
         return result._replace(verdict=NONE, because="It is no more than two plain runs differ by.")
     if middle > 0:

@@ -170,6 +170,21 @@ def _waited_s() -> float | None:
         return None
 
 
+def threads_waited_s() -> float | None:
+    """How long all threads of this process that run were ready and had no processor, seconds; None where the system does not tell."""
+    waited_ns = 0
+    try:
+        for thread in os.listdir("/proc/self/task"):
+            try:
+                with open(f"/proc/self/task/{thread}/schedstat", "rb") as file:
+                    waited_ns += int(file.read().split()[1])
+            except FileNotFoundError:
+                pass  # it has ended meanwhile
+    except (OSError, ValueError, IndexError):
+        return None
+    return waited_ns / 1e9
+
+
 def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | PhaseWithPriority]:
     """Put ``memory`` and ``processors`` into the summary."""
     # Before anything is started beside the program, until before it is stopped.

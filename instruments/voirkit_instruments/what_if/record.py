@@ -34,9 +34,11 @@ from voirkit.instrument import instrument_definition
 from voirkit.intercept import ThreadState
 from voirkit.report import duration
 from voirkit.runs import directory
+from voirkit.runs import thresholds as limits
 from voirkit.runs.directory import SUMMARY, read_json, write_json
 from voirkit.runs.summary import SCHEMA
 from voirkit_instruments.loader_sweep.record import program_words, started_with
+from voirkit_instruments.resources import threads_waited_s
 from voirkit_instruments.values import is_readable
 from voirkit_instruments.what_if.analyse_results import Results
 from voirkit_instruments.what_if.record_changes import PLAIN, make_change
@@ -99,6 +101,7 @@ def what_if_child(ov: Overseer, name: str, argument: str | None, steps: int | No
             ov.warn(f"--what-if {name}: {facts['failed']}")
         observer.wait_for_devices()
         end_ns = time.perf_counter_ns()
+        facts["waited_s"] = observer.waited_s()
         facts["work_s"] = (end_ns - (observer.works_ns or observer.began_ns)) / 1e9
         facts["set_up_s"] = (observer.works_ns - observer.began_ns) / 1e9 if observer.works_ns else 0.0
         if change is not None:
@@ -127,6 +130,7 @@ class RunObserver:
     """
 
     began_ns = works_ns = 0
+    _waited_before_s: float | None = None  # how long threads had waited for processors by then
 
     def __init__(self) -> None:
         self.facts: dict[str, Any] = {"steps": 0, "stopped": False, "saves": 0, "saving_s": 0.0, "cuda": False, "threads": None}
@@ -143,7 +147,9 @@ class RunObserver:
         saving, facts = ThreadState(), self.facts
 
         def begin_work() -> int:
-            self.works_ns = self.works_ns or time.perf_counter_ns()
+            if not self.works_ns:
+                self._waited_before_s = threads_waited_s()
+                self.works_ns = time.perf_counter_ns()
             return 1
 
         def enter_backward(tensors: Any) -> int:
@@ -193,6 +199,11 @@ class RunObserver:
             if isinstance(name, str | os.PathLike):
                 path = os.path.abspath(os.fspath(name))
                 self._files[path] = _identity(path)
+
+    def waited_s(self) -> float | None:
+        """How long threads have waited for processors since the work began; None where that is not known."""
+        now_s = threads_waited_s()
+        return None if now_s is None or self._waited_before_s is None else max(now_s - self._waited_before_s, 0.0)
 
     def wait_for_devices(self) -> None:
         """What has been started on GPUs is a part of the run's work."""
@@ -260,6 +271,18 @@ class RunResult:
     def work_s(self) -> float:
         """Seconds of its work."""
         return float(self.facts["work_s"])
+
+    @property
+    def once_s(self) -> float:
+        """Seconds that the change itself took, once in the run."""
+        return float((self.facts.get("facts") or {}).get("once_s") or 0.0)
+
+    @property
+    def held_up(self) -> float:
+        """Which share of its work is at most due to other programs: for which its threads waited for processors that those had."""
+        others = (self.summary.get("processors") or {}).get("others_share") or 0.0
+        share = min((self.facts.get("waited_s") or 0.0) / self.work_s, 1.0)
+        return share if others >= limits.OTHERS and share >= limits.WAITED else 0.0
 
     @property
     def step_s(self) -> float | None:
@@ -416,11 +439,13 @@ class Experiment:
         self._setting = name if argument is None else f"{name}={argument}"
         self._results = Results(folder, self._change.exact)
         self._steps: list[tuple[float | None, float | None]] = []
+        self._once_s: list[float] = []  # of each changed run, what the change itself took
+        self._held_up: list[tuple[float, float]] = []  # of each pair, ``RunResult.held_up``
         self._summary: dict[str, Any] = {}
         self._shares: list[float | None] = []
         self.outcome: dict[str, Any] = {
             "name": name, "argument": argument, "ceiling": None, "pairs": [], "median": None, "low": None, "high": None, "spread": None,
-            "verdict": None, "because": "", "step": None, "facts": None, "equal": None,
+            "verdict": None, "because": "", "step": None, "once_s": None, "contention": None, "facts": None, "equal": None,
         }  # fmt: skip
 
     def measure(self, pairs: int) -> int:
@@ -474,12 +499,16 @@ class Experiment:
         for n in range(1, pairs + 1):
             results = {changed: self._run_one(changed) for changed in ((False, True) if n % 2 else (True, False))}
             plain, changed = results[False], results[True]
-            pair = {"plain_s": plain.work_s, "changed_s": changed.work_s, "ratio": changed.work_s / plain.work_s}
+            changed_s = max(changed.work_s - changed.once_s, 1e-9)
+            pair = {"plain_s": plain.work_s, "changed_s": changed_s, "ratio": changed_s / plain.work_s}
             self.outcome["pairs"].append(pair)
+            self._once_s.append(changed.once_s)
+            self._held_up.append((plain.held_up, changed.held_up))
             self._steps.append((plain.step_s, changed.step_s))
             shares = [share for share in self._shares if share is not None]
             times = [(pair["plain_s"], pair["changed_s"]) for pair in self.outcome["pairs"]]
-            self.outcome.update(judge_pairs(times, max(shares, default=None))._asdict(), step=_compare_steps(self._steps))
+            self.outcome.update(judge_pairs(times, max(shares, default=None), self._held_up)._asdict(), step=_compare_steps(self._steps))
+            self.outcome.update(once_s=median(self._once_s), contention=_contention(self._held_up))
             print(row(n, pair), flush=True)
 
     def _run_one(self, changed: bool) -> RunResult:
@@ -506,6 +535,14 @@ class Experiment:
         if not facts.get("touched"):
             raise NothingToChange(facts.get("because") or "it found nothing to change.")
         return result
+
+
+def _contention(held_up: Sequence[tuple[float, float]]) -> dict[str, float] | None:
+    """In how many runs, of how many, other programs had processors that these waited for, and for how much of the work at most; None if in
+    none."""
+    shares = [share for pair in held_up for share in pair]
+    n = sum(share > 0 for share in shares)
+    return {"runs": n, "of": len(shares), "most": max(shares)} if n else None
 
 
 def _compare_steps(pairs: Sequence[tuple[float | None, float | None]]) -> dict[str, float] | None:

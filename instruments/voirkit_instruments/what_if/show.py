@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from statistics import median
 from typing import Any
 
 from voirkit.report import duration, figure
@@ -67,6 +68,8 @@ def sentences(outcome: Document) -> Iterator[str]:
     if n:
         chance = " By chance alone so many pairs say such a thing in less than 4 of 100 cases." if verdict in _MOODS else ""
         yield f"Two successive plain runs differ by {_percent(outcome['spread'])}.{chance}"
+    yield from _held_up(outcome.get("contention"))
+    yield from _once(outcome)
     step = outcome.get("step")
     if step:
         medians = f"{duration(step['plain_s'])} plain, {duration(step['changed_s'])} changed"
@@ -75,6 +78,21 @@ def sentences(outcome: Document) -> Iterator[str]:
     if equal:
         yield "results: " + ", ".join(f"{key} {_EQUAL[equal.get(key)]}" for key in ("losses", "checkpoints", "output") if key in equal)
         yield from (equal.get("because") or "").splitlines()
+
+
+def _held_up(contention: Document | None) -> Iterator[str]:
+    if contention:
+        runs = f"{contention['runs']} of {contention['of']} runs"
+        waited = f"which waited for them up to {_percent(contention['most'])} of their work"
+        yield f"Other programs had the processors in {runs}, {waited}: the interval is as much wider. Measure again on an idle machine."
+
+
+def _once(outcome: Document) -> Iterator[str]:
+    """What the change takes once, however long the run is, beside what it takes or wins in each step."""
+    once_s = outcome.get("once_s")
+    if once_s and outcome["pairs"]:
+        share = once_s / median(pair["plain_s"] for pair in outcome["pairs"])
+        yield f"The change itself takes {duration(once_s)} once, however long the run is: {_percent(share)} of this one, in no figure here."
 
 
 _EQUAL = {True: "equal", False: "DIFFER", None: "not told"}
