@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -68,18 +69,23 @@ class Place:
 
     def run(self, *command: str, env: Mapping[str, str] | None = None, cwd: str = ".", timeout: float = 280, **options: Any) -> Ended:
         """Run a command in the folder. Where it takes too long it is killed with all that it has started."""
-        process = subprocess.Popen(
-            command, cwd=self.folder / cwd, env={**CLEAN, "OMP_NUM_THREADS": "1", **(env or {})}, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, stdin=options.pop("stdin", subprocess.DEVNULL), text=True, errors="replace", **options,
-        )  # fmt: skip
+        from left_processes import kill_with_children, of_fixtures, starting  # pytest loads it after this file
+
+        with starting:
+            process = subprocess.Popen(
+                command, cwd=self.folder / cwd, env={**CLEAN, "OMP_NUM_THREADS": "1", **(env or {})}, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, stdin=options.pop("stdin", subprocess.DEVNULL), text=True, errors="replace", **options,
+            )  # fmt: skip
+            if threading.current_thread() is not threading.main_thread():
+                of_fixtures.add(process.pid)
         with process:
             try:
                 out, err = process.communicate(timeout=timeout)
             except BaseException:  # the limit of the test is one
-                from left_processes import kill_with_children  # pytest loads it after this file
-
                 kill_with_children(process.pid)
                 raise
+            finally:
+                of_fixtures.discard(process.pid)
         return Ended(process.returncode, out, err, self.folder)
 
     def python(self, *words: str, **options: Any) -> Ended:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Generator, Iterator
 
@@ -17,6 +18,11 @@ import pytest
 FORKED_CHILD_LEFT_ITS_TEST = 70
 # Python's own, for the whole session: they end when the process does that they serve.
 SERVERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "joblib.externals.loky")
+
+
+# Processes that a thread of a fixture has started, and waits for, while tests run: of other tests they are none of the business.
+of_fixtures: set[int] = set()
+starting = threading.RLock()  # held while one is started and noted
 
 
 class ForkedProcesses:
@@ -83,7 +89,9 @@ class LeftProcesses:
                 os._exit(FORKED_CHILD_LEFT_ITS_TEST)
 
     def _kill_what_is_left(self) -> None:
-        left = {process for process in (*self.forked.take(), *_children()) if process not in self.kept}
+        with starting:
+            left = {process for process in (*self.forked.take(), *_children()) if process not in self.kept}
+            left -= _with_children(of_fixtures)
         for process in left:
             try:
                 if process.status() == psutil.STATUS_ZOMBIE or any(name in word for word in process.cmdline() for name in SERVERS):
@@ -92,6 +100,18 @@ class LeftProcesses:
             except psutil.NoSuchProcess:
                 continue
             _reap(process.pid)
+
+
+def _with_children(pids: set[int]) -> set[psutil.Process]:
+    """Processes that are there still, with all that they have started."""
+    found: set[psutil.Process] = set()
+    for pid in list(pids):
+        try:
+            process = psutil.Process(pid)
+            found |= {process, *process.children(recursive=True)}
+        except psutil.NoSuchProcess:
+            continue
+    return found
 
 
 def kill_with_children(pid: int) -> None:

@@ -130,8 +130,9 @@ class Threads(Kept):
 
     def span(self, *span: int) -> None:  # type: ignore[override]
         """As the recorder's."""
+        before = len(self.spans)
         super().span(*span)
-        self.threads.append(threading.get_native_id())
+        self.threads += [threading.get_native_id()] * (len(self.spans) - before)  # pauses and indices of batches are kept elsewhere
 
     def records(self) -> Records:
         """What was recorded, as it would be read from a run directory."""

@@ -137,4 +137,4 @@ def test_a_loop_has_the_full_collections_that_it_has_under_python(tmp_path: Path
     assert recorded[0] == plain[0]
     assert abs(recorded[1] - plain[1]) <= 1
     # Since 3.14 each annotated function has a second one, which makes its annotations: 1,236 of voirkit's.
-    assert recorded[2] - plain[2] < (5000 if sys.version_info < (3, 14) else 6500)
+    assert recorded[2] - plain[2] < (5500 if sys.version_info < (3, 14) else 7000)
