@@ -78,8 +78,9 @@ _KINDS = (
             "backward pass: only the last batch of each group is trained on, and the work of the others is lost."
         ),
         condition=(
-            "`zero_grad` clears gradients between two backward passes without a step of an optimizer, at least nine times for"
-            " each ten steps."
+            "In a training whose optimizer steps once in several batches of its loader, `zero_grad` clears gradients between two"
+            " backward passes without a step, for nine of ten of the batches in between. On one batch (an adversarial attack)"
+            " this is done on purpose, and no finding."
         ),
         confirm="Print the norm of a parameter's gradient right before `optimizer.step()`: it is that of one batch.",
         mend="Move `optimizer.zero_grad()` into the condition in which the optimizer steps.",
