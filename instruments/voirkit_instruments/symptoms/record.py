@@ -4,9 +4,9 @@
 - ``load_state_dict`` that is given the model's own tensors;
 - the epoch of a ``DistributedSampler`` at each iterator of its loader;
 - the memory that forked workers have for themselves when an epoch or they themselves end, and how many objects their dataset holds;
-- the memory of the process, at a backward pass in so many.
+- the memory of the process, at a ``zero_grad`` of an optimizer in so many.
 
-At each step this is two short calls (0.3 us, see benchmarks/steps.py); the rest is done once an epoch or less often. Checked with torch 2.1
+At each step this is one short call; the rest is done once an epoch or less often. Checked with torch 2.1
 and 2.15.
 """
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import sys
 import time
-from _thread import _local  # threading is imported where the program imports it
 
 from voirkit.imports import when_imported
 
@@ -28,19 +27,13 @@ if TYPE_CHECKING:
     from voirkit.runner.overseer import Overseer
 
 KIND = CATEGORY = "symptom"
-MEMORY_PERIOD = 8  # backward passes between two samples of memory, at first; a sample takes 5 to 8 us
+MEMORY_PERIOD = 8  # calls of zero_grad between two samples of memory, at first; a sample takes 5 to 8 us
 MEMORY_SAMPLES = 128  # after so many the period doubles
 PLACES_LOOKED_UP = 4  # times that a line of the program is looked up for one symptom
 MOST_MARKS = 64  # of one name
 _MOST_WORKERS = 8
 
 now = time.perf_counter_ns
-
-
-class _ThreadState(_local):
-    """What is known of the passes of one thread."""
-
-    backward_passes = 0  # since the last zero_grad
 
 
 class Symptoms:
@@ -55,7 +48,6 @@ class Symptoms:
         self._ov = ov
         self._recorder = recorder
         self._is_off = False
-        self._thread = _ThreadState()
         self._marks: dict[str, int] = {}  # how many marks of each name there are
         self._patches: Any = None
         self._places: Any = None
@@ -68,7 +60,7 @@ class Symptoms:
         """torch has been imported; the steps instrument has not changed it yet."""
         from voirkit.streams import is_from_handler
         from voirkit_instruments.identity import IdentityMap, LoaderNumbers
-        from voirkit_instruments.steps.events import LOADER_ITERATED, LOSS, ZERO_GRAD, FunctionPatches, StepEvents
+        from voirkit_instruments.steps.events import LOADER_ITERATED, ZERO_GRAD, FunctionPatches, StepEvents
 
         if self._recorder is None:
             from voirkit.trace import recorder
@@ -79,8 +71,8 @@ class Symptoms:
         self._loaders = self._ov.shared(LoaderNumbers)
         self._events = self._ov.shared(StepEvents)
         self._persistent = IdentityMap()  # iterators whose workers stay
-        self._events.subscribe(LOSS, before=self._guarded(self._before_backward))
-        self._events.subscribe(ZERO_GRAD, before=self._guarded(self._before_zero_grad))
+        self._sample_memory, self._note_cleared = self._guarded(self._look_at_memory), self._guarded(self._look_at_gradients)
+        self._events.subscribe(ZERO_GRAD, before=self._before_zero_grad)
         self._events.subscribe(LOADER_ITERATED, before=self._guarded(self._before_iterator))
         self._patches = FunctionPatches(lambda said: self._ov.warn(f"symptoms: {said}"))
         self._install()
@@ -149,20 +141,18 @@ class Symptoms:
 
     # gradients that are cleared, and memory
 
-    def _before_backward(self, _loss: object) -> None:
-        self._thread.backward_passes += 1
+    def _before_zero_grad(self, optimizer: Any) -> None:
+        # At each step, after which the caches hold nothing of this: what is rare is guarded by itself.
+        self._zero_grads += 1
         self._countdown -= 1
         if not self._countdown:
             self._sample_memory()
+        if not self._events.here.stepped:  # no optimizer has stepped since the last backward pass
+            self._note_cleared(optimizer)
 
-    def _before_zero_grad(self, _optimizer: object) -> None:
-        self._zero_grads += 1
-        thread = self._thread
-        if thread.backward_passes and not self._events.here.stepped:
-            self._note_cleared()
-        thread.backward_passes = 0
-
-    def _note_cleared(self) -> None:
+    def _look_at_gradients(self, optimizer: Any) -> None:
+        if all(parameter.grad is None for parameter in optimizer.param_groups[0]["params"]):
+            return
         self._cleared += 1
         if self._cleared <= PLACES_LOOKED_UP:
             self._where_cleared = self._place()
@@ -176,7 +166,7 @@ class Symptoms:
         place: str | None = self._places.of(sys._getframe(1))
         return place
 
-    def _sample_memory(self) -> None:
+    def _look_at_memory(self) -> None:
         from voirkit_instruments.resources import resident_bytes
 
         try:
