@@ -4,7 +4,7 @@
 - ``load_state_dict`` that is given the model's own tensors;
 - the epoch of a ``DistributedSampler`` at each iterator of its loader;
 - the memory that forked workers have for themselves when an epoch or they themselves end, and how many objects their dataset holds;
-- the memory of the process, at a ``zero_grad`` of an optimizer in so many.
+- the most memory that the process has held, at a ``zero_grad`` of an optimizer in so many.
 
 At each step this is one short call; the rest is done once an epoch or less often. Checked with torch 2.1
 and 2.15.
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from voirkit.runner.overseer import Overseer
 
 KIND = CATEGORY = "symptom"
-MEMORY_PERIOD = 8  # calls of zero_grad between two samples of memory, at first; a sample takes 5 to 8 us
+MEMORY_PERIOD = (
+    8  # calls of zero_grad between two samples of memory, at first; reading it from /proc took 150 us of a step with cold caches
+)
 MEMORY_SAMPLES = 128  # after so many the period doubles
 PLACES_LOOKED_UP = 4  # times that a line of the program is looked up for one symptom
 MOST_MARKS = 64  # of one name
@@ -66,6 +68,12 @@ class Symptoms:
             from voirkit.trace import recorder
 
             self._recorder = recorder
+        try:
+            from resource import getrusage
+
+            self._usage: Any = getrusage
+        except ImportError:
+            self._usage = None
         self._torch, self._is_from_handler = torch, is_from_handler
         self._memory = self._recorder.name(CATEGORY, "memory", kind=KIND, value="bytes")
         self._loaders = self._ov.shared(LoaderNumbers)
@@ -167,12 +175,9 @@ class Symptoms:
         return place
 
     def _look_at_memory(self) -> None:
-        from voirkit_instruments.resources import resident_bytes
-
-        try:
-            held = resident_bytes()
-        except (OSError, ValueError, IndexError):  # another system than Linux, or no /proc
-            return  # the countdown is past 0: it is never asked again
+        if self._usage is None:  # another system than Linux and macOS; the countdown is past 0 and never comes back
+            return
+        held = self._usage(0).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         self._recorder.mark(self._memory, now(), 0, held)
         self._samples += 1
         if self._samples % MEMORY_SAMPLES == 0:
