@@ -24,7 +24,7 @@ def test_a_loader_tells_what_it_is(kept: Kept) -> None:
     assert kept.seen("dataloader.iter") == [
         {
             "loader": 0, "episode": 0, "workers": 0, "batch_size": 3, "length": 3, "dataset": "TensorDataset", "pin_memory": False,
-            "persistent": False, "whole_batches": False,
+            "persistent": False, "whole_batches": False, "sampler": "SequentialSampler",
         }
     ]  # fmt: skip
     assert [seen["items"] for seen in kept.seen("dataloader.fetch")] == [3, 3, 1]

@@ -253,7 +253,7 @@ class Losses:
 
 MOST_SERIES = 64
 _MOST_PENDING = 1024  # backward passes without a step of an optimizer
-_LOOKS = 8  # passes of a series of which it is asked whether their loss was divided
+_LOOKS = 16  # passes of a series of which it is asked whether their loss was divided
 _MOST_DIVISORS = 4
 
 

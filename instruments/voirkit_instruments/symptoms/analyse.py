@@ -93,8 +93,8 @@ class _Marks:
         return {"bytes": private, **arguments}
 
     def memory(self, first_ns: int | None) -> dict[str, Any]:
-        """The most that the first rank had held, by eighth of its training, bytes (``eighths``), and ``samples``: how many; without the first
-        eighth, in which libraries and caches are filled."""
+        """The most that the first rank had held, by eighth of its training, bytes (``eighths``), and ``samples``: how many; without the
+        first eighth, in which libraries and caches are filled."""
         rows = self._by_name.get("memory", ())
         if not rows or first_ns is None:
             return {}
