@@ -14,7 +14,7 @@ from functools import cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import ModuleType
     from typing import Any
 
@@ -315,3 +315,20 @@ class ProbeCost:
     def report(self, records: int = 0) -> None:
         """Add their cost to the run's overhead, with the number of records of another kind that were made meanwhile."""
         self._recorder.timed(self.n + records, self.own_ns, "instruments")
+
+
+def tensors_of(module: Any) -> Iterator[Any]:
+    """The parameters and buffers of a module and those in it, each once, by the tables themselves: methods may be the program's."""
+    seen: set[int] = set()
+    modules = [module]
+    while modules:
+        inner = modules.pop()
+        if id(inner) in seen:
+            continue
+        seen.add(id(inner))
+        for table in (inner._parameters, inner._buffers):
+            for tensor in table.values():
+                if tensor is not None and id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    yield tensor
+        modules += [child for child in inner._modules.values() if child is not None]

@@ -140,7 +140,7 @@ def test_what_fails_is_said_once_and_costs_the_program_nothing(model: torch.nn.M
     watch = Watched(kept := Kept())
     symptoms = Symptoms(watch.overseer, kept)
     symptoms.start(torch)
-    monkeypatch.setattr("voirkit_instruments.symptoms.record._tensors_of", lambda _: 1 / 0)
+    monkeypatch.setattr("voirkit_instruments.symptoms.record.tensors_of", lambda _: 1 / 0)
     try:
         model.load_state_dict(model.state_dict())
         model.load_state_dict(model.state_dict())

@@ -6,7 +6,7 @@ An entry is there only where there is something to judge.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -39,13 +39,14 @@ def symptoms_of(records: Records, chosen: Array, timeline: Timeline, steps: Step
         that makes each. Empty where nothing is to be said.
     """
     calls = _ModelCalls(records, chosen)
+    batches = _training_batches(timeline, steps.train)
     figures = {
         "evaluation_graphs": _evaluation_graphs(calls, steps.evaluation),
         "evaluation_mode": _evaluation_mode(calls, steps),
-        "iterators": _iterators(timeline, steps),
-        "first_batches_s": _first_batches(timeline, steps),
+        "iterators": _iterators(timeline, batches),
+        "first_batches_s": _first_batches(batches),
         "single_samples": int((steps.evaluation.items == 1).sum()),
-        "slower": slower(steps.train),
+        "slower": _slowdown(steps.train),
     }
     return {name: value for name, value in figures.items() if value}
 
@@ -109,9 +110,9 @@ def _training_batches(timeline: Timeline, train: Table) -> list[Request]:
     return [request for request, is_inside in zip(asked, inside.tolist(), strict=True) if is_inside]
 
 
-def _iterators(timeline: Timeline, steps: Steps) -> dict[str, Any]:
+def _iterators(timeline: Timeline, asked: Sequence[Request]) -> dict[str, Any]:
     """Iterators that gave training one batch each: ``single`` of ``iterators``; ``again_s``: what making them took but for the first."""
-    batches = Counter(request.episode for request in _training_batches(timeline, steps.train))
+    batches = Counter(request.episode for request in asked)
     single = {episode for episode, n in batches.items() if n == 1}
     if len(single) < 2:
         return {}
@@ -121,11 +122,11 @@ def _iterators(timeline: Timeline, steps: Steps) -> dict[str, Any]:
     return {"single": len(single), "iterators": len(batches), "again_s": sum(made_ns[1:]) * _NS}
 
 
-def _first_batches(timeline: Timeline, steps: Steps) -> dict[str, Any]:
+def _first_batches(asked: Sequence[Request]) -> dict[str, Any]:
     """Of the loops that trained: medians of how long the ``first`` batch of each was waited for and a ``later`` one, and ``again``, what
     the first ones took longer in all; seconds."""
     waits: dict[int, list[int]] = {}
-    for request in _training_batches(timeline, steps.train):
+    for request in asked:
         waits.setdefault(request.episode, []).append(request.end_ns - request.start_ns)
     firsts = np.array([durations[0] for durations in waits.values()])
     later = np.array([duration for durations in waits.values() for duration in durations[1:]])
@@ -136,7 +137,7 @@ def _first_batches(timeline: Timeline, steps: Steps) -> dict[str, Any]:
     return {"loops": len(firsts), "first": float(np.median(firsts)) * _NS, "later": usual * _NS, "again": float(excess) * _NS}
 
 
-def slower(train: Table) -> dict[str, Any]:
+def _slowdown(train: Table) -> dict[str, Any]:
     """Of steps that get slower from fifth to fifth of a run: their medians, ``fifths_s``; the ``phase`` that grows most, and its medians,
     ``phase_fifths_s``. Empty for others."""
     if len(train) < FEW_STEPS:
@@ -157,7 +158,7 @@ def _rises(values: list[float]) -> bool:
     return all(earlier < later for earlier, later in pairwise(values))
 
 
-def marked(records: Records) -> Iterator[tuple[str, int, int, Mapping[str, Any], tuple[int, str, int]]]:
+def read_marks(records: Records) -> Iterator[tuple[str, int, int, Mapping[str, Any], tuple[int, str, int]]]:
     """Moments that were recorded, ascending by time: name, when (nanoseconds), value, arguments, and (rank, host, pid) of the process."""
     for i in np.argsort(records.start_ns, kind="stable").tolist():
         yield (

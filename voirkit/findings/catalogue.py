@@ -161,19 +161,19 @@ _KINDS = (
     Kind(
         name="memory-grows",
         severity=Severity.SYMPTOM,
-        because="Memory grows with the steps: from {first_words} to {last_words}, {each_words} a step.",
+        because="The memory that the process needs grows with the steps: from {first_words} to {last_words}, {each_words} a step.",
         next=(
             "Look for what is kept from every step: losses with their graph (keep loss.item()), lists of outputs. --checks "
             "names graphs that are kept."
         ),
         meaning="The memory that the program holds rises steadily while it trains. Most often tensors are kept with their graphs.",
         condition=(
-            "Of the samples of memory in the training's steps, without the first eighth, each eighth's median is above the "
-            "one before, and the whole rise is at least 64 MB and 20 % of what was held at its begin."
+            "The most memory that the process has held is asked for at every eighth `zero_grad` of an optimizer. Without the first"
+            " eighth of the training, the median of each eighth is above that of the one before, and the whole rise is at least"
+            " 64 MB and 20 % of what had been held at its begin."
         ),
         confirm="`voirkit --checks SCRIPT`, and `torch.cuda.memory_summary()` on a GPU.",
         mend="Keep numbers: `history.append(loss.item())`, `outputs.append(output.detach())`.",
-        explains="compute-bound",
     ),
     Kind(
         name="steps-get-slower",

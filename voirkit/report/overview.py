@@ -197,7 +197,7 @@ def _following(advice: Mapping[str, Any]) -> str:
     return f"{advice['do'].removesuffix('.')} ({', '.join(grounds)})"
 
 
-def _specific(summary: Summary) -> Iterator[Section]:
+def _findings(summary: Summary) -> Iterator[Section]:
     """What rules have found to be wrong, but for what only costs time: that is advice of the verdict."""
     for at, finding in enumerate(summary.get("findings") or ()):
         if finding["severity"] != "time":
@@ -439,7 +439,7 @@ def _machine_rows(run: Run, summary: Summary) -> Iterator[tuple[str, str]]:
 
 # From top to bottom. What was found to be wrong stands between the first two, the rest of what leads (findings, experiments) behind them.
 ABOVE: dict[str, Part] = {"wall": _wall, "goodput": _goodput, "uncounted": _uncounted, "times": _untrue_times, "overhead": _large_overhead}
-VERDICT: dict[str, Part] = {"findings": _specific, "verdict": _verdict}
+VERDICT: dict[str, Part] = {"findings": _findings, "verdict": _verdict}
 BELOW: dict[str, Part] = {"alerts": _alerts, "steps": _steps}
 LAST: dict[str, Part] = {"ranks": _ranks, "rates": _rates, "facts": _facts, "warnings": _warnings, "machine": _machine}
 

@@ -24,6 +24,7 @@ from voirkit.trace.layout import LOSS
 from voirkit_instruments.identity import Ordinals
 from voirkit_instruments.steps.record_plain import IDLE, IN_BACKWARD, IN_FORWARD, IN_STEP, SUPPRESSED
 from voirkit_instruments.steps.record_spans import UNKNOWN, Recording
+from voirkit_instruments.values import tensors_of
 
 now = time.perf_counter_ns
 
@@ -38,7 +39,7 @@ def around_forward(recording: Recording) -> tuple[Any, Any]:
 
     def describe(module: Any, training: bool, grad: bool) -> tuple[int, int]:
         kind = type(module)
-        frozen = grad and not training and not any(tensor.requires_grad for tensor in _tensors(module))
+        frozen = grad and not training and not any(tensor.requires_grad for tensor in tensors_of(module))
         key = (kind.__name__, kind.__module__, training, grad, frozen)
         found = known.get(key)
         if found is None:
@@ -282,7 +283,7 @@ class TransferRecording:
         """The device of a module's first tensor."""
         try:
             with self._torch._C.DisableTorchFunction():
-                tensor = next(_tensors(module), None)
+                tensor = next(tensors_of(module), None)
                 return None if tensor is None else str(tensor.device)
         except Exception:  # a module that is half made
             return None
@@ -296,26 +297,9 @@ def _share(one: Any, other: Any) -> bool:
         return True
 
 
-def _tensors(module: Any) -> Any:
-    """The parameters and buffers of a module and those in it, each once, by the tables themselves (methods may be the program's)."""
-    seen: set[int] = set()
-    stack = [module]
-    while stack:
-        at = stack.pop()
-        if id(at) in seen:
-            continue
-        seen.add(id(at))
-        for table in (at._parameters, at._buffers):
-            for tensor in table.values():
-                if tensor is not None and id(tensor) not in seen:
-                    seen.add(id(tensor))
-                    yield tensor
-        stack += [inner for inner in at._modules.values() if inner is not None]
-
-
 def _size(module: Any) -> int:
     try:
-        return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(module))
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(module))
     except Exception:
         return UNKNOWN
 

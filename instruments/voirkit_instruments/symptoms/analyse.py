@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from voirkit.analysis.nesting import Array
 from voirkit.analysis.run_steps import records
-from voirkit.analysis.symptoms import marked
+from voirkit.analysis.symptoms import read_marks
 from voirkit_instruments.symptoms.record import KIND
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, 
     """``symptoms`` of a summary: of the rank with most steps, and the marks of all; None where there is nothing."""
     leading = max(ranks, key=lambda rank: len(rank.steps.train), default=None)
     figures: dict[str, Any] = dict(leading.facts.get("symptoms") or {}) if leading is not None else {}
-    first_ns = int(leading.steps.train.start_ns[0]) if leading is not None and len(leading.steps.train) else None
+    start_ns = np.zeros(0, np.int64) if leading is None else leading.steps.train.start_ns
     marks = _Marks(runs)
     figures |= {
         name: value
@@ -33,7 +34,7 @@ def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, 
             "own_weights": marks.own_weights(runs),
             "sampler_epochs": marks.sampler_epochs(),
             "worker_memory": marks.worker_memory(),
-            "memory": marks.memory(first_ns),
+            "memory": marks.memory(start_ns),
         }.items()
         if value
     }
@@ -48,7 +49,7 @@ class _Marks:
         for run in runs:
             if not run.recorded(KIND):
                 continue
-            for name, at_ns, value, arguments, process in marked(records(run, KIND)):
+            for name, at_ns, value, arguments, process in read_marks(records(run, KIND)):
                 self._by_name.setdefault(name, []).append((at_ns, value, arguments, process))
 
     def cleared_gradients(self) -> dict[str, Any]:
@@ -92,18 +93,30 @@ class _Marks:
         _, private, arguments, _ = max(rows, key=lambda row: row[1])
         return {"bytes": private, **arguments}
 
-    def memory(self, first_ns: int | None) -> dict[str, Any]:
-        """The most that the first rank had held, by eighth of its training, bytes (``eighths``), and ``samples``: how many; without the
-        first eighth, in which libraries and caches are filled."""
-        rows = self._by_name.get("memory", ())
-        if not rows or first_ns is None:
+    def memory(self, start_ns: Array) -> dict[str, Any]:
+        """The most that the first rank had held.
+
+        Args:
+            start_ns: When each step of training began, ascending; shape (steps,).
+
+        Returns:
+            ``eighths``: medians by eighth of the time of training, bytes, without the first eighth, in which libraries and caches are
+            filled; ``steps``: how many began between the middles of the first and the last of these; ``samples``. Empty where there are few
+            samples, or an eighth has none.
+        """
+        rows = self._by_name.get("memory", [])
+        own = [row for row in rows if row[3] == rows[0][3]]
+        if len(own) < _FEW_SAMPLES or not len(start_ns):
             return {}
-        process = rows[0][3]
-        held = np.array([value for _, value, _, of in rows if of == process], dtype=float)
-        if len(held) < _FEW_SAMPLES:
+        at_ns, held = np.array([row[0] for row in own]), np.array([row[1] for row in own], dtype=float)
+        edges_ns = np.linspace(at_ns[0], at_ns[-1], _EIGHTHS + 1)
+        eighth = np.minimum(np.searchsorted(edges_ns, at_ns, side="right") - 1, _EIGHTHS - 1)
+        parts = [held[eighth == number] for number in range(1, _EIGHTHS)]
+        if not all(map(len, parts)):
             return {}
-        eighths = [float(np.median(part)) for part in np.array_split(held, _EIGHTHS)]
-        return {"eighths": eighths[1:], "samples": len(held)}
+        middles_ns = (edges_ns[1:3].mean(), edges_ns[-2:].mean())
+        first, last = np.searchsorted(start_ns, middles_ns)
+        return {"eighths": [float(np.median(part)) for part in parts], "steps": int(last - first), "samples": len(own)}
 
 
 def _ends_ns(runs: Sequence[Run], name: tuple[str, str]) -> dict[tuple[int, str, int], list[int]]:

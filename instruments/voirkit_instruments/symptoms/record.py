@@ -6,8 +6,8 @@
 - the memory that forked workers have for themselves when an epoch or they themselves end, and how many objects their dataset holds;
 - the most memory that the process has held, at a ``zero_grad`` of an optimizer in so many.
 
-At each step this is one short call; the rest is done once an epoch or less often. Checked with torch 2.1
-and 2.15.
+At each step this is one short call; the rest is done once an epoch or less often. Memory is asked of getrusage: reading it from /proc took
+150 us of a step with cold caches. Checked with torch 2.1 and 2.15.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import time
 
 from voirkit.imports import when_imported
+from voirkit_instruments.values import tensors_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,9 +28,7 @@ if TYPE_CHECKING:
     from voirkit.runner.overseer import Overseer
 
 KIND = CATEGORY = "symptom"
-MEMORY_PERIOD = (
-    8  # calls of zero_grad between two samples of memory, at first; reading it from /proc took 150 us of a step with cold caches
-)
+MEMORY_PERIOD = 8  # calls of zero_grad between two samples of memory, at first
 MEMORY_SAMPLES = 128  # after so many the period doubles
 PLACES_LOOKED_UP = 4  # times that a line of the program is looked up for one symptom
 MOST_MARKS = 64  # of one name
@@ -54,7 +53,7 @@ class Symptoms:
         self._patches: Any = None
         self._places: Any = None
         self._period = self._countdown = MEMORY_PERIOD
-        self._samples = 0
+        self._samples = self._worker_looks = 0
         self._zero_grads = self._cleared = 0
         self._where_cleared: str | None = None
 
@@ -79,6 +78,7 @@ class Symptoms:
         self._loaders = self._ov.shared(LoaderNumbers)
         self._events = self._ov.shared(StepEvents)
         self._persistent = IdentityMap()  # iterators whose workers stay
+        self._objects = IdentityMap()  # how many objects each dataset holds
         self._sample_memory, self._note_cleared = self._guarded(self._look_at_memory), self._guarded(self._look_at_gradients)
         self._events.subscribe(ZERO_GRAD, before=self._before_zero_grad)
         self._events.subscribe(LOADER_ITERATED, before=self._guarded(self._before_iterator))
@@ -191,7 +191,7 @@ class Symptoms:
         if assign or not hasattr(state_dict, "values"):
             return
         with self._torch._C.DisableTorchFunction():
-            own = {tensor.data_ptr() for tensor in _tensors_of(module)} - {0}
+            own = {tensor.data_ptr() for tensor in tensors_of(module)} - {0}
             given = [value for value in state_dict.values() if type(value) in (self._torch.Tensor, self._torch.nn.Parameter)]
             shared = sum(tensor.data_ptr() in own for tensor in given)
         if shared > len(given) / 2:
@@ -226,29 +226,23 @@ class Symptoms:
                 self._look_at_workers(iterator)
 
     def _look_at_workers(self, iterator: Any) -> None:
-        """How much memory the workers of an iterator have for themselves alone."""
+        """How much memory the workers of an iterator have for themselves alone: at the looks 1, 2, 4, 8 … of all."""
+        self._worker_looks += 1
+        if self._worker_looks & (self._worker_looks - 1):
+            return
         workers = iterator.__dict__.get("_workers") or ()
         dataset = iterator.__dict__.get("_dataset")
-        if self._marks.get("worker_memory", 0) >= MOST_MARKS:
-            return
         private = [size for worker in workers[:_MOST_WORKERS] if (size := private_bytes(worker.pid)) is not None]
         if private:
             median = sorted(private)[len(private) // 2]
-            about = {"workers": len(workers), "objects": count_objects(dataset), "dataset": type(dataset).__name__}
+            about = {"workers": len(workers), "objects": self._count_objects(dataset), "dataset": type(dataset).__name__}
             self._mark("worker_memory", median, about)
 
-
-def _tensors_of(module: Any) -> Iterator[Any]:
-    """The parameters and buffers of a module and those in it, by the tables themselves: methods may be the program's."""
-    modules, seen = [module], set()
-    while modules:
-        inner = modules.pop()
-        if id(inner) in seen:
-            continue
-        seen.add(id(inner))
-        for table in (inner._parameters, inner._buffers):
-            yield from (tensor for tensor in table.values() if tensor is not None)
-        modules += [child for child in inner._modules.values() if child is not None]
+    def _count_objects(self, dataset: Any) -> int:
+        count: int | None = self._objects.get(dataset)
+        if count is None:
+            count = self._objects[dataset] = count_objects(dataset)
+        return count
 
 
 def private_bytes(pid: int | None) -> int | None:

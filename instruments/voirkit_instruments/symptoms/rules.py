@@ -80,14 +80,14 @@ def _workers_copy_dataset(figures: Figures, summary: Summary) -> Iterator[Findin
 
 
 def _memory_grows(figures: Figures, summary: Summary) -> Iterator[Finding]:
-    memory, n = figures.get("memory"), (summary.get("steps") or {}).get("n")
-    if not memory or not n:
+    memory = figures.get("memory")
+    if not memory or not memory["steps"]:
         return
     eighths = memory["eighths"]
     growth = eighths[-1] - eighths[0]
     is_steady = all(earlier < later for earlier, later in pairwise(eighths))
     if is_steady and growth >= max(GROWTH_BYTES, GROWTH_SHARE * eighths[0]):
-        each = growth / (n * (len(eighths) - 1) / (len(eighths) + 1))  # from the middle of the first to the middle of the last
+        each = growth / memory["steps"]
         words = {"first_words": size(eighths[0]), "last_words": size(eighths[-1]), "each_words": size(each)}
         yield Finding.of("memory-grows", {"first": eighths[0], "last": eighths[-1], "each_step": each, **words})
 
