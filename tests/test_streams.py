@@ -227,3 +227,40 @@ def test_an_exit_in_a_subscriber_does_not_reach_the_program(given: Given, told: 
     given["?x"].subscribe(leave)
     giving.give(x=1)
     assert "SystemExit" in told[0]
+
+
+# what voirkit itself listens to, and offers
+
+
+def test_who_watches_a_key_is_called_for_the_events_that_have_it(given: Given) -> None:
+    seen: list[Any] = []
+    given.watch("x", seen.append)
+    giving.give(x=1)
+    giving.give(y=2)
+    given.offer({"x": 3})
+    assert seen == [{"x": 1}, {"x": 3}]
+
+
+def test_who_watches_what_is_given_alone_hears_of_no_offer(given: Given) -> None:
+    seen: list[Any] = []
+    given.watch("x", seen.append, only_given=True)
+    given.offer({"x": 1})
+    giving.give(x=2)
+    assert seen == [{"x": 2}]
+    assert not given.has_listener("x")
+
+
+def test_a_key_has_a_listener_if_somebody_watches_it_or_hears_everything(given: Given) -> None:
+    given.watch("x", lambda event: None)
+    assert (given.has_listener("x"), given.has_listener("y")) == (True, False)
+    subscription = given["y"].subscribe(lambda y: None)
+    assert given.has_listener("y")
+    subscription.dispose()
+    assert not given.has_listener("y")
+
+
+def test_a_watcher_that_fails_is_switched_off(given: Given, told: list[str]) -> None:
+    given.watch("x", lambda event: 1 / 0)
+    for _ in range(2):
+        giving.give(x=1)
+    assert len(told) == 1

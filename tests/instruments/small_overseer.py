@@ -52,6 +52,14 @@ class SmallOverseer(GivenOverseer):
         """Give what voirkit has seen or measured itself."""
         self.given.offer(data, yielding)
 
+    def is_given(self, *keys: str) -> bool:
+        """Whether anything with one of these keys was given by the program."""
+        return bool(self.given.has_any(keys))
+
+    def has_listener(self, key: str) -> bool:
+        """Whether anybody would hear of what is offered with this key."""
+        return bool(self.given.has_listener(key))
+
     def values(self, key: str) -> list[Any]:
         """What was given under a key."""
         return [event[key] for event in self.events if key in event]

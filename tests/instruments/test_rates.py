@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from voirkit_instruments.rates import compute_rate, instrument_rates, loading_rate, train_rate
 from voirkit_instruments.rates.record import Rate
+from voirkit_instruments.steps.record_values import FinishedStep
 
 
 @pytest.fixture
@@ -60,13 +61,44 @@ def test_a_step_that_the_recorder_gave_before_the_program_did_is_not_counted_twi
     clock = Clock()
     rate = Rate(ov, "train_rate", clock)
     clock.on(0.5)
-    rate.on_step({"step": 0, "batch": batch(10), "$recorder": True, "$began_ns": clock() - 500_000_000})
+    rate.on_steps([FinishedStep(clock() - 500_000_000, clock(), clock(), 10, None, threading.get_ident())])
     clock.on(0.01)
     for n in range(5):
         rate.on_step({"step": n, "batch": batch(10)})
         clock.on(0.5)
     rate.finish()
     assert ov.summary["rates"]["train_rate"]["value"] == pytest.approx(20.0)
+
+
+def test_the_recorder_tells_of_several_steps_at_once_and_each_counts_with_its_own_time(ov: SmallOverseer) -> None:
+    clock = Clock()
+    rate = Rate(ov, "train_rate", clock)
+    steps = []
+    for items in (8, 8, 4):
+        began_ns = clock()
+        clock.on(0.2)
+        steps.append(FinishedStep(began_ns, began_ns, clock(), items, None, 1))
+    clock.on(5)  # what comes before they are told is no time of theirs
+    rate.on_steps(steps)
+    rate.finish()
+    assert ov.summary["rates"]["train_rate"]["value"] == pytest.approx(20 / 0.6)
+
+
+def test_steps_without_a_loader_are_counted_as_steps(ov: SmallOverseer) -> None:
+    clock = Clock()
+    rate = Rate(ov, "train_rate", clock)
+    ends = [clock() + n * 500_000_000 for n in range(4)]
+    rate.on_steps([FinishedStep(None, None, end, None, None, 1) for end in ends])
+    rate.finish()
+    assert [(record["train_rate"], record["units"]) for record in ov.records] == [(pytest.approx(2.0), "steps/s")]
+
+
+def test_steps_of_the_recorder_are_left_out_once_the_program_gives_its_own(ov: SmallOverseer) -> None:
+    rate = Rate(ov, "train_rate", Clock())
+    ov.give(step=0, batch=batch(10))
+    rate.on_steps([FinishedStep(0, 0, 1_000_000_000, 10, None, 1)])
+    rate.finish()
+    assert ov.summary["rates"] == {}
 
 
 def test_interleaved_tasks_do_not_disturb_each_other(ov: SmallOverseer) -> None:
@@ -142,9 +174,7 @@ def test_other_events_are_no_steps(ov: SmallOverseer) -> None:
     clock = Clock()
     rate = Rate(ov, "train_rate", clock)
     for _ in range(5):
-        rate.on_step({"batch": batch(4)})
         rate.on_step({"step": 3})
-        rate.on_step({"loss": 1.0})
         clock.on(1)
     rate.finish()
     assert ov.summary["rates"] == {}
@@ -181,7 +211,7 @@ def test_the_device_is_waited_for_once_an_interval_and_the_wait_is_time_of_the_s
         clock.on(1.0)
 
     rate = Rate(ov, "train_rate", clock, wait)
-    rate.on_step({"use_cuda": True})
+    rate.on_device({"use_cuda": True})
     for _ in range(11):
         rate.on_step({"step": True, "batch": batch(10)})
         clock.on(0.1)
@@ -192,7 +222,7 @@ def test_the_device_is_waited_for_once_an_interval_and_the_wait_is_time_of_the_s
 def test_the_device_is_waited_for_at_the_end_of_a_short_run(ov: SmallOverseer) -> None:
     clock = Clock()
     rate = Rate(ov, "train_rate", clock, lambda: clock.on(0.3))
-    rate.on_step({"use_cuda": True})
+    rate.on_device({"use_cuda": True})
     for _ in range(2):
         rate.on_step({"step": True, "batch": batch(10)})
         clock.on(0.2)
@@ -203,7 +233,7 @@ def test_the_device_is_waited_for_at_the_end_of_a_short_run(ov: SmallOverseer) -
 def test_without_use_cuda_no_device_is_waited_for(ov: SmallOverseer) -> None:
     clock = Clock()
     rate = Rate(ov, "train_rate", clock, lambda: pytest.fail("waited"))
-    rate.on_step({"use_cuda": False})
+    rate.on_device({"use_cuda": False})
     for _ in range(30):
         rate.on_step({"step": True, "batch": batch(10)})
         clock.on(0.1)

@@ -199,6 +199,14 @@ class Overseer(GivenOverseer):
         if given is not None and not self._given_closed:
             given.offer(data, yielding)
 
+    def is_given(self, *keys: str) -> bool:
+        """Whether the script or a voirfile has given anything with one of these keys."""
+        return self._given is not None and bool(self._given.has_any(keys))
+
+    def has_listener(self, key: str) -> bool:
+        """Whether anybody would hear of what is offered with this key alone."""
+        return self._given is not None and bool(self._given.has_listener(key))
+
     @property
     def may_be_listened_to(self) -> bool:
         """Whether somebody may subscribe to ``given``, or has: an instrument that is not voirkit's own may do so later."""
@@ -391,7 +399,7 @@ class Overseer(GivenOverseer):
         given = streams.Given()
         if self._given_closed:
             return given  # asked for after the run: it hears nothing
-        given.where("$event").subscribe(self.log)
+        given.watch("$event", self.log)
         return given
 
     def _report_of_streams(self, streams: Any) -> None:

@@ -15,7 +15,7 @@ import os
 import sys
 from bdb import BdbQuit
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import eq, itemgetter
 from types import FunctionType
@@ -229,12 +229,18 @@ class Direct:
 
     Attributes:
         pair: For a ``wmap`` that needs no event at the begin: what to call at begin and end, and without an end, instead of ``on_next``.
+        key: Only events with this key are for it; None: all are.
+        only_given: Whether it is called for what the program gives only, and not for what voirkit offers.
     """
 
-    __slots__ = ("on_completed", "on_next", "pair", "where")
+    __slots__ = ("key", "on_completed", "on_next", "only_given", "pair", "where")
 
-    def __init__(self, on_next: Callable[[Any], None], on_completed: Callable[[], None], where: str, pair: Any) -> None:
+    def __init__(
+        self, on_next: Callable[[Any], None], on_completed: Callable[[], None], where: str, pair: Any = None, key: str | None = None,
+        only_given: bool = False,
+    ) -> None:  # fmt: skip
         self.on_next, self.on_completed, self.where, self.pair = on_next, on_completed, where, pair
+        self.key, self.only_given = key, only_given
 
 
 def _nothing() -> None:
@@ -510,6 +516,34 @@ class Given(Stream, giving.Given):  # type: ignore[misc]  # giving has no types
             self._become_root(label)
             self._counts: dict[Any, int] = {}
             self.events = 0
+            self._changed()
+
+    def _changed(self) -> None:
+        super()._changed()
+        self._listeners = tuple((observer.on_next, observer, getattr(observer, "key", None)) for observer in self._observers)
+        self._for_offers = tuple(listener for listener in self._listeners if not getattr(listener[1], "only_given", False))
+        self._keys_for_offers = {key for _, _, key in self._for_offers}
+
+    def watch(self, key: str, on_next: Callable[[Any], None], only_given: bool = False) -> Any:
+        """Subscribe a function to the events that have a key, as ``where(key).subscribe`` does, without a call for each of the others.
+
+        Args:
+            key: One that events may have.
+            on_next: Called with each such event.
+            only_given: Whether to leave out what voirkit has measured or seen itself (``offer``).
+
+        Returns:
+            A subscription with ``dispose()``.
+        """
+        return self._connect(Direct(on_next, _nothing, place(sys._getframe(1)), key=key, only_given=only_given))
+
+    def has_any(self, keys: Iterable[str]) -> bool:
+        """Whether the program has given anything with one of these keys."""
+        return not self._counts.keys().isdisjoint(keys)
+
+    def has_listener(self, key: str) -> bool:
+        """Whether anybody would hear of an event that is offered with this key alone."""
+        return key in self._keys_for_offers or None in self._keys_for_offers
 
     @property
     def counts(self) -> Counter[str]:
@@ -538,23 +572,35 @@ class Given(Stream, giving.Given):  # type: ignore[misc]  # giving has no types
                 counts[key] = 1
         try:
             if threads():
-                in_turn(self._deliver, data)
-                return
-            for on_next, observer in self._current:  # as _deliver, without its call
-                try:
-                    on_next(data)
-                except CARRIED:
-                    raise
-                except BaseException as exc:
-                    if streams.is_meant(exc):
-                        streams.again(exc)
-                    self._switch_off(observer, exc)
+                in_turn(self._deliver_to, self._listeners, data)
+            else:
+                self._deliver_to(self._listeners, data)
         except OnPurpose as carried:
             raise_on_purpose(carried)
 
     _push = _receive
 
+    def _deliver_to(self, listeners: Sequence[tuple[Callable[[Any], None], Any, str | None]], data: Any) -> None:
+        for on_next, observer, key in listeners:
+            if key is not None and key not in data:
+                continue
+            try:
+                on_next(data)
+            except CARRIED:
+                raise
+            except BaseException as exc:
+                if streams.is_meant(exc):
+                    streams.again(exc)
+                self._switch_off(observer, exc)
+
     def offer(self, data: dict[str, Any], yielding: bool = False) -> None:
         """Push for voirkit itself what is not counted as given; if ``yielding`` not where the program has given any of its keys."""
-        if not yielding or self._counts.keys().isdisjoint(data):
-            super()._push(data)
+        if yielding and self.has_any(data):
+            return
+        try:
+            if threads():
+                in_turn(self._deliver_to, self._for_offers, data)
+            else:
+                self._deliver_to(self._for_offers, data)
+        except OnPurpose as carried:
+            raise_on_purpose(carried)

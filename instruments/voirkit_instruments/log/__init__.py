@@ -47,7 +47,7 @@ class _Selection:
         chosen: dict[str, Any] = {}
         wanted = False
         for key, value in event.items():
-            if key == "$recorder" or key == "$began_ns":
+            if key == "$recorder":
                 continue  # for instruments
             known = self._known.get(key)
             if known is None:

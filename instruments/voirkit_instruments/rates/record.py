@@ -38,6 +38,7 @@ from voirkit.intercept import Patches, without_this_frame
 from voirkit_instruments.identity import IdentityMap
 from voirkit_instruments.steps.batch_sizes import ItemCounter
 from voirkit_instruments.steps.events import CHECKED
+from voirkit_instruments.steps.record_values import values_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
     from voirkit.phases import Phase
     from voirkit.runner.overseer import Overseer
+    from voirkit_instruments.steps.record_values import FinishedStep
 
     Arrived = Callable[[str | None, int, int, object], None]
 
@@ -202,15 +204,13 @@ class Rate:
 
     def on_step(self, event: dict[str, Any]) -> None:
         """For ``train_rate``: an event with ``step`` and ``batch`` ends a step."""
-        if "step" not in event or not ("batch" in event or "batch_size" in event):
-            if "use_cuda" in event:
-                self._use_cuda = bool(event["use_cuda"])
+        if not ("batch" in event or "batch_size" in event):
             return
         if "$wrap" in event and self._is_end_of_counted(event["$wrap"]):
             return
         if "$recorder" in event:
-            self._is_recorders = True
-        elif self._is_recorders:
+            return  # see on_steps
+        if self._is_recorders:
             self._start_anew()
         now = self._clock()
         late = now >= self._throughput.due_ns or now >= self._unknown.due_ns
@@ -218,20 +218,70 @@ class Rate:
             now = self._synchronized(now)
         task = event.get("task")
         key = (task, get_ident())
-        before = event.get("$began_ns", self._last.get(key))
-        if before is None and "$recorder" not in event and task in (None, "train"):
+        before = self._last.get(key)
+        if before is None and task in (None, "train"):
             before = self.step_began_ns()
         self._last[key] = now
         if before is not None:
-            if event.get("batch_size", 0) is None:
-                self._unknown.add(task, before, now, 1)
-            else:
-                items = self._items(event)
-                if items is not None:
-                    self._throughput.add(task, before, now, items)
-                    self._task = task
+            items = self._items(event)
+            if items is not None:
+                self._throughput.add(task, before, now, items)
+                self._task = task
         if late:
             self._publish(self._close(now))
+
+    def on_steps(self, steps: list[FinishedStep]) -> None:
+        """For ``train_rate``: steps that the recorder has seen, where the program gives none itself."""
+        if self._ov.is_given("step", "batch"):
+            return
+        self._is_recorders = True
+        for step in steps:
+            key = (None, step.thread)
+            before = self._last.get(key) if step.began_ns is None else step.began_ns
+            self._last[key] = step.ended_ns
+            if before is None:
+                continue
+            if step.arrived_ns is None:
+                self._unknown.add(None, before, step.ended_ns, 1)
+            else:
+                self._add(before, step.ended_ns, self._items_of(step))
+        self._close_if_due(steps[-1].ended_ns)
+
+    def on_computed(self, steps: list[FinishedStep]) -> None:
+        """For ``compute_rate``: what the recorder has seen steps do with their batches, where the program does not give that itself."""
+        if self._has_wraps:
+            return
+        for step in steps:
+            if step.arrived_ns is not None:
+                self._add(step.arrived_ns, step.ended_ns, self._items_of(step))
+        self._close_if_due(steps[-1].ended_ns)
+
+    def on_fetched(self, steps: list[FinishedStep]) -> None:
+        """For ``loading_rate``: the requests for batches that the recorder has seen."""
+        for step in steps:
+            if step.arrived_ns is not None and step.began_ns is not None:
+                self.on_batch(None, step.began_ns, step.arrived_ns, step.batch, step.items)
+
+    def _items_of(self, step: FinishedStep) -> int | None:
+        return self._count(step.batch) if step.items is None else step.items
+
+    def _add(self, begin_ns: int, end_ns: int, items: int | None) -> None:
+        if items is not None:
+            self._throughput.add(None, begin_ns, end_ns, items)
+            self._task = None
+
+    def _close_if_due(self, end_ns: int) -> None:
+        """End the interval if it is over; the wait for the device is a part of it."""
+        for throughput in (self._throughput, self._unknown):
+            if end_ns >= throughput.due_ns:
+                waited_ns = self._synchronized(end_ns)
+                throughput.add(None, end_ns, waited_ns, 0)
+                self._publish(self._close(waited_ns))
+                return
+
+    def on_device(self, event: dict[str, Any]) -> None:
+        """An event with ``use_cuda`` says whether a device is to be waited for."""
+        self._use_cuda = bool(event["use_cuda"])
 
     def _start_anew(self) -> None:
         """Forget the recorder's steps: the program gives its own from now on, and its first one may be the recorder's last."""
@@ -243,10 +293,8 @@ class Rate:
     def on_wrap(self, event: dict[str, Any]) -> None:
         """For ``compute_rate``: the begin and end of a wrapper ``compute_start``. Only the end's batch is looked at: at the begin ptera
         still shows the batch of the iteration before."""
-        wrap = event.get("$wrap")
-        if wrap is None or wrap["name"] != "compute_start":
-            if "use_cuda" in event:
-                self._use_cuda = bool(event["use_cuda"])
+        wrap = event["$wrap"]
+        if wrap["name"] != "compute_start":
             return
         key = (wrap["id"], get_ident())
         self._has_wraps = True
@@ -256,11 +304,6 @@ class Rate:
         begin_ns = self._begun.pop(key, None)
         if begin_ns is not None:
             self._add_span(event.get("task"), begin_ns, self._clock(), self._items(event))
-
-    def on_span(self, begin_ns: int, end: int, batch: object) -> None:
-        """For ``compute_rate``: what the recorder has seen a step do with its batch, unless the program gives that itself."""
-        if not self._has_wraps:
-            self._add_span(None, begin_ns, end, self._count(batch))
 
     def _add_span(self, task: str | None, begin_ns: int, end: int, items: int | None) -> None:
         late = end >= self._throughput.due_ns
@@ -272,9 +315,10 @@ class Rate:
         if late:
             self._publish(self._throughput.close(end))
 
-    def on_batch(self, task: str | None, begin_ns: int, end: int, batch: object) -> None:
+    def on_batch(self, task: str | None, begin_ns: int, end: int, batch: object, items: int | None = None) -> None:
         """For ``loading_rate``: a loader has returned a batch, in whatever thread. No device is waited for."""
-        items = self._count(batch)
+        if items is None:
+            items = self._count(batch)
         with self._lock:
             if items is not None:
                 self._throughput.add(task, begin_ns, end, items)
@@ -295,6 +339,7 @@ class Rate:
             self._has_begun = True
             yield self._ov.phases.run_script
         finally:
+            values_of(self._ov).tell_of_steps()
             self.finish()
 
     def finish(self) -> None:
@@ -458,28 +503,25 @@ def _method_of_next(kind: type) -> tuple[type | None, str]:
 
 def train_rate(ov: Overseer) -> Iterator[Phase]:
     """Measures ``train_rate`` to the end of the run."""
-    from voirkit_instruments.steps.record_values import values_of
-
     rate = Rate(ov, "train_rate")
     rate.step_began_ns = values_of(ov).step_began_ns
-    ov.given.subscribe(rate.on_step)
+    values_of(ov).on_steps.append(rate.on_steps)
+    ov.given.watch("step", rate.on_step)
+    ov.given.watch("use_cuda", rate.on_device)
     yield from rate.until_end()
 
 
 def compute_rate(ov: Overseer) -> Iterator[Phase]:
     """Measures ``compute_rate`` to the end of the run."""
-    from voirkit_instruments.steps.record_values import values_of
-
     rate = Rate(ov, "compute_rate")
-    ov.given.subscribe(rate.on_wrap)
-    values_of(ov).on_compute.append(rate.on_span)
+    ov.given.watch("$wrap", rate.on_wrap, only_given=True)
+    ov.given.watch("use_cuda", rate.on_device)
+    values_of(ov).on_steps.append(rate.on_computed)
     yield from rate.until_end()
 
 
 def loading_rate(ov: Overseer) -> Iterator[Phase]:
     """Measures ``loading_rate`` to the end of the run."""
-    from voirkit_instruments.steps.record_values import values_of
-
     rate = Rate(ov, "loading_rate")
     watch = LoaderWatch(rate.on_batch, lambda sentence: ov.warn(f"loading_rate: {sentence}"))
 
@@ -487,16 +529,15 @@ def loading_rate(ov: Overseer) -> Iterator[Phase]:
 
     def on_loader(event: dict[str, Any]) -> None:
         nonlocal is_given
-        if "loader" in event and "$recorder" not in event:
-            is_given = True
-            watch.watch(event["loader"], event.get("task"))
+        is_given = True
+        watch.watch(event["loader"], event.get("task"))
 
-    def on_fetch(begin_ns: int, end: int, batch: object) -> None:
+    def on_steps(steps: list[FinishedStep]) -> None:
         if not is_given:
-            rate.on_batch(None, begin_ns, end, batch)
+            rate.on_fetched(steps)
 
-    ov.given.subscribe(on_loader)
-    values_of(ov).on_fetch.append(on_fetch)
+    ov.given.watch("loader", on_loader, only_given=True)
+    values_of(ov).on_steps.append(on_steps)
     try:
         yield from rate.until_end()
     finally:

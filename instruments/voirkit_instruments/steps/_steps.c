@@ -45,6 +45,7 @@ static _Thread_local struct {
     int64_t serial;
     int inside;
     int64_t stepped; /* the arguments of the last step, or 0 */
+    int64_t items;   /* of the last batch; -1: not known */
     double loss;     /* that the walk through a graph which is about to begin was asked of, if it is known */
     int knows_loss;
 } here;
@@ -58,7 +59,7 @@ static inline int is_inside(HotPath *hot) {
 
 static inline void be_inside(HotPath *hot, int where) {
     if (here.serial != hot->serial)
-        here.stepped = here.knows_loss = 0;
+        here.stepped = here.knows_loss = 0, here.items = -1;
     here.serial = hot->serial;
     here.inside = where;
 }
@@ -164,6 +165,19 @@ static int hot_set_stepped(HotPath *self, PyObject *value, void *Py_UNUSED(closu
         return -1;
     if (here.serial == self->serial)
         here.stepped = stepped;
+    return 0;
+}
+
+static PyObject *hot_get_items(HotPath *self, void *Py_UNUSED(closure)) {
+    return PyLong_FromLongLong(here.serial == self->serial ? here.items : -1);
+}
+
+static int hot_set_items(HotPath *self, PyObject *value, void *Py_UNUSED(closure)) {
+    long long items = value == NULL ? -1 : PyLong_AsLongLong(value);
+    if (items == -1 && PyErr_Occurred())
+        return -1;
+    if (here.serial == self->serial)
+        here.items = items;
     return 0;
 }
 
@@ -456,7 +470,8 @@ static PyObject *leave_fetch(PyObject *self, PyObject *const *args, Py_ssize_t n
     if (result <= 0)
         return done(hot, end, result);
     Py_ssize_t items = items_of_tensor(part, args[3]);
-    if (items < 0) { /* no batch, or another kind of one */
+    here.items = items; /* left() has said that this thread is of this recording */
+    if (items < 0) {    /* no batch, or another kind of one: who is asked sets the items */
         if (PyErr_Occurred() && trouble(hot, "a batch") < 0)
             return done(hot, end, -1);
         PyObject *ended = PyLong_FromLongLong(end);
@@ -655,6 +670,7 @@ static PyObject *hot_here(PyObject *self, void *Py_UNUSED(closure)) {
 static PyGetSetDef hot_getset[] = {
     {"inside", (getter)hot_get_inside, (setter)hot_set_inside, NULL, NULL},
     {"stepped", (getter)hot_get_stepped, (setter)hot_set_stepped, NULL, NULL},
+    {"items", (getter)hot_get_items, (setter)hot_set_items, NULL, NULL},
     {"loss", (getter)hot_get_loss, (setter)hot_set_loss, NULL, NULL}, {"here", (getter)hot_here, NULL, NULL, NULL}, {NULL}};
 
 static PyType_Slot hot_slots[] = {

@@ -33,7 +33,7 @@ CHECKED = {
 }
 
 OPTIMIZER_STEP, ZERO_GRAD, FORWARD, BACKWARD, BATCH_REQUESTED = "step", "zero_grad", "forward", "backward", "next"
-LOSS, LOSS_SCALED, LOADER_ITERATED = "loss", "scale", "iter"
+LOSS, LOSS_KEPT, LOSS_SCALED, LOADER_ITERATED = "loss", "loss kept", "scale", "iter"
 
 # Asked in the functions themselves: where it is true torch.compile looks at a function, which is then as without voirkit. The tracer
 # (dynamo) takes it for a constant, so that it is in no graph and breaks none. Modules without torch among their globals have
@@ -128,8 +128,8 @@ class StepEvents:
 
     Events: ``step`` (an optimizer's outermost step; the optimizer), ``zero_grad`` (of an optimizer; the optimizer), ``forward`` (the
     outermost module call, and what is called in an optimizer's step; the module), ``backward`` (nothing is passed), ``loss`` (before a walk
-    through a graph that ``backward`` begins: what it is called on), ``scale`` (after ``GradScaler.scale``: the loss and what it
-    became), ``iter`` (a loader makes an iterator; at last the loader) and
+    through a graph that ``backward`` begins: what it is called on), ``loss kept`` (the same, as the first that is a part of that walk),
+    ``scale`` (after ``GradScaler.scale``: the loss and what it became), ``iter`` (a loader makes an iterator; at last the loader) and
     ``next`` (a loader is asked for a batch; its iterator, and afterwards the batch, or ``ABSENT``).
     """
 
@@ -175,34 +175,49 @@ class StepEvents:
         before, after = tuple(self._before.get(event, ())), tuple(self._after.get(event, ()))
         if not before and not after:
             return enter, leave
-        whole = event == OPTIMIZER_STEP
         self.here = thread
 
         def entering(*passed: Any) -> Any:
-            if not (whole and thread.inside == IN_STEP):  # the step of the class above is no other
-                for told in before:
-                    told(*_first(passed))
+            for told in before:
+                told(*passed)
             return enter(*passed)
 
         def leaving(began: int, was: int, *passed: Any) -> None:
             leave(began, was, *passed)
             if began:
                 for told in after:
+                    told(*passed)
+
+        def entering_step(*passed: Any) -> Any:
+            if thread.inside != IN_STEP:  # the step of the class above is no other
+                for told in before:
+                    told(*_first(passed))
+            return enter(*passed)
+
+        def leaving_step(began: int, was: int, *passed: Any) -> None:
+            leave(began, was, *passed)
+            if began:
+                for told in after:
                     told(*_first(passed))
 
+        if event == OPTIMIZER_STEP:
+            entering, leaving = entering_step, leaving_step
         return (entering if before else enter), (leaving if after else leave)
 
     def before_backward(self, thread: Any, enter: Any) -> tuple[Any, tuple[str, ...]]:
         """What is called before ``torch.autograd.backward``, and which of its variables that takes."""
-        before = tuple(self._before.get(LOSS, ()))
-        if not before:
+        before, within = tuple(self._before.get(LOSS, ())), tuple(self._before.get(LOSS_KEPT, ()))
+        if not before and not within:
             return enter, ()
         self.here = thread
 
         def entering(tensors: Any) -> Any:
             for told in before:
                 told(tensors)
-            return enter()
+            began = enter()
+            for told in within:
+                told(tensors)
+            return began
 
         return entering, ("tensors",)
 

@@ -114,7 +114,7 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
     when_imported("torch", steps.start)
     if recorder is None:
         _watch(steps)
-        ov.when_given(lambda given: given.subscribe(steps.on_given))
+        ov.when_given(lambda given: given.watch("$wrap", steps.on_given, only_given=True))
     completed = False
     try:
         yield ov.phases.run_script
@@ -461,11 +461,7 @@ def record_loss(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
     those that the recorder sees."""
     losses = ov.shared(LossesOfRun)
 
-    def on_event(event: dict[str, Any]) -> None:
-        if "$recorder" not in event:
-            losses.given.on_event(event)
-
-    ov.when_given(lambda given: given.subscribe(on_event))
+    ov.when_given(lambda given: given.watch("loss", losses.given.on_event, only_given=True))
     no_steps = ov.argparser.value(ov.options, "--no-steps")
 
     def start(torch: Any) -> None:

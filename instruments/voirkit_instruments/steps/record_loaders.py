@@ -124,6 +124,7 @@ class LoaderRecording:
                 known = self._episode_of(iterator)
                 if batch is not ABSENT:
                     name, args, value = fetch, known.args, recording.items(batch)
+                    self._here.items = value
                 else:
                     error = sys.exc_info()[0]
                     if error is not None and issubclass(error, StopIteration):

@@ -56,8 +56,8 @@ class HotPath:
 
     Attributes:
         here: Says what each thread is inside of; which optimizer it has stepped (``stepped``: the arguments of that step's record; 0:
-            none since somebody has set it to 0); and the loss, a float, of the walk through a graph that is about to begin (``loss``; None:
-            it is not known).
+            none since somebody has set it to 0); how many items its last batch has (``items``; -1: not known); and the loss, a float, of
+            the walk through a graph that is about to begin (``loss``; None: it is not known).
         own_ns: What these functions took, each time that they were called.
         spans: How many records were made in that time.
         trained: How many walks through graphs and steps of optimizers there were.
@@ -66,7 +66,7 @@ class HotPath:
 
     def __init__(self, span: Callable[..., None], failed: Callable[[str, Exception], None]) -> None:
         self.here = type(
-            "ThreadState", (ThreadState,), {"stepped": 0, "loss": None}
+            "ThreadState", (ThreadState,), {"stepped": 0, "items": -1, "loss": None}
         )()  # a class of its own: what it says of all threads is for this one alone
         self._span, self._failed = span, failed
         self.device: Any = None  # times on a GPU, once there is one

@@ -35,7 +35,7 @@ def engine() -> Any:
         try:
             from voirkit_instruments.steps import _steps  # type: ignore[attr-defined]
 
-            if hasattr(getattr(_steps, "HotPath", None), "leave_indices"):
+            if hasattr(getattr(_steps, "HotPath", None), "items"):
                 return _steps  # else it was built for another voirkit
         except ImportError:
             pass

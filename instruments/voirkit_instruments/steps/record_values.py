@@ -13,7 +13,7 @@ given           value                                                         wh
 ``use_cuda``    whether the loss lies on a GPU                                at the first ``backward``
 =============== ============================================================= ====================================================
 
-Names that the program or a voirfile gives itself are left to them. Each of these events has ``$recorder``, and the step's ``$began_ns``.
+Names that the program or a voirfile gives itself are left to them. Each of these events has ``$recorder``.
 Nothing but the loss is looked at where nobody can listen. In forked children nothing is given.
 """
 
@@ -23,14 +23,24 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from threading import get_ident
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from voirkit.fork import at_fork
 from voirkit.probes.around import ABSENT
 from voirkit.streams import is_from_handler
 from voirkit_instruments.identity import IdentityMap
-from voirkit_instruments.steps.events import BATCH_REQUESTED, FORWARD, LOADER_ITERATED, LOSS, LOSS_SCALED, OPTIMIZER_STEP, StepEvents
+from voirkit_instruments.steps.events import (
+    BATCH_REQUESTED,
+    FORWARD,
+    LOADER_ITERATED,
+    LOSS,
+    LOSS_KEPT,
+    LOSS_SCALED,
+    OPTIMIZER_STEP,
+    StepEvents,
+)
 from voirkit_instruments.steps.record_plain import SUPPRESSED
 from voirkit_instruments.values import ScalarReader, constant_divisor
 
@@ -39,9 +49,23 @@ if TYPE_CHECKING:
     from voirkit.runner.overseer import Overseer
     from voirkit_instruments.steps.record import SeenLosses
 
-    Fetched = Callable[[int, int, object], None]
+    StepsTold = Callable[[list["FinishedStep"]], None]
 
 now = time.perf_counter_ns
+
+
+TOLD_EVERY_NS = 500_000_000  # after a training step the caches hold nothing of ours: telling of each one cost 100 us
+
+
+class FinishedStep(NamedTuple):
+    """A step that is over; times by ``time.perf_counter_ns``."""
+
+    began_ns: int | None  # its batch was asked for; without a loader the end of the step before, or None
+    arrived_ns: int | None  # its batch came; None without a loader
+    ended_ns: int
+    items: int | None  # in its batch; None: unknown
+    batch: object  # where its items are unknown
+    thread: int
 
 
 class _Loop(threading.local):
@@ -52,6 +76,7 @@ class _Loop(threading.local):
     has_trained = False
     began_ns: int | None = None
     asked_ns = arrived_ns = 0
+    items: int | None = None  # in the batch
     stepped_ns: int | None = None  # when the last optimizer step without a loader ended
 
 
@@ -79,8 +104,11 @@ class TrainingValues:
         self._scaled: tuple[Any, Any, float | None] | None = None
         self._given: set[str] = set()  # names that are given once
         self._seen = IdentityMap()  # loaders and optimizers
-        self.on_fetch: list[Fetched] = []  # called with begin, end and batch of each request for a training batch, when its step is over
-        self.on_compute: list[Fetched] = []  # the same for what a step does with its batch
+        self._optimizer: Callable[[], Any] = lambda: None  # the last that stepped
+        self.on_steps: list[StepsTold] = []  # told of steps that are over, of several at once; none waits longer than TOLD_EVERY_NS
+        self._finished: list[tuple[Any, ...]] = []  # what the steps that nobody was told of yet have
+        self._told_ns = 0
+        self._lock = threading.Lock()
         self.is_off = False  # whether nothing is given any more: it has failed, or this is a forked child
         _every.add(self)
 
@@ -93,8 +121,8 @@ class TrainingValues:
         self._torch, self._tensor = torch, torch.Tensor
         self._grad_enabled = torch.is_grad_enabled
         events.subscribe(LOSS_SCALED, after=self._guarded(self._after_scale))
+        events.subscribe(LOSS_KEPT, before=self._guarded(self._keep_loss))
         if not listened:
-            events.subscribe(LOSS, before=self._guarded(self._keep_loss))
             return
         self._criterion = torch.nn.modules.loss._Loss
         events.subscribe(LOSS, before=self._guarded(self._before_backward))
@@ -138,14 +166,13 @@ class TrainingValues:
     # the loss
 
     def _loss(self, tensors: Any) -> tuple[Any, float | None]:
-        """The loss that ``backward`` is called on, and by what it was divided."""
+        """The loss that ``backward`` is called on, and by what it was divided. What was scaled is forgotten by ``_keep_loss``."""
         if type(tensors) in (tuple, list):
             if len(tensors) != 1:
                 return None, None
             tensors = tensors[0]
         if self._scaled is not None:
             reference, loss, divisor = self._scaled
-            self._scaled = None
             if reference() is tensors:
                 return loss, divisor
         return self._read(tensors), self._divisor(tensors)
@@ -164,6 +191,7 @@ class TrainingValues:
             loss, divisor = self._read(tensors), None
         else:
             loss, divisor = self._loss(tensors)
+            self._scaled = None
         here = events.here
         here.loss = loss  # of one on a device nothing is kept
         if loss is not None:
@@ -174,15 +202,11 @@ class TrainingValues:
 
     def _before_backward(self, tensors: Any) -> None:
         self._loop.has_trained = True
-        loss, divisor = self._loss(tensors)
-        if self._losses is None or self._events is None:
+        if "use_cuda" in self._given and not self._ov.has_listener("loss"):
             return
-        here = self._events.here
-        here.loss = loss
+        loss, _ = self._loss(tensors)
         if loss is None:
             return
-        self._losses.add(loss, here.stepped, divisor)
-        here.stepped = 0
         if "use_cuda" not in self._given:
             self._once("use_cuda", getattr(getattr(loss, "device", None), "type", "cpu") == "cuda")
         self._offer({"loss": loss})
@@ -209,35 +233,54 @@ class TrainingValues:
         elif opened is None or opened is iterator:  # else another loader's of the same turn (zip)
             loop.iterator, loop.batch, loop.has_trained = weakref.ref(iterator), batch, False
             loop.began_ns, loop.arrived_ns = loop.asked_ns, now()
+            assert self._events is not None
+            items = self._events.here.items
+            loop.items = None if items < 0 else items
 
     def _stepped(self, optimizer: Any) -> None:
         loop = self._loop
-        if self._is_new(optimizer):
-            self._offer({"optimizer": optimizer})
+        if self._optimizer() is not optimizer:
+            self._optimizer = weakref.ref(optimizer)
+            if self._is_new(optimizer):
+                self._offer({"optimizer": optimizer})
         if loop.iterator is not None and loop.iterator() is None:  # the loop was left
             if loop.has_trained:
                 self._end_step(loop, now())
             loop.iterator = loop.batch = None
         if loop.iterator is None:
             began_ns, loop.stepped_ns = loop.stepped_ns, now()
-            self._give_step({"batch_size": None}, began_ns)
+            self._give_step({"batch_size": None}, began_ns, None, loop.stepped_ns)
         else:
             loop.has_trained = True
 
     def _end_step(self, loop: _Loop, end_ns: int) -> None:
         batch, loop.batch, loop.iterator, loop.has_trained = loop.batch, None, None, False
         loop.stepped_ns = None
-        began_ns, arrived_ns = loop.began_ns, loop.arrived_ns
-        for fetched in self.on_fetch:
-            fetched(began_ns or 0, arrived_ns, batch)
-        for computed in self.on_compute:
-            computed(arrived_ns, end_ns, batch)
-        self._give_step({"batch": batch}, began_ns)
+        self._give_step({"batch": batch}, loop.began_ns, loop.arrived_ns, end_ns, loop.items)
 
-    def _give_step(self, batch: dict[str, Any], began_ns: int | None) -> None:
+    def _give_step(
+        self, batch: dict[str, Any], began_ns: int | None, arrived_ns: int | None, ended_ns: int, items: int | None = None
+    ) -> None:
         number = self._steps
         self._steps += 1
-        self._offer({"step": number, **batch, **({} if began_ns is None else {"$began_ns": began_ns})})
+        if self._ov.has_listener("step"):
+            self._offer({"step": number, **batch})
+        if not self.on_steps:
+            return
+        uncounted = batch.get("batch") if items is None else None
+        self._finished.append((began_ns, arrived_ns, ended_ns, items, uncounted, get_ident()))
+        if uncounted is not None or ended_ns - self._told_ns >= TOLD_EVERY_NS:
+            self.tell_of_steps()
+
+    def tell_of_steps(self) -> None:
+        """Tell now of the steps that are over."""
+        with self._lock:
+            finished, self._finished = self._finished, []
+            self._told_ns = now()
+            if finished:
+                steps = [FinishedStep(*step) for step in finished]
+                for told in self.on_steps:
+                    told(steps)
 
     # what is given once
 

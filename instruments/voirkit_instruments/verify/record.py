@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from voirkit.phases import Phase, PhaseWithPriority
     from voirkit.probes.selector.suggestions import Candidates
     from voirkit.runner.overseer import Overseer
+    from voirkit_instruments.steps.record_values import FinishedStep
 
 
 ESSENTIAL = ("loss", "step+batch", "use_cuda")
@@ -75,9 +76,9 @@ class Arrivals:
         if wrap is not None and wrap["name"] == "compute_start" and wrap["step"] == "end":
             counts["compute_start/end"] += 1
 
-    def on_compute(self, *_: object) -> None:
-        """The recorder has seen what a step does with its batch."""
-        self._seen["compute_start/end"] += 1
+    def on_steps(self, steps: list[FinishedStep]) -> None:
+        """The recorder has seen what steps do with their batches."""
+        self._seen["compute_start/end"] += sum(step.arrived_ns is not None for step in steps)
 
 
 def probes_of(reading: str, probes: list[Any]) -> list[Any]:
@@ -96,7 +97,7 @@ def verify(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
 
     arrivals = Arrivals()
     ov.given.subscribe(arrivals.on_event)
-    values_of(ov).on_compute.append(arrivals.on_compute)
+    values_of(ov).on_steps.append(arrivals.on_steps)
     ov.require(train_rate, loading_rate, compute_rate)
     yield ov.phases.load_script
     script = os.path.abspath(ov.script) if ov.script else ""  # the script may change the current folder
