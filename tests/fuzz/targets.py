@@ -194,10 +194,11 @@ def _summary() -> dict[str, Any]:
 def read_summary(data: bytes, folder: Path) -> str:
     """A run directory that holds a manifest and these bytes as its summary, read and put into words."""
     from voirkit.commands.run import words
+    from voirkit.errors import PartFailures
+    from voirkit.findings import findings_of
     from voirkit.report.overview import command_of, how_it_went, parts_of_report
     from voirkit.runs import directory
     from voirkit.runs.conditions import read
-    from voirkit.runs.summary import alerts
 
     (folder / directory.SUMMARY).write_bytes(data)
     summary = directory.read_summary(str(folder))
@@ -216,7 +217,7 @@ def read_summary(data: bytes, folder: Path) -> str:
 
     attempt("head", lambda: (command_of(summary), how_it_went(summary)))
     attempt("words", lambda: words(summary))
-    attempt("alerts", lambda: alerts(summary))
+    attempt("findings", lambda: findings_of(summary, PartFailures()))
     for name in ("train_rate", "wait_share", "loss"):
         read(f"{name}>=1", {"rates", "steps", "loss"}).failure(summary)
     for name, part in parts_of_report().items():

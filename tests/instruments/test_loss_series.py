@@ -9,7 +9,8 @@ import pytest
 import torch
 from conftest import Place
 
-from voirkit.runs.summary import loss_not_falling, loss_note
+from voirkit.runs.summary import loss_note
+from voirkit_instruments.steps.loss_rules import findings
 from voirkit_instruments.steps.record import SeenLosses
 from voirkit_instruments.values import ScalarReader, constant_divisor
 
@@ -46,14 +47,13 @@ def test_trainings_one_after_the_other_are_a_series_each_and_the_last_of_the_lon
         (0, 3.0, FALLING[-1], 40), (1, 8.0, higher[-1], 40), (2, 3.0, FALLING[19], 20),
     ]  # fmt: skip
     assert (summary["first"], summary["last"], summary["n"]) == (8.0, higher[-1], 40)
-    assert loss_not_falling(summary) is None
+    assert list(findings({"loss": summary})) == []
     assert loss_note(summary) == " (of the optimizer with most steps, of 3)"
 
 
 def test_a_training_that_does_not_fall_is_named_among_others() -> None:
-    alert = loss_not_falling(seen(*trained(7, FALLING, 0), *trained(8, [2.0] * 40, 7)))
-    assert alert is not None
-    assert alert["because"].startswith("The loss of optimizer 2 does not fall: 2 in the first quarter of its training")
+    (finding,) = findings({"loss": seen(*trained(7, FALLING, 0), *trained(8, [2.0] * 40, 7))})
+    assert finding.because.startswith("The loss of optimizer 2 does not fall: 2 in the first quarter of its training")
 
 
 def test_losses_of_optimizers_by_turns_are_a_series_each_and_need_not_fall() -> None:
@@ -62,7 +62,7 @@ def test_losses_of_optimizers_by_turns_are_a_series_each_and_need_not_fall() -> 
         passes += [(1.0, 8 if n else 0, None), (2.0, 7, None)]
     summary = seen(*passes)
     assert [(one["first"], one["last"], one["updates"]) for one in summary["series"]] == [(1.0, 1.0, 50), (2.0, 2.0, 50)]
-    assert loss_not_falling(summary) is None
+    assert list(findings({"loss": summary})) == []
 
 
 def test_a_long_run_of_two_optimizers_keeps_losses_of_both() -> None:

@@ -85,7 +85,7 @@ def test_a_part_of_the_summary_that_fails_costs_that_part(
     ]
 
 
-@pytest.mark.parametrize("name", ["read_steps", "figures", "conclusions", "alerts", "memory_creep", "_dropped", "_duration"])
+@pytest.mark.parametrize("name", ["read_steps", "figures", "conclusions", "memory_creep", "_dropped", "_duration"])
 def test_a_step_of_the_summary_that_fails_costs_no_other_part(
     name: str, killed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -189,13 +189,6 @@ def test_more_bugs_than_a_screen_holds_leave_room_for_what_else_is_known() -> No
     assert any("optimizer" in line for line in lines)
 
 
-def test_a_large_overhead_is_never_cut_and_stands_above_the_advice() -> None:
-    lines = drawn({**MUCH, "overhead": {"share": 0.93, "events": 600, "seconds": 120.9}})
-    (at,) = [n for n, line in enumerate(lines) if line.startswith("overhead")]
-    assert lines[at] == "overhead  93.00% of the run, for 600 records"
-    assert at < next(n for n, line in enumerate(lines) if "input-bound" in line)
-
-
 UNCOUNTED = [
     {"thread": 40, "pid": 7, "rank": 0, "optimizer_steps": 12, "backward_passes": 1, "first_s": 3.25},
     {"thread": 41, "pid": 8, "rank": 0, "optimizer_steps": 0, "backward_passes": 3, "first_s": 0.5},
@@ -204,8 +197,8 @@ UNCOUNTED = [
 
 @pytest.mark.parametrize("kind", ["busy-machine", "instrument-overhead"])
 def test_what_makes_times_untrue_stands_above_the_verdict_and_is_never_cut(kind: str) -> None:
-    alerts = [*SUMMARY["alerts"], {"kind": kind, "because": "Others held the processors.", "next": "Measure again."}]
-    lines = drawn({**SUMMARY, "alerts": alerts}, lines=8)
+    finding = {"kind": kind, "severity": "measurement", "because": "Others held the processors.", "next": "Measure again."}
+    lines = drawn({**SUMMARY, "findings": [finding]}, lines=8)
     (at,) = [i for i, line in enumerate(lines) if kind in line]
     (verdict,) = [i for i, line in enumerate(lines) if "input-bound" in line]
     assert lines[at : at + 2] == [f"  {kind}  Others held the processors.", "  next  Measure again."]

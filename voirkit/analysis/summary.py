@@ -21,11 +21,11 @@ from voirkit.analysis.steps import ASIDE, CHECKPOINT, COMMUNICATION, COMPILE, IM
 from voirkit.analysis.verdict.diagnosis import conclusions
 from voirkit.analysis.verdict.evidence import evidence
 from voirkit.errors import PartFailures
-from voirkit.findings import Severity, findings_of
+from voirkit.findings import alerts_of, findings_of
 from voirkit.instrument import Instrument, resolve
 from voirkit.plugins import installed_instruments, parts_of_summary
 from voirkit.runs import thresholds as limits
-from voirkit.runs.summary import SCHEMA, Moments, account, alerts, empty, without_steps
+from voirkit.runs.summary import SCHEMA, Moments, account, empty, without_steps
 from voirkit.units import size
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ def summary_of(run: Run, *others: Run) -> dict[str, Any]:
                 instrument.name.replace("_", " "), partial(_part, instrument, runs, ranks, summary), {}
             )
             summary.update(part)
-    findings = findings_of(summary, failures)
     summary["goodput"] = failures.attempt("goodput", lambda: _goodput(run, ranks, summary), None)
     summary["overhead"] = failures.attempt("overhead", lambda: overhead_of(runs, summary), summary.get("overhead"))
+    findings = findings_of(summary, failures)
     if "steps" in failures:
         if not summary.get("steps"):
             summary.update(verdict=dict(_STEPS_FAILED), advice=[])
@@ -79,11 +79,9 @@ def summary_of(run: Run, *others: Run) -> dict[str, Any]:
         summary["verdict"], summary["advice"] = failures.attempt(
             "verdict", lambda: conclusions(summary, _facts(ranks), partial(_of_rank, runs, summary), findings), nothing
         )
-    raised: list[dict[str, Any]] = failures.attempt("alerts", lambda: alerts(summary), [])
     creep = failures.attempt("memory", lambda: memory_creep(run), None)
-    grave = [finding.document() for finding in findings if finding.severity != Severity.TIME]
-    summary["alerts"] = [*grave, *raised, *([creep] if creep else [])]
     summary["findings"] = [finding.document() for finding in findings]
+    summary["alerts"] = [*alerts_of(findings), *([creep] if creep else [])]
     lost: dict[str, int] = failures.attempt("dropped records", lambda: _dropped(runs), {})
     known = summary["dropped"]  # a process that could not write its count has it here alone
     summary["dropped"] = {**known, **{name: max(n, known.get(name, 0)) for name, n in lost.items()}}

@@ -13,6 +13,7 @@ from voirkit.options import ExtendedArgumentParser
 _WIDTH = 100
 _SEVERITIES = {
     Severity.BUG: "the training is not what it is meant to be",
+    Severity.MEASUREMENT: "the times of this run are not the script's own",
     Severity.MEMORY: "memory is held or copied for nothing",
     Severity.SYMPTOM: "something is wrong, and a flag would tell what",
     Severity.TIME: "time is lost",

@@ -4,6 +4,6 @@ instruments (``Instrument.findings``)."""
 from __future__ import annotations
 
 from voirkit.findings.catalogue import CATALOGUE, Kind, Severity
-from voirkit.findings.finding import Finding, findings_of, ranked
+from voirkit.findings.finding import Finding, alerts_of, findings_of, ranked
 
-__all__ = ["CATALOGUE", "Finding", "Kind", "Severity", "findings_of", "ranked"]
+__all__ = ["CATALOGUE", "Finding", "Kind", "Severity", "alerts_of", "findings_of", "ranked"]

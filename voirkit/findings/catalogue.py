@@ -13,9 +13,10 @@ class Severity(IntEnum):
     """How grave a finding is; the gravest first."""
 
     BUG = 0  # the training is not what its author means it to be
-    MEMORY = 1  # memory is held or copied that is of no use
-    SYMPTOM = 2  # something is wrong, and a flag would tell what
-    TIME = 3  # time is lost
+    MEASUREMENT = 1  # the times of this run are not the script's own
+    MEMORY = 2  # memory is held or copied that is of no use
+    SYMPTOM = 3  # something is wrong, and a flag would tell what
+    TIME = 4  # time is lost
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,51 @@ _KINDS = (
         mend="`model.train()` at the begin of each epoch.",
     ),
     Kind(
+        name="loss-not-finite",
+        severity=Severity.BUG,
+        because="The loss{whose_words} is {value} {since_words} ({n:,} of {of:,} that were looked at).",
+        next=(
+            "Look at the step before: the learning rate, a division or logarithm of 0, float16 without a scaler."
+            " torch.autograd.set_detect_anomaly(True) names the operation."
+        ),
+        meaning="The loss is nan or infinite. From there on each update spoils the weights: nothing is learned any more.",
+        condition=(
+            "A loss, given or what `backward` is called on, is no finite number. Of losses on a device only those of the curve are "
+            "looked at, at the end."
+        ),
+        confirm="`torch.isfinite(loss)` in the loop.",
+        mend="A smaller learning rate, `eps` in a division or logarithm, or `torch.amp.GradScaler` for float16.",
+    ),
+    Kind(
+        name="busy-machine",
+        severity=Severity.MEASUREMENT,
+        because=(
+            "CPU contention: other processes used {others_share:.0%} of the CPU; the main thread waited for it {waited_share:.0%} of"
+            " the run."
+        ),
+        next="Re-run on an idle machine: these timings are not reliable.",
+        meaning="Other programs had the processors while the script was ready to run. No time of this run is the script's own.",
+        condition=(
+            "The main thread waited for a processor during 5 % of the run or more, and others used 5 % of the processors or more. It "
+            "stands above the verdict, and no advice has a figure."
+        ),
+        confirm="`top`, or `cat /proc/pressure/cpu`.",
+        mend="Measure on a machine that does nothing else.",
+    ),
+    Kind(
+        name="instrument-overhead",
+        severity=Severity.MEASUREMENT,
+        because="The instruments slowed this run: {reasons_words}.",
+        next="Trust which lines, functions and operations take the time, not how long a step takes: time it in a run with fewer flags.",
+        meaning="Recording took a part of the run that is not small. All times are longer by it.",
+        condition=(
+            "Recording took more than 5 % of the run; or what voirkit runs beside the script (py-spy, perf, strace) used 5 % of the "
+            "processors or more, while the main thread waited for one during 5 % of the run or more."
+        ),
+        confirm="Time the script with and without voirkit.",
+        mend="Fewer flags at a time, or narrower probes.",
+    ),
+    Kind(
         name="evaluation-builds-graphs",
         severity=Severity.MEMORY,
         because=(
@@ -196,6 +242,26 @@ _KINDS = (
         ),
         confirm="`voirkit --checks SCRIPT`.",
         mend="`state = state.detach()` at the begin of each step.",
+    ),
+    Kind(
+        name="loss-not-falling",
+        severity=Severity.SYMPTOM,
+        because=(
+            "The loss{whose_words} does not fall: {first_words} in the first quarter of {training_words}, {last_words} in the last"
+            " (medians)."
+        ),
+        next=(
+            "Look whether the optimizer holds the model's parameters and steps, and whether the learning rate fits; voirkit --checks looks"
+            " for what keeps a loss from falling. In reinforcement learning and adversarial training it need not fall."
+        ),
+        meaning="The training does not get better at what it minimizes.",
+        condition=(
+            "Of 40 losses or more, the median of the last quarter is less than 1 % below that of the first, and with two standard errors "
+            "of that difference not 5 % below it: where losses differ by more, a fall would not show. Optimizers that step by turns are "
+            "left out."
+        ),
+        confirm="Overfit one batch: its loss must fall.",
+        mend="As `voirkit --checks` says: parameters that are in no optimizer, gradients that are zero, a graph that is cut by `.item()`.",
     ),
     Kind(
         name="loss-spike",

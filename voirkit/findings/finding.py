@@ -88,6 +88,11 @@ def _applied(rules: str, summary: Summary) -> list[Finding]:
     return list(resolve(rules)(summary))
 
 
+def alerts_of(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    """``alerts`` of a summary: all findings but those that only cost time, which are advice of the verdict."""
+    return [finding.document() for finding in findings if finding.severity != Severity.TIME]
+
+
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
     """The gravest first, and of one severity what saves most."""
     return sorted(findings, key=lambda finding: (finding.severity, -(finding.gain or 0.0)))

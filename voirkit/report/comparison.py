@@ -29,7 +29,7 @@ from voirkit.analysis.significance import (
 )
 from voirkit.report.overview import instrument_parts
 from voirkit.report.sections import figures_of
-from voirkit.runs.summary import PARTS, PHASES, busy_machine
+from voirkit.runs.summary import PARTS, PHASES, is_contended
 
 if TYPE_CHECKING:
     from voirkit.runs.conditions import Condition
@@ -132,7 +132,7 @@ def _between_runs(summary: Summary, place: Place) -> float:
     if place == WALL:
         return _between_walls(summary)
     taken = BETWEEN_RUNS
-    if busy_machine(summary.get("processors")) and typical and fastest and mean and mean >= _HELD_UP * typical:
+    if is_contended(summary.get("processors")) and typical and fastest and mean and mean >= _HELD_UP * typical:
         taken = between_runs(typical, fastest, mean if place[:1] == ("rates",) else None)
     taken = max(taken, UNEVEN * contention_of(summary))
     share = number_at(summary, *place[:-1], "share") if place[:2] == ("steps", "phases") else None

@@ -29,11 +29,9 @@ from voirkit.report.sections import (
     Stacked,
     Table,
     Text,
-    fact_text,
     sections_of,
     stored_sections,
 )
-from voirkit.runs import thresholds as limits
 from voirkit.runs.summary import PARTS, PHASES, evaluation_name, loss_note, saving, shown_phases, throughput, training_counts
 
 if TYPE_CHECKING:
@@ -48,7 +46,6 @@ _ROWS = 200  # of tables on the page
 _DRAWN = 128  # ranks
 _WARNINGS = 12
 _PLACES = 3  # of optimizer steps that lie in no step
-_UNTRUE_TIMES = ("busy-machine", "instrument-overhead")  # alerts by which times are not the script's own
 _VERDICT = 16  # lines of verdict and advice, which are never cut: at a width of 80 they are some ten
 BREAKDOWN = 1 + len(PHASES) + 4 + 1  # lines: the head, the phases, the parts of other, the step
 _HOW = {
@@ -171,16 +168,6 @@ def _uncounted_place(row: Mapping[str, Any], summary: Summary, names_process: bo
     return counts + ", ".join(filter(None, (rank, process, thread, since)))
 
 
-def _large_overhead(summary: Summary) -> Iterator[Section]:
-    """What recording takes, where it is so much that all other figures are longer by it."""
-    facts = [*_overhead(summary.get("overhead"))] if _is_slowed(summary) else []
-    yield Section("overhead", "", [Text(fact_text(*fact), "overhead", mood="warning") for fact in facts], fixed=True)
-
-
-def _is_slowed(summary: Summary) -> bool:
-    return ((summary.get("overhead") or {}).get("share") or 0.0) > limits.OVERHEAD
-
-
 def _verdict(summary: Summary) -> Iterator[Section]:
     verdict = summary.get("verdict")
     if verdict:
@@ -205,22 +192,13 @@ def _findings(summary: Summary) -> Iterator[Section]:
             yield Section(f"finding-{at}", "", [block], fixed=True)
 
 
-def _untrue_times(summary: Summary) -> Iterator[Section]:
-    """The alerts that say that the times below are not the script's own: before all that rests on them."""
-    for alert in summary.get("alerts") or ():
-        if alert["kind"] in _UNTRUE_TIMES:
-            yield Section(f"alert-{alert['kind']}", "", [_alert(alert)], fixed=True)
-
-
 def _alerts(summary: Summary) -> Iterator[Section]:
-    elsewhere = {*_UNTRUE_TIMES, *(finding["kind"] for finding in summary.get("findings") or ())}
+    """Alerts that are no findings, as in run directories of earlier releases."""
+    elsewhere = {finding["kind"] for finding in summary.get("findings") or ()}
     others = [alert for alert in summary.get("alerts") or () if alert["kind"] not in elsewhere]
     for at, alert in enumerate(others):
-        yield Section(f"alert-{at}", "", [_alert(alert)], least=2 if at < 3 else 1)
-
-
-def _alert(alert: Mapping[str, Any]) -> Finding:
-    return Finding(alert["kind"], alert["because"], alert["next"], mood="warning")
+        block = Finding(alert["kind"], alert["because"], alert["next"], mood="warning")
+        yield Section(f"alert-{at}", "", [block], least=2 if at < 3 else 1)
 
 
 def _steps(summary: Summary) -> Iterator[Section]:
@@ -299,7 +277,7 @@ def _facts(summary: Summary) -> Iterator[Section]:
     lines = [
         ("", [*_counts(summary)]), ("seen", [*_seen(summary.get("recorded_work"))]), ("memory", [*_memory(summary)]),
         ("used", [*_used(monitor)]), ("GPU", [*_gpus(monitor)]),
-        ("overhead", [] if _is_slowed(summary) else [*_overhead(summary.get("overhead"))]),
+        ("overhead", [*_overhead(summary.get("overhead"))]),
     ]  # fmt: skip
     blocks.append(Facts([(label, facts) for label, facts in lines if facts]))
     yield Section("facts", "", blocks)
@@ -438,7 +416,7 @@ def _machine_rows(run: Run, summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 # From top to bottom. What was found to be wrong stands between the first two, the rest of what leads (findings, experiments) behind them.
-ABOVE: dict[str, Part] = {"wall": _wall, "goodput": _goodput, "uncounted": _uncounted, "times": _untrue_times, "overhead": _large_overhead}
+ABOVE: dict[str, Part] = {"wall": _wall, "goodput": _goodput, "uncounted": _uncounted}
 VERDICT: dict[str, Part] = {"findings": _findings, "verdict": _verdict}
 BELOW: dict[str, Part] = {"alerts": _alerts, "steps": _steps}
 LAST: dict[str, Part] = {"ranks": _ranks, "rates": _rates, "facts": _facts, "warnings": _warnings, "machine": _machine}

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 
 from voirkit import __version__
-from voirkit.errors import EXIT_CHECK_FAILED, RunDirectoryError, VoirkitError, say_as_it_is
+from voirkit.errors import EXIT_CHECK_FAILED, PartFailures, RunDirectoryError, VoirkitError, say_as_it_is
 from voirkit.processes import children
 from voirkit.runner import completion, recording
 from voirkit.runner.script import current_folder, shorten
@@ -219,7 +219,10 @@ class RunRecord:
         """Put what the run itself knows into the summary; what completes the record knows more."""
         ov, given = self._ov, self._ov.given_stream
         if ov.summary.get("loss"):
-            ov.summary["alerts"] = summary.alerts(ov.summary)
+            from voirkit.findings import alerts_of, findings_of
+
+            findings = findings_of(ov.summary, PartFailures())
+            ov.summary.update(findings=[finding.document() for finding in findings], alerts=alerts_of(findings))
         self._duration_s = self._duration_s or files.duration_s
         for key, value in summary.empty(__version__).items():
             ov.summary.setdefault(key, value)

@@ -1,4 +1,4 @@
-"""``summary.json``: what a run came to. The phases of a step, the account of the wall time, the overhead and the alerts: pure functions.
+"""``summary.json``: what a run came to. The phases of a step, the account of the wall time and the overhead: pure functions.
 
 Loads nothing: every run needs it.
 """
@@ -6,7 +6,6 @@ Loads nothing: every run needs it.
 from __future__ import annotations
 
 from voirkit.runs import thresholds as limits
-from voirkit.units import figure
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -182,86 +181,6 @@ def without_steps(moments: Moments, total_s: float, spent_s: Mapping[str, float]
     return account({**(spent_s or {}), "startup": startup, "script": script, "exit": exit_}, total_s, startup)
 
 
-def alerts(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """All alerts that a summary's own figures give, the gravest first: each ``{"kind", "because", "next", "evidence"}``, as a verdict."""
-    found = [loss_not_finite(summary.get("loss")), loss_not_falling(summary.get("loss"))]
-    if ((summary.get("steps") or {}).get("n") or 0) >= limits.FEW:
-        found.append(busy_machine(summary.get("processors")))
-        found.append(slowed_by_instruments(summary.get("overhead"), summary.get("processors")))
-    return [alert for alert in found if alert is not None]
-
-
-def loss_not_finite(loss: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The loss is nan or infinite, in any of its series."""
-    bad, whose = next(((one["not_finite"], whose) for one, whose in _series(loss) if one.get("not_finite")), (None, ""))
-    if not bad:
-        return None
-    at, n = bad["first"], bad["n"]
-    seen = f"from loss {at:,} on" if n > 1 else f"at loss {at:,}"
-    return {
-        "kind": "loss-not-finite",
-        "because": f"The loss{whose} is {bad['value']} {seen} ({n:,} of {bad['of']:,} that were looked at).",
-        "next": "Look at the step before: the learning rate, a division or logarithm of 0, float16 without a scaler. "
-        "torch.autograd.set_detect_anomaly(True) names the operation.",
-        "evidence": dict(bad),
-    }
-
-
-def _series(loss: Mapping[str, Any] | None) -> list[tuple[Mapping[str, Any], str]]:
-    """The losses of each optimizer, and the words that say which it is; of one optimizer there is nothing to say."""
-    rows = (loss or {}).get("series") or []
-    return [(one, f" of optimizer {one['optimizer'] + 1}") for one in rows] or ([(loss, "")] if loss else [])
-
-
-def loss_not_falling(loss: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The loss is no lower at the end than at the beginning, and its noise could not hide a fall.
-
-    Of several trainings, that of any. Optimizers that step by turns are those of adversarial training or of actor and critic, whose losses
-    need not fall.
-    """
-    series = _series(loss)
-    for one, whose in series:
-        others = [other for other, _ in series if other is not one]
-        ends = None if any(_overlap(one, other) for other in others) else _ends_of_flat(one)
-        if ends is not None:
-            first, last = ends
-            training = "its training" if others else "the run"
-            return {
-                "kind": "loss-not-falling",
-                "because": f"The loss{whose} does not fall: {figure(first, 4)} in the first quarter of {training}, "
-                f"{figure(last, 4)} in the last (medians).",
-                "next": "Look whether the optimizer holds the model's parameters and steps, and whether the learning rate fits."
-                " In reinforcement learning and adversarial training it need not fall.",
-                "evidence": {"first": first, "last": last, "n": one["n"]},
-            }
-    return None
-
-
-def _overlap(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two series of losses are of one time."""
-    (first, last), (start, end) = one["passes_from_to"], other["passes_from_to"]
-    return bool(start < last and first < end)
-
-
-def _ends_of_flat(loss: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Medians of the first and the last quarter of losses that do not fall; None of others.
-
-    Of normal values the standard deviation is 1.48 times the median distance from the median, and the standard error of a median 1.25
-    times that of a mean. What two such errors would hide is no reason for an alert.
-    """
-    values = [value for _, value in loss.get("curve") or [] if value is not None]
-    quarter = len(values) // 4
-    if loss["n"] < limits.FEW_LOSSES or quarter < limits.FEW_IN_QUARTER:
-        return None
-    from math import hypot
-
-    (first, spread), (last, other) = map(_middle, (values[:quarter], values[-quarter:]))
-    error = 1.25 * 1.48 * hypot(spread, other) / quarter**0.5
-    if first - last >= limits.FALLS * abs(first) or first - last + 2 * error > limits.COULD_FALL * abs(first):
-        return None
-    return first, last
-
-
 def loss_note(loss: Mapping[str, Any]) -> str:
     """What is to be said of the first and last loss of a summary: whose they are, and what of them ``backward`` gets."""
     notes = []
@@ -276,43 +195,10 @@ def loss_note(loss: Mapping[str, Any]) -> str:
     return f" ({'; '.join(notes)})" if notes else ""
 
 
-def _middle(values: Sequence[float]) -> tuple[float, float]:
-    """The median, and the median distance from it."""
-    middle = median(values)
-    return middle, median([abs(value - middle) for value in values])
-
-
-def busy_machine(processors: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Other work held the processors: the rates are not this script's own."""
+def is_contended(processors: Mapping[str, Any] | None) -> bool:
+    """Whether other work held the processors, so that the times of the run are not the script's own."""
     waited, others = (processors or {}).get("waited_share"), (processors or {}).get("others_share")
-    if waited is None or others is None or waited < limits.WAITED or others < limits.OTHERS:
-        return None
-    return {
-        "kind": "busy-machine",
-        "because": f"CPU contention: other processes used {others:.0%} of the CPU; the main thread waited for it {waited:.0%} of the run.",
-        "next": "Re-run on an idle machine: these timings are not reliable.",
-        "evidence": {"waited_share": waited, "others_share": others},
-    }
-
-
-def slowed_by_instruments(overhead: Mapping[str, Any] | None, processors: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Recording itself made the run slower: by the time that it took, or by the processors that voirkit's own processes used."""
-    share = (overhead or {}).get("share") or 0.0
-    helpers = (processors or {}).get("helpers_share") or 0.0
-    waited = (processors or {}).get("waited_share") or 0.0
-    reasons = []
-    if share > limits.OVERHEAD:
-        reasons.append(f"recording took {share:.0%} of its time")
-    if waited >= limits.WAITED and helpers >= limits.OTHERS:
-        reasons.append(f"voirkit's own processes used {helpers:.0%} of the CPU, for which the main thread waited {waited:.0%} of the run")
-    if not reasons:
-        return None
-    return {
-        "kind": "instrument-overhead",
-        "because": f"The instruments slowed this run: {'; '.join(reasons)}.",
-        "next": "Trust which lines, functions and operations take the time, not how long a step takes: time it in a run with fewer flags.",
-        "evidence": {"overhead_share": share, "helpers_share": helpers, "waited_share": waited},
-    }
+    return waited is not None and others is not None and waited >= limits.WAITED and others >= limits.OTHERS
 
 
 def median(values: Sequence[float]) -> float:

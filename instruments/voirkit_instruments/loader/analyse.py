@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from voirkit.runs.opened import Run
-from voirkit.runs.summary import busy_machine
+from voirkit.runs.summary import is_contended
 from voirkit_instruments.loader import analyse_prediction as prediction
 from voirkit_instruments.loader.analyse_records import KIND
 from voirkit_instruments.loader.analyse_totals import (
@@ -71,7 +71,7 @@ def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, 
     loader = summarise_run(runs, list(training))
     if loader is not None and any(map(is_by_strace, runs)):
         loader["stretched_by"] = "strace"
-    if loader is not None and busy_machine(summary.get("processors")):
+    if loader is not None and is_contended(summary.get("processors")):
         loader["contended"] = True
     return {"loader": loader}
 

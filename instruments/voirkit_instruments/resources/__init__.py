@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from voirkit.phases import Phase, PhaseWithPriority
     from voirkit.runner.overseer import Overseer
 
-INSTRUMENT = Instrument("resources", record="voirkit_instruments.resources:record", parts={"processors": dict}, schema=__name__)
+INSTRUMENT = Instrument(
+    "resources",
+    record="voirkit_instruments.resources:record",
+    parts={"processors": dict},
+    schema=__name__,
+    findings="voirkit_instruments.resources.rules:findings",
+)
 
 
 def memory() -> dict[str, Any]:

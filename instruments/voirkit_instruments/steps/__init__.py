@@ -18,4 +18,10 @@ STEPS = Instrument(
     event_names={"voirkit.look": "voirkit reads values"},
     evidence={"recompilation": "voirkit_instruments.steps.show:recompilations"},
 )
-LOSS = Instrument("loss", record="voirkit_instruments.steps.record:record_loss", parts={"loss": dict}, schema=__name__)
+LOSS = Instrument(
+    "loss",
+    record="voirkit_instruments.steps.record:record_loss",
+    parts={"loss": dict},
+    schema=__name__,
+    findings="voirkit_instruments.steps.loss_rules:findings",
+)

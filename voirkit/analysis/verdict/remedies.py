@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from voirkit.analysis.verdict.evidence import COMPUTE, Account, evidence, first_evidence, flag_for
-from voirkit.runs.summary import OUTSIDE, busy_machine
+from voirkit.runs.summary import OUTSIDE, is_contended
 from voirkit.runs.thresholds import (
     ADVICE_LEAST,
     ADVICE_LEAST_OF_RUN,
@@ -62,7 +62,7 @@ def remedies(time: Account, summary: Summary, facts: Facts) -> list[Remedy]:
         *_startup(time, summary),
     ]
     worth = [one for one in made if one.win is None or _matters(time, one.win)]
-    if busy_machine(summary.get("processors")):  # what is recorded is not this script's own then
+    if is_contended(summary.get("processors")):  # what is recorded is not this script's own then
         worth = [remedy._replace(is_figure=False) for remedy in worth]
     return sorted(worth, key=lambda one: -1.0 if one.win is None else one.win, reverse=True)
 
@@ -194,7 +194,7 @@ def _compute(time: Account, summary: Summary, facts: Facts) -> Iterator[Remedy]:
     run = time.of_run(passes * usual_s)
     because = f"forward and backward take {percent(passes)} of a step"
     # Where other work is done a median step mostly waits for a processor; the short ones hardly do.
-    usual = "p10" if busy_machine(summary.get("processors")) else "median"
+    usual = "p10" if is_contended(summary.get("processors")) else "median"
     calls = max(facts.get("calls_a_step", 1.0), 1.0)  # a rollout, or a loss of several models, calls small models many times in a step
     passes_s = sum((phases[phase].get("step_s") or {}).get(usual, 0.0) for phase in ("forward", "backward")) / calls
     is_small = passes_s < SMALL_STEP_S and summary["steps"].get("time_of") != "device"

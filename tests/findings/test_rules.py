@@ -1,4 +1,4 @@
-"""Alerts beside the verdict, from the figures of a summary."""
+"""What rules over every run find in the figures of a summary: its loss, and what makes its times untrue."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from voirkit.runs.summary import alerts
+from voirkit.findings import Finding
+from voirkit_instruments.resources import rules as of_resources
+from voirkit_instruments.steps import loss_rules
 from voirkit_instruments.steps.record import MOST_POINTS, Losses
 
 
@@ -19,8 +21,12 @@ def summary(values: list[float], **more: Any) -> dict[str, Any]:
     return {"loss": losses.summary(), **more}
 
 
-def kinds(found: dict[str, Any]) -> list[str]:
-    return [alert["kind"] for alert in alerts(found)]
+def found(figures: dict[str, Any]) -> list[Finding]:
+    return [*loss_rules.findings(figures), *of_resources.findings(figures)]
+
+
+def kinds(figures: dict[str, Any]) -> list[str]:
+    return [finding.kind for finding in found(figures)]
 
 
 def noisy(first: float, last: float, n: int = 400, noise: float = 0.3) -> list[float]:
@@ -31,10 +37,10 @@ def noisy(first: float, last: float, n: int = 400, noise: float = 0.3) -> list[f
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_the_first_loss_that_is_no_number_is_named(bad: float) -> None:
     values = [*noisy(2, 1, 300)[:123], bad, 1.0, bad]
-    (alert,) = alerts(summary(values))
-    assert alert["kind"] == "loss-not-finite"
-    assert alert["evidence"] == {"first": 123, "value": str(bad), "n": 2, "of": 126}
-    assert f"{bad} from loss 123 on" in alert["because"]
+    (finding,) = found(summary(values))
+    assert finding.kind == "loss-not-finite"
+    assert finding.evidence == {"first": 123, "value": str(bad), "n": 2, "of": 126}
+    assert f"{bad} from loss 123 on" in finding.because
 
 
 def test_a_loss_that_does_not_fall_is_told() -> None:
@@ -56,7 +62,7 @@ def test_a_loss_whose_noise_would_hide_that_it_falls_is_not() -> None:
     assert kinds(summary([loss for _ in range(40) for loss in (0.1, 0.9, 3.0, 1.6)])) == []
 
 
-def test_without_a_loss_there_is_no_alert() -> None:
+def test_without_a_loss_nothing_is_found() -> None:
     assert kinds({"loss": None}) == []
 
 
@@ -69,10 +75,10 @@ def test_the_curve_is_bounded_and_goes_from_the_first_to_near_the_last() -> None
 
 def test_instruments_that_slowed_a_run_are_told_with_what_they_took() -> None:
     held = {"waited_share": 0.2, "others_share": 0.01, "helpers_share": 0.4}
-    (alert,) = alerts({"processors": held, "overhead": {"share": 0.5}, "steps": {"n": 10}})
-    assert alert["kind"] == "instrument-overhead"
-    assert "recording took 50% of its time; voirkit's own processes used 40% of the CPU" in alert["because"]
-    assert alert["evidence"] == {"overhead_share": 0.5, "helpers_share": 0.4, "waited_share": 0.2}
+    (finding,) = found({"processors": held, "overhead": {"share": 0.5}, "steps": {"n": 10}})
+    assert finding.kind == "instrument-overhead"
+    assert "recording took 50% of its time; voirkit's own processes used 40% of the CPU" in finding.because
+    assert finding.evidence == {"overhead_share": 0.5, "helpers_share": 0.4, "waited_share": 0.2}
 
 
 def test_instruments_that_slowed_nothing_are_not() -> None:
@@ -84,9 +90,9 @@ def test_instruments_that_slowed_nothing_are_not() -> None:
 
 def test_a_machine_with_other_work_is_told_of_a_run_that_has_rates() -> None:
     busy = {"waited_share": 0.2, "others_share": 0.5}
-    (alert,) = alerts({"processors": busy, "steps": {"n": 10}})
-    assert alert["kind"] == "busy-machine"
-    assert "50%" in alert["because"]
+    (finding,) = found({"processors": busy, "steps": {"n": 10}})
+    assert finding.kind == "busy-machine"
+    assert "50%" in finding.because
     assert kinds({"processors": busy, "steps": {"n": 0}}) == []
     assert kinds({"processors": {**busy, "others_share": 0.01}, "steps": {"n": 10}}) == []  # its own threads wait for each other
     assert kinds({"processors": None, "steps": {"n": 10}}) == []
