@@ -446,7 +446,7 @@ def test_where_a_finding_explains_the_time_no_general_advice_is_given_about_it()
 def test_a_finding_that_costs_time_is_the_first_advice():
     finding = Finding("iterator-each-step", "One each step.", "Make it once.", gain=0.3, explains="input-bound")
     found, advice = concluded(planted(wait=80, forward=10, backward=10), findings=[finding])
-    assert advice[0] == {"do": "Make it once.", "because": "One each step", "win": 0.3}
+    assert advice[0] == {"kind": "iterator-each-step", "do": "Make it once.", "because": "One each step", "win": 0.3}
     assert found["next"].startswith("Make it once.")
     assert not any("num_workers" in piece["do"] for piece in advice)
 

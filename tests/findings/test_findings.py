@@ -11,7 +11,10 @@ from voirkit.findings import CATALOGUE, Finding, Severity, ranked
 
 @pytest.mark.parametrize("kind", CATALOGUE.values(), ids=CATALOGUE)
 def test_each_kind_is_documented_in_whole_sentences(kind) -> None:
-    for words in (kind.because, kind.next, kind.meaning, kind.condition, kind.confirm, kind.mend):
+    in_report = (
+        () if kind.severity in (Severity.ADVICE, Severity.VERDICT) else (kind.because, kind.next)
+    )  # advice stands in brackets, or in the verdict
+    for words in (*in_report, kind.meaning, kind.condition, kind.confirm, kind.mend):
         assert words.endswith((".", ").", "`"))
         assert "  " not in words
     assert "\n" not in kind.because + kind.next

@@ -17,6 +17,8 @@ _SEVERITIES = {
     Severity.MEMORY: "memory is held or copied for nothing",
     Severity.SYMPTOM: "something is wrong, and a flag would tell what",
     Severity.TIME: "time is lost",
+    Severity.ADVICE: "what could save time of the part that takes most",
+    Severity.VERDICT: "what the run is bound by",
 }
 
 

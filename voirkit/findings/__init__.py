@@ -3,7 +3,8 @@ instruments (``Instrument.findings``)."""
 
 from __future__ import annotations
 
-from voirkit.findings.catalogue import CATALOGUE, Kind, Severity
+from voirkit.findings.catalogue import CATALOGUE
 from voirkit.findings.finding import Finding, alerts_of, findings_of, ranked
+from voirkit.findings.kind import Kind, Severity
 
 __all__ = ["CATALOGUE", "Finding", "Kind", "Severity", "alerts_of", "findings_of", "ranked"]

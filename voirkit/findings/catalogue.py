@@ -5,48 +5,9 @@ A template names the figures of the evidence that it is filled with (``{steps}``
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import IntEnum
-
-
-class Severity(IntEnum):
-    """How grave a finding is; the gravest first."""
-
-    BUG = 0  # the training is not what its author means it to be
-    MEASUREMENT = 1  # the times of this run are not the script's own
-    MEMORY = 2  # memory is held or copied that is of no use
-    SYMPTOM = 3  # something is wrong, and a flag would tell what
-    TIME = 4  # time is lost
-
-
-@dataclass(frozen=True)
-class Kind:
-    """One kind of finding.
-
-    Attributes:
-        name: As in ``summary.json`` and for ``voirkit explain``.
-        severity: How grave it is.
-        because: Template of what a report says of it.
-        next: Template of what to do about it.
-        meaning: What it means, for the documentation.
-        condition: When it is said, with its thresholds.
-        confirm: How to confirm it.
-        mend: How to mend it, with an example.
-        gain: Where a figure of what it costs comes from; empty where none is given.
-        explains: The kind of verdict whose time it explains; no general advice is given about the same time then.
-    """
-
-    name: str
-    severity: Severity
-    because: str
-    next: str
-    meaning: str
-    condition: str
-    confirm: str
-    mend: str
-    gain: str = ""
-    explains: str = ""
-
+from voirkit.findings.advice import ADVICE
+from voirkit.findings.kind import Kind, Severity
+from voirkit.findings.verdicts import VERDICTS
 
 _KINDS = (
     Kind(
@@ -336,4 +297,4 @@ _KINDS = (
         explains="evaluation-bound",
     ),
 )
-CATALOGUE: dict[str, Kind] = {kind.name: kind for kind in _KINDS}
+CATALOGUE: dict[str, Kind] = {kind.name: kind for kind in (*_KINDS, *ADVICE, *VERDICTS)}

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from voirkit.errors import PartFailures
-from voirkit.findings.catalogue import CATALOGUE, Severity
+from voirkit.findings.catalogue import CATALOGUE
+from voirkit.findings.kind import Severity
 from voirkit.instrument import resolve
 from voirkit.plugins import installed_instruments
 
@@ -24,7 +25,8 @@ class Finding:
         because: The evidence, a sentence or two.
         next: What to do about it.
         where: The line of the program (``train.py:12``); empty where none is known.
-        gain: The share of the run's time that mending it would save; None where nobody can know.
+        gain: The share of the run's time that mending it would save; None where nobody can know. Of kinds without a source of that figure
+            it ranks them, and is not printed.
         explains: The kind of verdict whose time it explains, so that no general advice speaks of the same time; empty for none.
         evidence: The figures that it rests on.
     """
@@ -56,6 +58,11 @@ class Finding:
         """How grave it is, by its kind."""
         return CATALOGUE[self.kind].severity
 
+    @property
+    def printed_gain(self) -> float | None:
+        """``gain``, where its kind says where it comes from."""
+        return self.gain if CATALOGUE[self.kind].gain else None
+
     def document(self) -> dict[str, Any]:
         """An entry of ``findings`` in ``summary.json``."""
         return {
@@ -64,7 +71,7 @@ class Finding:
             "where": self.where or None,
             "because": self.because,
             "next": self.next,
-            "gain": self.gain,
+            "gain": self.printed_gain,
             "evidence": dict(self.evidence),
         }
 

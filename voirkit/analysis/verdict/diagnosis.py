@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from voirkit.analysis.verdict.evidence import COMPUTE, Account, account, evidence, first_evidence
-from voirkit.analysis.verdict.remedies import Remedy, percent, remedies
+from voirkit.analysis.verdict.remedies import percent, remedies
 from voirkit.findings import Finding, Severity
-from voirkit.runs.summary import OUTSIDE, no_steps, saving, training_counts
+from voirkit.runs.summary import OUTSIDE, is_contended, no_steps, saving, training_counts
 from voirkit.runs.thresholds import (
     BOUND,
     FEW,
@@ -63,33 +63,40 @@ def conclusions(
     time = account(figures)
     hung = _hung(time, figures)
     if hung is not None:
-        return hung, [{"do": hung["next"], "because": hung["because"], "win": time.of_run(hung["evidence"]["seconds"])}]
+        return hung, [_leading(hung, time.of_run(hung["evidence"]["seconds"]))]
     late = straggler(figures, of_rank)
     if late is not None:
-        return late, [{"do": late["next"], "because": late["because"], "win": time.of_run(late["evidence"]["share"] * time.usual_s)}]
+        return late, [_leading(late, time.of_run(late["evidence"]["share"] * time.usual_s))]
     found = _outside(time, figures) or _starved(steps) or _inside(time, figures, facts)
     said = [found["because"], _second(time, found), _outlying(time, steps), _micro_batches(steps, facts)]
     found["because"] = " ".join(filter(None, said))
     explained = {finding.explains for finding in findings}
-    general = [remedy for remedy in remedies(time, figures, facts) if remedy.kind not in explained]
-    specific = [_advice(finding) for finding in findings if finding.severity == Severity.TIME]
-    advice = [*specific, *(remedy.document() for remedy in _ranked(general, found))][:_ADVICE]
+    general = [remedy for remedy in remedies(time, figures, facts) if remedy.explains not in explained]
+    specific = [finding for finding in findings if finding.severity == Severity.TIME]
+    has_figures = not is_contended(figures.get("processors"))  # else what is recorded is not this script's own
+    advice = [_advice(finding, has_figures) for finding in (*specific, *_ranked(general, found))][:_ADVICE]
     if found["kind"] in explained:
         found.setdefault("next", next(finding.next for finding in findings if finding.explains == found["kind"]))
     found.setdefault("next", _following(advice, found["kind"] == "balanced") or _nothing_to_do(time))
     return {key: found[key] for key in ("kind", "because", "next", "evidence")}, advice
 
 
-def _advice(finding: Finding) -> Document:
+def _leading(verdict: Document, win: float) -> Document:
+    """The only entry of ``advice`` where the verdict itself says what to do."""
+    return {"kind": verdict["kind"], "do": verdict["next"], "because": verdict["because"], "win": win}
+
+
+def _advice(finding: Finding, has_figures: bool) -> Document:
     """An entry of ``advice`` from a finding."""
-    return {"do": finding.next, "because": finding.because.removesuffix("."), "win": finding.gain}
+    win = finding.printed_gain if has_figures else None
+    return {"kind": finding.kind, "do": finding.next, "because": finding.because.removesuffix("."), "win": win}
 
 
-def _ranked(remedies: Sequence[Remedy], verdict: Mapping[str, Any]) -> list[Remedy]:
+def _ranked(remedies: Sequence[Finding], verdict: Mapping[str, Any]) -> list[Finding]:
     """What was compiled again, whose cause is known; then the best of the verdict's own kind, or of each of two parts as large; then what
     wins most."""
     kinds = verdict["evidence"].get("largest", [verdict["kind"]])
-    best = [next((remedy for remedy in remedies if remedy.kind == kind), None) for kind in ("compile-bound", *kinds)]
+    best = [next((remedy for remedy in remedies if remedy.explains == kind), None) for kind in ("compile-bound", *kinds)]
     leading = [remedy for remedy in best if remedy is not None]
     return [*leading, *(remedy for remedy in remedies if remedy not in leading)]
 

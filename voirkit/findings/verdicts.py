@@ -1,0 +1,119 @@
+"""Kinds of verdict: what a run is bound by. Their words are made of the figures of the run (``voirkit.analysis.verdict.diagnosis``)."""
+
+from __future__ import annotations
+
+from voirkit.findings.kind import Kind, Severity
+
+_PART_OF_STEP = (
+    "That part takes half of a typical step or more; or 40 %, if no single phase of computing (forward, backward, optimizer) takes as much."
+)
+_OUTSIDE_OF_STEPS = (
+    "It takes half of the time after the start, or most of it where the steps of training take less than a quarter of that time."
+)
+_FEWER_FLAGS = "The account of the wall time and the table of a step in the report."
+
+
+def _verdict(name: str, meaning: str, condition: str, confirm: str, mend: str) -> Kind:
+    return Kind(name=name, severity=Severity.VERDICT, meaning=meaning, condition=condition, confirm=confirm, mend=mend)
+
+
+VERDICTS = (
+    _verdict(
+        "input-bound",
+        "The training waits for its next batch: loading is slower than computing.",
+        _PART_OF_STEP,
+        "Train on one batch again and again: it is as much faster as the wait is long.",
+        "`voirkit --loader --flame` names the operation and the line; then workers, or less work on a sample.",
+    ),
+    _verdict(
+        "transfer-bound",
+        "Copies of tensors between devices, or conversions on the CPU, take most of a step.",
+        _PART_OF_STEP,
+        "Keep the data on the device: the copies are gone.",
+        "`pin_memory=True` with `non_blocking=True`; on the CPU, convert once before the training.",
+    ),
+    _verdict(
+        "compute-bound",
+        "Forward, backward, the loss and the optimizer take most of a step. That is what a training should be bound by.",
+        _PART_OF_STEP,
+        "`voirkit --torch-profile` shows the operators.",
+        "Lower precision, `torch.compile`, a larger batch, a fused optimizer.",
+    ),
+    _verdict(
+        "communication-bound",
+        "The ranks of the run spend most of a step in collectives, or wait for each other there.",
+        _PART_OF_STEP,
+        "Run with one rank: the rest is what communication costs.",
+        "Larger buckets, `no_sync()` while gradients are accumulated, less sharding.",
+    ),
+    _verdict(
+        "checkpoint-bound",
+        "Writing or reading checkpoints takes most of the time.",
+        f"{_PART_OF_STEP} Or: {_OUTSIDE_OF_STEPS[:1].lower()}{_OUTSIDE_OF_STEPS[1:]}",
+        "`voirkit --what-if checkpoint-async`.",
+        "Write them less often, or in the background.",
+    ),
+    _verdict(
+        "host-bound",
+        "Code of the script that neither loads nor trains takes most of the time; or a GPU has nothing to do while python prepares work.",
+        f"{_PART_OF_STEP} Or: {_OUTSIDE_OF_STEPS[:1].lower()}{_OUTSIDE_OF_STEPS[1:]} On a GPU, also where it is idle for 45 % of a step.",
+        "`voirkit --flame` shows the lines.",
+        "Log less often, `.item()` once an epoch, no plots and no metrics in the loop.",
+    ),
+    _verdict(
+        "compile-bound",
+        "Compiling takes most of the time.",
+        _PART_OF_STEP,
+        "`TORCH_LOGS=recompiles`.",
+        "Batches of one size, `mark_dynamic`; a longer run.",
+    ),
+    _verdict(
+        "evaluation-bound",
+        "Evaluation takes more of the run than training.",
+        _OUTSIDE_OF_STEPS,
+        _FEWER_FLAGS,
+        "Evaluate less often or on a part of the data, in larger batches, under `torch.inference_mode()`.",
+    ),
+    _verdict(
+        "inference-bound",
+        "Calls of the model between the steps take more of the run than training: a rollout, or an evaluation without `eval()`.",
+        _OUTSIDE_OF_STEPS,
+        _FEWER_FLAGS,
+        "Call the model on more inputs at once.",
+    ),
+    _verdict(
+        "startup-bound",
+        "What the script does before its first step takes most of the run, imports left out.",
+        f"{_OUTSIDE_OF_STEPS} It is 2 s or more.",
+        "`voirkit --flame` shows the lines.",
+        "Prepare the data once and keep it; a longer run.",
+    ),
+    _verdict(
+        "straggler",
+        "One rank makes all others wait.",
+        "A rank makes the others wait for 15 % of a step, at the median, and in most of the run.",
+        "The table of ranks in the report.",
+        "Look at what that rank does differently: its data, its disk, its processors.",
+    ),
+    _verdict(
+        "hung",
+        "For most of the time no step ended.",
+        "In half of the time after the start no step ended: it was a hang.",
+        "`voirkit report --html` has the stacks of all ranks.",
+        "As the stacks say: a collective that one rank does not enter, a lock, a disk.",
+    ),
+    _verdict(
+        "balanced",
+        "No part takes half of a step: the two largest are named.",
+        "Nothing takes half of a typical step.",
+        _FEWER_FLAGS,
+        "Begin with the larger of the two.",
+    ),
+    _verdict(
+        "unknown",
+        "Too little was seen of a training.",
+        "Fewer than three steps of a training were seen.",
+        "The counts of batches, backward passes and optimizer steps in the report.",
+        "A longer run, or probes that say where a step begins: `voirkit init SCRIPT`.",
+    ),
+)
