@@ -1,75 +1,194 @@
-"""Lines of the program by frame: the user's own code, not that of libraries, torch, python or voirkit."""
+"""Whose a source file is, and lines of the program by frame.
+
+A file is the program's unless something says that it was installed: the name of its folder (``site-packages``), metadata of a distribution
+beside its package (``pip install --target``, found through a ``.pth`` or PYTHONPATH), or that it is Python's, torch's or voirkit's own.
+What was installed to be edited is the program's.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 import sysconfig
+from collections.abc import Iterator
+from enum import Enum
+from functools import lru_cache
 from types import CodeType, FrameType
 
 _MOST_FRAMES, _MOST_KNOWN = 200, 4096
-_PROGRAM, _LIBRARY, _OWN = 0, 1, 2  # whose code it is: the user's; some library's; torch's, python's or voirkit's own
+_SITE = re.compile(r"(?P<root>.*[/\\](?:site-packages|dist-packages))[/\\](?P<top>[^/\\]+)(?P<rest>.*)", re.DOTALL)
+_EGG = re.compile(r"[/\\][^/\\]+\.egg[/\\]")
+_PYTHON = re.compile(r"(?:^|[/\\])lib[/\\](?:python3\.\d+t?|python3\d+\.zip)[/\\]")
+_ARCHIVE = re.compile(r"(?P<archive>.*?\.(?:zip|whl|pyz))[/\\]", re.DOTALL)
+_TORCH = ("torch", "functorch")
+
+
+class Owner(Enum):
+    """Whose a source file is."""
+
+    PROGRAM = "the program"
+    TORCH = "torch"
+    PACKAGE = "another package"
+    ARCHIVE = "an archive"  # that does not hold the script: packages', most often, which it need not say
+    PYTHON = "Python"
+    VOIRKIT = "voirkit"
+
+
+@lru_cache(maxsize=_MOST_KNOWN)
+def file_owner(path: str) -> Owner:
+    """Whose a source file is.
+
+    Args:
+        path: As ``co_filename`` has it. One that is relative or of another machine is judged by the names of its folders alone.
+    """
+    if path.startswith("<"):
+        return Owner.PYTHON
+    if path.startswith(_voirkit_folders()):
+        return Owner.VOIRKIT
+    if path.startswith(_torch_folder()):
+        return Owner.TORCH
+    site = _SITE.fullmatch(f"/{path}")
+    if site:
+        return _owner_in_site(site)
+    if _EGG.search(path):
+        return Owner.PACKAGE
+    if path.startswith(_python_folders()) or _PYTHON.search(path):
+        return Owner.PYTHON
+    for root, top in _import_roots(path):
+        if top in _installed_in(root):
+            return _owner_of_package(top)
+    return Owner.ARCHIVE if _is_in_archive(path) else Owner.PROGRAM
+
+
+def _owner_in_site(site: re.Match[str]) -> Owner:
+    """Whose a file in a folder of installed packages is; a package there may be a link to a folder that is edited."""
+    package = os.path.join(site["root"], site["top"])[1:]
+    if os.path.islink(package):
+        target = os.path.realpath(package)
+        if target != package:
+            return file_owner(target + site["rest"])
+    return _owner_of_package(site["top"])
+
+
+def _owner_of_package(name: str) -> Owner:
+    return Owner.TORCH if name in _TORCH else Owner.PACKAGE
+
+
+@lru_cache(maxsize=1)
+def _voirkit_folders() -> tuple[str, ...]:
+    import voirkit
+    import voirkit_instruments
+
+    modules = (voirkit, voirkit_instruments)
+    return tuple(os.path.dirname(os.path.abspath(str(module.__file__))) + os.sep for module in modules)
+
+
+def _torch_folder() -> tuple[str, ...]:
+    """The folder of the torch that is imported, which may have been built where its sources lie; nothing without one."""
+    file = getattr(sys.modules.get("torch"), "__file__", None)
+    return (os.path.dirname(os.path.abspath(file)) + os.sep,) if type(file) is str else ()
+
+
+@lru_cache(maxsize=1)
+def _python_folders() -> tuple[str, ...]:
+    return tuple(os.path.abspath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
+
+
+def _import_roots(path: str) -> Iterator[tuple[str, str]]:
+    """Folders from which a file may have been imported, each with the name of its package or module there (``six.py``)."""
+    folders = [entry for entry in sys.path if type(entry) is str and entry and path.startswith(os.path.join(entry, ""))]
+    outermost = os.path.dirname(path)
+    while os.path.exists(os.path.join(outermost, "__init__.py")) and outermost != os.path.dirname(outermost):
+        outermost = os.path.dirname(outermost)
+    for folder in dict.fromkeys([*folders, outermost]):
+        if os.path.isabs(folder):
+            yield folder, re.split(r"[/\\]", path[len(os.path.join(folder, "")) :])[0]
+
+
+@lru_cache(maxsize=_MOST_KNOWN)
+def _installed_in(folder: str) -> frozenset[str]:
+    """The packages and modules of a folder that belong to installed distributions: their metadata lies beside them."""
+    names: set[str] = set()
+    try:
+        for name in os.listdir(folder):
+            if name.endswith(".dist-info"):
+                names.update(_names_of_distribution(os.path.join(folder, name)))
+    except OSError:
+        return frozenset()
+    return frozenset(names)
+
+
+def _names_of_distribution(metadata: str) -> set[str]:
+    """The packages and modules of a distribution; none if it was installed to be edited."""
+    try:
+        if json.loads(_text(os.path.join(metadata, "direct_url.json")) or "{}").get("dir_info", {}).get("editable"):
+            return set()
+    except (ValueError, AttributeError):
+        pass  # it says nothing that is known
+    names = {line.partition(",")[0].partition("/")[0] for line in _text(os.path.join(metadata, "RECORD")).splitlines()}
+    names.update(_text(os.path.join(metadata, "top_level.txt")).split())
+    if not names:
+        names.add(os.path.basename(metadata).partition("-")[0])
+    return names
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _is_in_archive(path: str) -> bool:
+    """Whether a file lies in an archive that does not hold the script."""
+    match = _ARCHIVE.match(path)
+    if match is None or not os.path.isfile(match["archive"]):
+        return False
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    return type(script) is not str or not script.startswith(match["archive"])
 
 
 class Places:
     """Lines of the program by frame."""
 
     def __init__(self) -> None:
-        self._known: dict[int, int] = {}  # whose code it is, by identity
+        self._known: dict[int, Owner] = {}  # whose code it is, by identity
         self._kept: list[CodeType] = []  # so that identities stay their own
         self._texts: dict[tuple[int, int], str] = {}
-        self._roots = tuple(_roots())
 
     def of(self, frame: FrameType | None) -> str | None:
-        """The first line of the user's own code from a frame outwards; else of a library that is not torch; None without any."""
-        library, left = None, _MOST_FRAMES
+        """The first line of the program's own code from a frame outwards; else of a package that is not torch; None without any."""
+        package, left = None, _MOST_FRAMES
         known = self._known
         while frame is not None and left:
             code = frame.f_code
-            whose = known.get(id(code))
-            if whose is None:
-                whose = self._whose(code)
-            if whose == _PROGRAM:
+            owner = known.get(id(code))
+            if owner is None:
+                owner = self._owner(code)
+            if owner is Owner.PROGRAM:
                 return self._texts.get((id(code), frame.f_lasti)) or self._text(frame, code)
-            if whose == _LIBRARY and library is None:
-                library = frame
+            if package is None and owner in (Owner.PACKAGE, Owner.ARCHIVE):
+                package = frame
             frame, left = frame.f_back, left - 1
-        return None if library is None else self._text(library, library.f_code)
+        return None if package is None else self._text(package, package.f_code)
 
-    def _whose(self, code: CodeType) -> int:
+    def _owner(self, code: CodeType) -> Owner:
         if len(self._known) > _MOST_KNOWN:
             self._known.clear()
             self._texts.clear()
             self._kept.clear()
-        path = os.path.abspath(code.co_filename)
-        if code.co_filename.startswith("<"):
-            whose = _OWN
-        else:
-            whose = next((whose for root, whose in self._roots if path.startswith(root)), _PROGRAM)
-        self._known[id(code)] = whose
+        path = code.co_filename
+        owner = file_owner(path if path.startswith("<") else os.path.abspath(path))
+        self._known[id(code)] = owner
         self._kept.append(code)
-        return whose
+        return owner
 
     def _text(self, frame: FrameType, code: CodeType) -> str:
-        found = self._texts[id(code), frame.f_lasti] = f"{_display_path(code.co_filename)}:{frame.f_lineno}"
-        return found
-
-
-def _roots() -> list[tuple[str, int]]:
-    """Folders and whose code lies in them, inner ones first."""
-    import voirkit
-    import voirkit_instruments
-
-    own = [os.path.dirname(os.path.abspath(str(module.__file__))) for module in (voirkit, voirkit_instruments)]
-    paths = sysconfig.get_paths()
-    libraries = list(dict.fromkeys(os.path.abspath(paths[key]) for key in ("purelib", "platlib")))
-    torch = [os.path.join(path, name) for path in libraries for name in ("torch", "functorch")]
-    loaded = getattr(sys.modules.get("torch"), "__file__", None)
-    if loaded:
-        torch.append(os.path.dirname(os.path.abspath(loaded)))
-    python = [os.path.abspath(paths[key]) for key in ("stdlib", "platstdlib")]
-    found = [(path, _OWN) for path in (*own, *torch)] + [(path, _LIBRARY) for path in libraries] + [(path, _OWN) for path in python]
-    return [(path + os.sep, whose) for path, whose in dict.fromkeys(found)]
+        text = self._texts[id(code), frame.f_lasti] = f"{_display_path(code.co_filename)}:{frame.f_lineno}"
+        return text
 
 
 def _display_path(path: str) -> str:

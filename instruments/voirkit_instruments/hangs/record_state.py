@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
-import re
 import sys
 import time
 
-from voirkit.processes import inherit
 from voirkit.runs.other_processes import children_of
 from voirkit.trace.names import text_of
+from voirkit_instruments.places import Owner, file_owner
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,9 +100,6 @@ class Activity:
 
 # what Python and torch know
 
-_OWN_FOLDERS = tuple(os.path.dirname(os.path.dirname(os.path.abspath(path))) + os.sep for path in (__file__, inherit.__file__))
-_LIBRARY = re.compile(r"(.*[/\\])?(site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]|<frozen ")
-
 
 def frames_of(frame: Any) -> list[dict[str, Any]]:
     """A stack, outermost first, without voirkit's own frames: ``function``, ``file``, ``line``, ``own`` (whether the script's own code)."""
@@ -111,10 +107,10 @@ def frames_of(frame: Any) -> list[dict[str, Any]]:
     while frame is not None and len(frames) < _MOST_FRAMES:
         code = frame.f_code
         path = code.co_filename
-        if not path.startswith(_OWN_FOLDERS):
-            is_own = not _LIBRARY.match(path) and "/torch/" not in path
+        owner = file_owner(path)
+        if owner is not Owner.VOIRKIT:
             name = text_of(getattr(code, "co_qualname", code.co_name))
-            frames.append({"function": name, "file": text_of(path), "line": frame.f_lineno or 0, "own": is_own})
+            frames.append({"function": name, "file": text_of(path), "line": frame.f_lineno or 0, "own": owner is Owner.PROGRAM})
         frame = frame.f_back
     while frames and str(frames[-1]["file"]).startswith("<frozen "):
         frames.pop()  # of runpy

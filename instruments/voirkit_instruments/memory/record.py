@@ -22,6 +22,7 @@ from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition, once
 from voirkit.phases import Phase, PhaseWithPriority
 from voirkit.report import size
+from voirkit_instruments.places import Owner, file_owner
 from voirkit_instruments.resources import resident_bytes
 from voirkit_instruments.steps.events import BACKWARD, BATCH_REQUESTED, FORWARD, OPTIMIZER_STEP, StepEvents
 
@@ -146,7 +147,6 @@ _PHASES = (  # by the file of torch's in which a phase is, the innermost first
     (os.path.join("torch", "utils", "data", ""), "wait"),
     (os.path.join("torch", "nn", ""), "forward"),
 )
-_LIBRARIES = (os.sep + os.path.join("torch", ""), os.sep + "voirkit", os.sep + os.path.join("lib", "python"))
 _ERRORS = ("OutOfMemoryError", "MemoryError")
 _OF_CPU = ("DefaultCPUAllocator", "not enough memory")
 
@@ -240,7 +240,7 @@ def place_of(trace: TracebackType | None) -> tuple[str, str | None]:
 
 
 def _is_programs(path: str) -> bool:
-    return path.endswith(".py") and not any(part in path for part in _LIBRARIES)
+    return path.endswith(".py") and file_owner(path) is Owner.PROGRAM
 
 
 PHASES = {BATCH_REQUESTED: "wait", FORWARD: "forward", BACKWARD: "backward", OPTIMIZER_STEP: "optimizer"}

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import voirkit
 from voirkit.analysis.nesting import NONE, Array, exclusive_ns, innermost
 from voirkit.analysis.steps import COMMUNICATION, MEANING, PARTS
 from voirkit.runs.opened import Run
 from voirkit.runs.parquet import quoted
 from voirkit.runs.summary import PHASES
+from voirkit_instruments.places import Owner, file_owner
 
 OPERATION, PHASE, ELSEWHERE = "operation", "phase", "elsewhere"
 COLLATE, ITEM = "collate_fn", ".__getitem__"
@@ -172,7 +172,6 @@ OWN, ATTACHING, STOPPING = -1, -2, -3
 _OWN = {("attach", "stacks/record_py_spy.py"): ATTACHING, ("stop", "stacks/record.py"): STOPPING}
 _RUNS_SCRIPT = ("/voirkit/runner/script.py", "/voirkit/script.py")  # now, and in runs recorded before it moved
 _COMMAND = "/voirkit/cli.py"
-_VOIRKIT = (os.path.dirname(os.path.abspath(str(voirkit.__file__))) + os.sep, "/voirkit_instruments/")
 
 OTHER = "other"  # of the training process: in no phase; OUTSIDE is outside all of training
 FETCH, BETWEEN, CHILD = "fetch", "between fetches", "child"  # of loader workers, and of processes that are neither
@@ -378,9 +377,7 @@ def _phase(frame: Frame) -> str:
 @lru_cache(maxsize=10_000)
 def is_program(file: str) -> bool:
     """Whether a source is the program's own: of no installed package, and not Python's."""
-    if _PACKAGES.match(f"/{file}") or not file.endswith((".py", os.sep)):
-        return False
-    return not (file.startswith(_VOIRKIT[0]) or _VOIRKIT[1] in file)
+    return file.endswith((".py", os.sep)) and file_owner(file) is Owner.PROGRAM
 
 
 @lru_cache(maxsize=100_000)

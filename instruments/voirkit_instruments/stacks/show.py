@@ -101,19 +101,17 @@ def _stack_counts(counts: list[dict[str, Any]]) -> Iterator[StackCount]:
 
 def owner_of(file: str) -> str:
     """Whose a function is, by its file."""
+    from voirkit_instruments.places import Owner, file_owner
     from voirkit_instruments.stacks.analyse_frames import is_program
 
     program, torch, packages, python = _OWNERS
-    path = f"/{file}"
     if is_program(file):
         return program
-    if file.startswith("<"):
-        return python  # <frozen importlib._bootstrap>
-    if "/torch/" in path or "/torchvision/" in path:
+    owner = file_owner(file)
+    if owner is Owner.TORCH or "/torchvision/" in file:
         return torch
-    if "/site-packages/" in path or "/dist-packages/" in path or not path.endswith(".py"):
-        return packages
-    return python if "/lib/python3" in path else packages
+    is_source = file.endswith(".py") or file.startswith("<")  # <frozen importlib._bootstrap>
+    return python if owner is Owner.PYTHON and is_source else packages
 
 
 def native_sections(part: Part, summary: Mapping[str, Any]) -> Iterator[Section]:

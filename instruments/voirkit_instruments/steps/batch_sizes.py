@@ -13,6 +13,8 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType
 
+from voirkit_instruments.places import Owner, file_owner
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeGuard
@@ -91,8 +93,8 @@ def is_of_program(kind: type) -> bool:
     found = _of_program.get(kind)
     if found is None:
         file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-        is_library = file is None or "site-packages" in file or "dist-packages" in file or file.startswith(os.path.dirname(os.__file__))
-        found = _of_program[kind] = kind.__module__ == "__main__" or not is_library
+        in_program = type(file) is str and file_owner(os.path.abspath(file)) in (Owner.PROGRAM, Owner.ARCHIVE)
+        found = _of_program[kind] = in_program or kind.__module__ == "__main__"
     return found
 
 

@@ -22,6 +22,7 @@ from voirkit.intercept import ThreadState
 from voirkit.probes.around import Around
 from voirkit.trace.layout import LOSS
 from voirkit_instruments.identity import Ordinals
+from voirkit_instruments.places import Owner, file_owner
 from voirkit_instruments.steps.record_plain import IDLE, IN_BACKWARD, IN_FORWARD, IN_STEP, SUPPRESSED
 from voirkit_instruments.steps.record_spans import UNKNOWN, Recording
 from voirkit_instruments.values import tensors_of
@@ -479,7 +480,7 @@ def _caller(metrics: Any) -> tuple[str, str] | None:
     if not metrics.co_filename.endswith(_OF_MODULES):
         return None
     frames = (_FRAME.match(line) for line in reversed(getattr(metrics, "stack_trace", None) or ()))
-    return next(((f"module called in {f[2]}", f"{f[3]}:{f[1]}") for f in frames if f and f"{os.sep}torch{os.sep}" not in f[3]), None)
+    return next(((f"module called in {f[2]}", f"{f[3]}:{f[1]}") for f in frames if f and file_owner(f[3]) is not Owner.TORCH), None)
 
 
 def one_line(reason: str) -> str:
