@@ -221,6 +221,7 @@ def test_what_goes_into_a_loss(loss: str, given: str, is_found: bool) -> None:
         .backward()
         .backward()
         .backward()
+        .add("loss_call", 3, kind=loss)
         .add("loss_input", 0, "main.py:5", loss=loss, input=given)
         .says("softmax-before-cross-entropy")
     )
@@ -324,7 +325,13 @@ def compared(n: int, **shapes: str) -> Told:
 def test_a_loss_that_compares_each_output_with_every_target() -> None:
     found(compared(3).says("loss-broadcast"), 0, "main.py:7")
     assert compared(2).says("loss-broadcast")["found"] is None
-    assert Told().backward().step(1).says("loss-broadcast")["found"] is False
+    assert Told().add("loss_call", 1, kind="mse_loss").backward().step(1).says("loss-broadcast")["found"] is False
+    assert Told().add("loss_call", 1, kind="cross_entropy").backward().step(1).says("loss-broadcast")["found"] is False
+
+
+@pytest.mark.parametrize("name", ["loss-broadcast", "softmax-before-cross-entropy"])
+def test_a_loss_that_is_written_by_hand_cannot_be_told(name: str) -> None:
+    assert Told().backward().step(1).says(name)["found"] is None
 
 
 def scheduled(steps: int, each: int = 1, tiny_at: int | None = None, **more: Any) -> Told:
@@ -374,7 +381,7 @@ def test_graphs_that_are_let_go_of_or_differ_in_size(looks: list[tuple[int, int,
 
 @pytest.mark.parametrize(
     ("dead", "looks", "rows", "expected"),
-    [(32, 3, 96, True), (26, 3, 96, None), (10, 3, 96, False), (32, 2, 96, False), (32, 3, 12, False)],
+    [(32, 3, 96, True), (26, 3, 96, None), (10, 3, 96, False), (32, 2, 96, None), (32, 3, 12, None)],
 )
 def test_units_that_give_nothing_but_nought(dead: int, looks: int, rows: int, expected: bool | None) -> None:
     told = Told().step(1).step(2).step(3).add("graph", 1, "main.py:11", nodes=3, kept=0)
@@ -387,3 +394,21 @@ def test_a_script_that_fails_before_it_trains_has_one_reason_for_all() -> None:
     assert {one["because"] for one in said if one["found"] is None} == {
         "No training was seen: no backward pass, and no step of a torch optimizer."
     }
+
+
+def test_each_answer_is_one_of_three_and_says_how_much_was_looked_at() -> None:
+    told = cleared(True, True, True)
+    healthy, alone = told.says("missing-zero-grad"), Told().add("on").says("missing-zero-grad")
+    assert (healthy["answer"], healthy["looked_at"]["optimizer steps"], healthy["looked_at"]["parameters"]) == ("not found", 3, 4)
+    assert (alone["answer"], alone["looked_at"]["optimizer steps"]) == ("cannot tell", 0)
+    assert cleared(False, False, False, False).says("missing-zero-grad")["answer"] == "found"
+
+
+def test_rates_and_gradients_that_cannot_be_read_cannot_be_told() -> None:
+    told = Told()
+    for n in (1, 2, 3):
+        told.backward().add("step", 2, "main.py:12", optimizer=0)
+        told.add("look", n, "main.py:12", optimizer=0, kind="Adam", held=4, trainable=4, graded=4, zero=0, unread=4, of_models=4)
+    assert told.says("learning-rate-zero")["found"] is None
+    assert told.says("misplaced-zero-grad")["found"] is None
+    assert told.says("not-finite")["found"] is None

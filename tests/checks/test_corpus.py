@@ -1,4 +1,5 @@
-"""The corpus under ``--checks``: every planted bug is found, where it is; nothing is found in healthy scripts; all print what they print without.
+"""The corpus under ``--checks``: every planted bug is found, where it is; nothing is found in healthy scripts; no check denies what it cannot
+know; all print what they print without.
 
 Scripts run in forks of one process that has torch already (``together.py``): the cost of a script is two seconds instead of eight. A few
 are run each time, all of them in ``make test-slow``.
@@ -19,7 +20,7 @@ from typing import Any
 
 import pytest
 from conftest import CLEAN
-from corpus import HEALTHY, PLANTED, Script
+from corpus import HEALTHY, PLANTED, UNCLEAR, Script
 
 pytestmark = pytest.mark.long
 
@@ -31,6 +32,7 @@ QUICK = {
     "last_samples_never_seen", "loss_made_anew", "model_made_anew", "no_distributed_sampler", "not_wrapped", "trains_in_children",
     "own_generator_in_workers", "rate_stays_nought", "root_of_nought", "scheduler_first", "softmax_in_forward", "stays_in_eval",
     "stream_without_split", "zero_grad_before_step", "zero_grad_in_first_epoch_alone",
+    "functional_call", "one_step", "one_step_without_gradients", "stream_of_one_reader",
     "accumulation", "decaying_gradients", "distributed", "dropout_for_uncertainty", "forecasting", "frozen_backbone_all_parameters", "gan", "held_out_by_count", "numpy_augmentation",
 }  # fmt: skip
 
@@ -107,7 +109,23 @@ def test_nothing_is_found_in_a_healthy_script(watched: Watched, script: Script) 
     assert [check for check in ran.checks if check["found"]] == []
 
 
-@pytest.mark.parametrize("script", _cases(HEALTHY + PLANTED, quick=False))
+@pytest.mark.parametrize("script", _cases(UNCLEAR))
+def test_a_check_does_not_deny_what_it_cannot_know(watched: Watched, script: Script) -> None:
+    ran = watched(script)
+    assert ran.codes == [0] * script.ranks, ran.err
+    assert [check for check in ran.checks if check["found"]] == []
+    unclear = {check["name"]: check["because"] for check in ran.checks if check["answer"] == "cannot tell"}
+    assert {name for name in script.unclear if not unclear.get(name)} == set()
+
+
+@pytest.mark.parametrize("script", _cases(HEALTHY))
+def test_what_is_not_found_says_what_was_looked_at(watched: Watched, script: Script) -> None:
+    denied = [check for check in watched(script).checks if check["answer"] == "not found"]
+    silent = [check["name"] for check in denied if not any(check["looked_at"].values())]
+    assert silent == []
+
+
+@pytest.mark.parametrize("script", _cases(HEALTHY + UNCLEAR + PLANTED, quick=False))
 def test_a_script_prints_what_it_prints_without(run: Run, watched: Watched, script: Script) -> None:
     plain, ran = run(script), watched(script)
     assert plain.codes == [0] * script.ranks, plain.err

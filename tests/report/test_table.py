@@ -261,5 +261,5 @@ def test_what_checks_did_not_find_is_one_line_and_one_reason_is_said_once() -> N
     checks += [{"name": f"unclear-{n}", "found": None, "because": "No step of an optimizer of torch.", "next": ""} for n in range(3)]
     lines = [line for line in drawn({**SUMMARY, "checks": checks}) if "check-number" in line or "unclear" in line]
     assert len(lines) == 2
-    assert lines[0] == "inconclusive  unclear-0, unclear-1, unclear-2  No step of an optimizer of torch."
+    assert lines[0] == "cannot tell  unclear-0, unclear-1, unclear-2  No step of an optimizer of torch."
     assert lines[1].startswith("not found (30)  check-number-0, check-number-1")

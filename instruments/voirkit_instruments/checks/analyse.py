@@ -61,14 +61,18 @@ def sections(checks: Checks, summary: Mapping[str, Any]) -> Iterator[Section]:
     if bugs:
         yield Section("bugs", "Silent bugs", [InText([*bugs.values()])], fixed=True)
     others: list[Block] = [OnPage([Text(f"{len(checks)} looked for, {len(found) or 'none'} found.", mood="note")])]
+    most = _most_looked_at(checks)
     for check in found:
         evidence = [(str(key), _words(value)) for key, value in (check.get("evidence") or {}).items()]
         others.append(OnPage([bugs[check["name"]], Table(("evidence", ""), evidence, left=(0, 1))]))
     others.append(InText([*_in_lines(unknown, healthy)]))
-    for title, head, chosen in (("are inconclusive", "why", unknown), ("looked for and not found", "seen", healthy)):
+    if most:
+        others.append(Text(_counts(most), "looked at", one_line=True))
+    for title, head, chosen in (("cannot be told", "why", unknown), ("looked for and not found", "seen", healthy)):
         if chosen:
-            rows = [(check["name"], check["because"]) for check in chosen]
-            others.append(OnPage([Details(f"{len(chosen)} {title}", [Table(("check", head), rows, left=(0, 1))])]))
+            rows = [(check["name"], check["because"], _counts(check.get("looked_at") or {})) for check in chosen]
+            table = Table(("check", head, "looked at"), rows, left=(0, 1, 2))
+            others.append(OnPage([Details(f"{len(chosen)} {title}", [table])]))
     yield Section("checks", "Checks" if found else "Silent bugs", others, least=3)
 
 
@@ -77,9 +81,22 @@ def _in_lines(unknown: Checks, healthy: Checks) -> Iterator[Text]:
     for check in unknown:
         because.setdefault(check["because"], []).append(check["name"])
     for reason, names in because.items():  # a script that fails early has one reason for all
-        yield Text(reason, f"inconclusive  {', '.join(names) if len(names) <= _NAMED else f'{len(names)} checks'}")
+        yield Text(reason, f"cannot tell  {', '.join(names) if len(names) <= _NAMED else f'{len(names)} checks'}")
     if healthy:
         yield Text(", ".join(check["name"] for check in healthy), f"not found ({len(healthy)})", one_line=True)
+
+
+def _most_looked_at(checks: Checks) -> dict[str, int]:
+    """The most of each that any check has looked at."""
+    most: dict[str, int] = {}
+    for check in checks:
+        for unit, n in (check.get("looked_at") or {}).items():
+            most[unit] = max(most.get(unit, 0), n)
+    return most
+
+
+def _counts(looked_at: Mapping[str, int]) -> str:
+    return ", ".join(f"{n:,} {unit}" for unit, n in looked_at.items() if n)
 
 
 def _place(check: Mapping[str, Any]) -> str:

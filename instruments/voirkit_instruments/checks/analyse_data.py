@@ -13,7 +13,7 @@ _FEWEST_BATCHES, _FEWEST_OF_A_CLASS = 3, 4  # with less, order says little
 _FEWEST_SAMPLES = 16
 
 
-@detector("not-shuffled", "step", "epoch")
+@detector("not-shuffled", "step", "epoch", looks_at=("epoch",))
 def not_shuffled(facts: Facts) -> Verdicts:
     shuffled = False
     for _, epochs in training(facts):
@@ -22,6 +22,8 @@ def not_shuffled(facts: Facts) -> Verdicts:
             yield "The samples are not asked for by number: their order is not known."
         elif not all(epoch["sequential"] for epoch in epochs):
             shuffled = True
+        elif first["batches"] < _FEWEST_BATCHES:
+            yield f"An epoch has {first['batches']} batches: {_FEWEST_BATCHES} are needed to tell their order."
         elif said := _of_sequential(epochs):
             yield said
     if shuffled:
@@ -33,8 +35,6 @@ def _of_sequential(epochs: list[Epoch]) -> Finding | str | None:
     """Of a loader that goes through a dataset from the first sample to the last, each time. Returns a finding; or why there is none; None
     if nothing can be said against it."""
     first = epochs[0]
-    if first["batches"] < _FEWEST_BATCHES:
-        return None
     if not first["ordered"]:
         return "The data set was put into another order before the loader goes through it."
     n, classes, runs, random_runs = (first[key] for key in ("labels", "classes", "runs", "random_runs"))
@@ -66,13 +66,15 @@ def _of_sequential(epochs: list[Epoch]) -> Finding | str | None:
     )
 
 
-@detector("same-order", "step", "epoch")
+@detector("same-order", "step", "epoch", looks_at=("epoch",))
 def same_order(facts: Facts) -> Verdicts:
-    looked = 0
+    looked, reasons = 0, []
     for _, of_loader in training(facts):
         for epochs in by_optimizer(of_loader):
             first = epochs[0]
-            if len(epochs) < 2 or not first.shuffles or (first["distinct"] or 0) < _FEWEST_SAMPLES or first["batches"] < _FEWEST_BATCHES:
+            reason = _why_not_compared(epochs)
+            if reason:
+                reasons.append(reason)
                 continue
             looked += len(epochs)
             if len({epoch["order"] for epoch in epochs}) > 1 or first["sequential"]:
@@ -86,8 +88,22 @@ def same_order(facts: Facts) -> Verdicts:
                 {"epochs": len(epochs), "samples": first["n"], "sampler": first.sampler},
             )
     if not looked:
-        return unknown("No two epochs of training over a loader that shuffles came to their end.")
+        return unknown(reasons[0] if reasons else "No epoch of training over a loader came to its end.")
     return f"The order was another one in each epoch ({looked} epochs)."
+
+
+def _why_not_compared(epochs: list[Epoch]) -> str:
+    """Why the orders of epochs over a loader tell nothing; empty if they do."""
+    first = epochs[0]
+    if not first["map"] or first["n"] is None:
+        return "The samples are not asked for by number: their order is not known."
+    if not first.shuffles and first.is_of_torch:
+        return f"The loader does not shuffle all samples: its sampler is a {first.sampler}."
+    if not first.shuffles:
+        return f"A sampler of the program's own chooses the order: {first.sampler}."
+    if first["distinct"] < _FEWEST_SAMPLES or first["batches"] < _FEWEST_BATCHES:
+        return f"An epoch has {first['distinct']} samples in {first['batches']} batches: too few to tell their order."
+    return "" if len(epochs) > 1 else "One epoch of training over a loader came to its end: two are needed."
 
 
 def _epochs(epochs: list[Epoch]) -> str:
@@ -98,12 +114,14 @@ _FEWEST_MISSED = 8
 _MOST_MISSED = 0.1  # more than this is a part of the data set that was chosen
 
 
-@detector("samples-missed", "step", "epoch")
+@detector("samples-missed", "step", "epoch", looks_at=("epoch",))
 def samples_missed(facts: Facts) -> Verdicts:
     whole = False
-    for process, epochs in training(facts):
-        epochs = [epoch for epoch in epochs if epoch["exhausted"] and epoch["n"] is not None]
+    for process, of_loader in training(facts):
+        epochs = [epoch for epoch in of_loader if epoch["exhausted"] and epoch["n"] is not None]
         if not epochs:
+            if not of_loader[0]["map"] or of_loader[0]["n"] is None:
+                yield "The samples are not asked for by number."
             continue
         first = epochs[0]
         if first["missed"] is None:
@@ -121,10 +139,12 @@ def _of_missed(epochs: list[Epoch], seen_by: dict[str, set[int]]) -> Finding | s
     """Of a loader's epochs; a finding, or why there is none, or None if all is well."""
     first = epochs[0]
     missed = [epoch["missed"] for epoch in epochs]
-    if not any(missed) or first["size"] < _FEWEST_MISSED:
+    if not any(missed):
         return None
     if first.is_of_torch:  # a part, with replacement, a rank's; the incomplete batch at the end that drop_last leaves out
         return None
+    if first["size"] < _FEWEST_MISSED:
+        return f"{missed[0]} of {first['size']} samples were not seen in an epoch: too few to tell whether that is on purpose."
     said = first["said"]
     evidence = {
         "epochs": len(epochs),
@@ -162,7 +182,7 @@ def _sets(process: Facts) -> dict[str, set[int]]:
     return found
 
 
-@detector("samples-twice", "step", "epoch")
+@detector("samples-twice", "step", "epoch", looks_at=("epoch", "held"))
 def samples_twice(facts: Facts) -> Verdicts:
     once = False
     held = _worker_batches(facts)
@@ -202,7 +222,7 @@ def _worker_batches(facts: Facts) -> dict[tuple[int, int, int], dict[int, list[i
 def _of_stream(epochs: list[Epoch], batches_by_worker: dict[tuple[int, int, int], dict[int, list[int]]]) -> Finding | str | None:
     """Of an iterable dataset: two workers whose first two batches hold the same read the same."""
     if (epochs[0]["workers"] or 0) < 2:
-        return None
+        return "The samples of an iterable data set are not asked for by number, and no two workers read it."
     unsure = "What the workers of an iterable data set read cannot be compared."
     for epoch in epochs:
         workers = batches_by_worker.get((epoch.fact.rank, epoch["iterator"], epoch["turn"]), {})
@@ -227,21 +247,29 @@ _ADVICE = (
 )
 
 
-@detector("same-augmentation", "step", "epoch")
+@detector("same-augmentation", "step", "epoch", looks_at=("epoch", "drawn"))
 def same_augmentation(facts: Facts) -> Verdicts:
     drawn: dict[tuple[int, int, int], list[Fact]] = {}
     for fact in facts.of("drawn"):
         drawn.setdefault((fact.rank, fact.args.get("iterator", -1), fact.args.get("turn", -1)), []).append(fact)
-    looked = 0
+    looked = compared = n_epochs = 0
     for _, of_loader in training(facts):
         for epochs in by_optimizer(of_loader):
             of_epochs = [drawn.get((e.fact.rank, e["iterator"], e["turn"]), []) for e in epochs]
+            n_epochs += len(epochs)
             looked += sum(map(bool, of_epochs))
+            workers = {fact.args["worker"] for facts_of_epoch in of_epochs for fact in facts_of_epoch} - {-1}
+            if len(workers) > 1 or sum(map(bool, of_epochs)) > 1:
+                compared += 1
             found = _between_workers(epochs, of_epochs) or _between_epochs(epochs, of_epochs)
             if found is not None:
                 yield found
+    if not n_epochs:
+        return unknown("No epoch of training over a loader came to its end.")
     if not looked:
-        return "The data sets of training draw no random numbers from generators that are known."
+        return f"The data sets of training draw no random numbers from generators that are known ({n_epochs} epochs)."
+    if not compared:
+        return unknown("Random numbers are drawn in one epoch, by one worker at most: there is nothing to compare them with.")
     return f"Generators that the data set draws from differed between workers and epochs ({looked} epochs)."
 
 
@@ -283,7 +311,7 @@ def _drawn(fact: Fact) -> tuple[object, ...]:
 _APART = 1e-5  # relative; the last digits may differ between devices of different kinds
 
 
-@detector("ranks-same-data", "step")
+@detector("ranks-same-data", "step", looks_at=("rank", "epoch"))
 def ranks_same_data(facts: Facts) -> Verdicts:
     alone = _single_rank(facts)
     if alone is not None:
@@ -345,7 +373,7 @@ def _is_data_parallel(facts: Facts, by_rank: dict[int, dict[tuple[object, ...], 
     )
 
 
-@detector("ranks-diverge", "step")
+@detector("ranks-diverge", "step", looks_at=("rank", "step", "weights"))
 def ranks_diverge(facts: Facts) -> Verdicts:
     alone = _single_rank(facts)
     if alone is not None:

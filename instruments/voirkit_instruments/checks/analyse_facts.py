@@ -78,6 +78,17 @@ class Facts:
     def count(self, name: str) -> int:
         return max(self._counts.get(name, 0), len(self._by_name.get(name, ())))
 
+    def tally(self, name: str) -> dict[str, int]:
+        """How often something that is counted was seen, by its kind, in all processes."""
+        most: dict[tuple[int, int, str], int] = {}
+        for fact in self.of(name):
+            key = (fact.rank, fact.pid, str(fact.args["kind"]))
+            most[key] = max(most.get(key, 0), fact.value)
+        sums: dict[str, int] = {}
+        for (_, _, kind), n in most.items():
+            sums[kind] = sums.get(kind, 0) + n
+        return sums
+
     @property
     def ranks(self) -> list[int]:
         return sorted({fact.rank for fact in self._all})
@@ -198,15 +209,16 @@ class Detector:
 
     name: str  # as it stands in the summary, the table and docs/checks.md: "missing-zero-grad"
     look: Callable[[Facts], Verdicts]  # at the facts of all ranks
-    needs: tuple[str, ...] = ()  # names of facts of which there must be at least one; without, it is inconclusive
+    needs: tuple[str, ...] = ()  # names of facts of which there must be at least one; without, it cannot tell
+    looks_at: tuple[str, ...] = ()  # names of facts whose number says what was looked at
 
     def examine(self, facts: Facts) -> dict[str, Any]:
         """Its entry in ``summary["checks"]``."""
         missing = [name for name in self.needs if not facts.has(name)]
-        if missing and not any(facts.has(name) for name in _TRAINING):
+        if not any(facts.has(name) for name in _TRAINING):
             finding = unknown("No training was seen: no backward pass, and no step of a torch optimizer.")
         elif missing:
-            finding = unknown(f"No {_WORDS.get(missing[0], missing[0].replace('_', ' '))} was seen.")
+            finding = unknown(_why_missing(missing[0], facts))
         else:
             try:
                 finding = self.decide(facts)
@@ -217,6 +229,7 @@ class Detector:
         return {
             "name": self.name, "found": finding.found, "step": None if at is None else facts.step(at),
             "where": None if at is None else at.where, "because": finding.because, "next": finding.next, "evidence": dict(finding.evidence),
+            "answer": ANSWERS[finding.found], "looked_at": looked_at(facts, self.looks_at),
         }  # fmt: skip
 
     def decide(self, facts: Facts) -> Finding:
@@ -242,12 +255,54 @@ def _enough(finding: Finding, facts: Facts) -> Finding:
     return unknown(f"{finding.because} That rests on {looks} {'look' if looks == 1 else 'looks'}: {LEAST_LOOKS} are needed.")
 
 
-def detector(name: str, *needs: str) -> Callable[[Callable[[Facts], Verdicts]], Detector]:
+def detector(name: str, *needs: str, looks_at: tuple[str, ...]) -> Callable[[Callable[[Facts], Verdicts]], Detector]:
     """Makes a detector of the function that looks: see ``Detector``."""
-    return lambda look: Detector(name, look, needs)
+    return lambda look: Detector(name, look, needs, looks_at)
 
 
+def looked_at(facts: Facts, names: Sequence[str]) -> dict[str, int]:
+    """How many of each of some facts there are, by what a reader calls them."""
+    figures: dict[str, int] = {}
+    for name in names:
+        if name == "epoch":
+            epochs = [epoch for _, of_loader in training(facts) for epoch in of_loader]
+            figures["epochs"] = len(epochs)
+            figures["batches"] = sum(epoch["batches"] or 0 for epoch in epochs)
+        elif name == "rank":
+            figures["ranks"] = len(facts.ranks)
+        elif name in _TALLIES:
+            figures[_UNITS[name]] = sum(facts.tally(name).values())
+        else:
+            figures[_UNITS[name]] = facts.count(name)
+        if name == "look":
+            held = {(fact.rank, fact.pid, fact.args["optimizer"]): fact.args["held"] for fact in facts.of("look")}
+            figures["parameters"] = sum(held.values())
+    return figures
+
+
+ANSWERS = {True: "found", False: "not found", None: "cannot tell"}
+_TALLIES = ("loss_call", "loss_value")
+_UNITS = {
+    "step": "optimizer steps", "backward": "backward passes", "zero_grad": "zero_grad calls", "call": "model calls",
+    "look": "looks at gradients", "graph": "graphs", "scheduler": "scheduler steps", "scaler": "scaler steps",
+    "loss_call": "loss calls", "loss_value": "losses", "units": "looks at ReLU layers", "drawn": "generators", "held": "batches of streams",
+    "weights": "looks at ranks",
+}  # fmt: skip
 _TRAINING = ("step", "backward", "scaler")
+_OF_GRAPHS = ("reach", "graph")
+
+
+def _why_missing(name: str, facts: Facts) -> str:
+    """Why a check cannot tell: there are no facts of a name."""
+    if name in _OF_GRAPHS and facts.has("graph_too_large"):
+        return f"The graph of the loss is too large to be walked through: {facts.of('graph_too_large')[0].value:,} nodes or more."
+    if name in _OF_GRAPHS and facts.has("backward"):
+        return "The graph of no backward pass was examined."
+    if name == "look" and facts.has("step"):
+        return "No optimizer could be examined: a mode of the program's own was on, or a CUDA graph was captured."
+    return f"No {_WORDS.get(name, name.replace('_', ' '))} was seen."
+
+
 _WORDS = {
     "step": "step of a torch optimizer", "backward": "backward pass", "call": "call of a model", "look": "step of a torch optimizer",
     "scheduler": "step of a learning rate scheduler", "scaler": "step of a gradient scaler", "reach": "backward pass",

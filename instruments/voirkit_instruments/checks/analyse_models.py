@@ -21,18 +21,28 @@ class _Trained:
     train: int  # in how many steps in train mode
     eval: list[Fact]  # the first call of each step in eval mode since it was last in train mode
     by: tuple[set[int], set[int]]  # the optimizers that stepped in train mode, and those that did in these steps in eval mode
+    returns: int = 0  # how often it was put from eval mode into train mode
 
 
-@detector("eval-while-training", "step", "backward", "call")
+@detector("eval-while-training", "step", "backward", "call", looks_at=("call", "step"))
 def eval_while_training(facts: Facts) -> Verdicts:
+    looked = 0
     for process in facts.processes():
         layers = _layers(process)
         for model, seen in _by_step(process).items():
+            looked += 1
             found = layers.get((model, False))
-            if found is None or len(seen.eval) < _FEW:
+            if found is None:
+                if seen.eval:
+                    yield "A model was trained in eval mode whose layers could not be examined."
                 continue
             dropout, norm = found["dropout_off"], found["norm_off"]
-            if not dropout + norm:
+            if not dropout + norm or not seen.eval:
+                continue
+            if len(seen.eval) < _FEW and seen.returns:
+                continue
+            if len(seen.eval) < _FEW:
+                yield f"{found['kind']} was trained in eval mode in the last {len(seen.eval)} steps: {_FEW} are needed."
                 continue
             said = " and ".join([*([f"{dropout} dropout"] if dropout else []), *([f"{norm} batch norm"] if norm else [])])
             if found["frozen"]:
@@ -57,6 +67,8 @@ def eval_while_training(facts: Facts) -> Verdicts:
                         "norm": norm,
                     },
                 )
+    if not looked:
+        return unknown("No model was called whose parameters an optimizer is seen to train.")
     return "Models were trained in train mode, or have no layers for which it matters."
 
 
@@ -106,6 +118,7 @@ def _by_step(process: Facts) -> dict[int, _Trained]:
                 if model not in stepped:
                     stepped.add(model)
                     if training:
+                        seen.returns += bool(seen.eval)
                         seen.train, seen.eval, seen.by = seen.train + 1, [], (seen.by[0], set())
                     else:
                         seen.eval.append(first)
@@ -113,7 +126,7 @@ def _by_step(process: Facts) -> dict[int, _Trained]:
     return found
 
 
-@detector("train-while-evaluating", "step", "call")
+@detector("train-while-evaluating", "step", "call", looks_at=("call",))
 def train_while_evaluating(facts: Facts) -> Verdicts:
     evaluated = False
     for process in facts.processes():
@@ -122,9 +135,14 @@ def train_while_evaluating(facts: Facts) -> Verdicts:
         for model in sorted({fact.args["model"] for fact in process.of("call")}):
             calls = [call for call in process.of("call", model=model) if process.evaluates(call) or _before(call, losses, process)]
             wrong = [call for call in calls if call.args["training"]]
-            evaluated = evaluated or bool(calls)
             found = layers.get((model, True))
-            if not wrong or found is None or not _trainers(process, model):
+            if not calls or not _trainers(process, model):
+                continue
+            evaluated = True
+            if not wrong:
+                continue
+            if found is None:
+                yield "A model was evaluated in train mode whose layers could not be examined."
                 continue
             dropout, norm = found["dropout_on"], found["norm_on"]
             if not dropout + norm:
@@ -147,7 +165,10 @@ def train_while_evaluating(facts: Facts) -> Verdicts:
                 {"model": found["kind"], "calls": len(wrong), "dropout": dropout, "norm": norm},
             )
     if not evaluated:
-        return unknown("No evaluation was seen: no loop over a loader in which nothing is trained, no loss without gradients.")
+        return unknown(
+            "No evaluation of a model that is trained was seen: "
+            "no loop over a loader in which nothing is trained, no loss without gradients."
+        )
     return "Models were evaluated in eval mode, or have no layers for which it matters."
 
 
@@ -166,13 +187,16 @@ def _before(call: Fact, losses: list[Fact], process: Facts) -> bool:
 _FEW_LOOKS = 2
 
 
-@detector("loss-not-connected", "look", "reach")
+@detector("loss-not-connected", "look", "reach", looks_at=("look", "graph"))
 def loss_not_connected(facts: Facts) -> Verdicts:
     for process in facts.processes():
         looks, reached = process.of("look"), process.of("reach")
-        if len(looks) < _FEW_LOOKS or not reached or any(look.args["graded"] > look.args["zero"] for look in looks):
+        if not looks or not reached or any(look.args["graded"] > look.args["zero"] for look in looks):
             continue
         if any(reach.args["held"] or reach.args["parameters"] for reach in reached) or not any(look.args["trainable"] for look in looks):
+            continue
+        if len(looks) < _FEW_LOOKS:
+            yield f"No parameter had a gradient at the one step that was examined: {_FEW_LOOKS} looks are needed."
             continue
         loose = [reach for reach in reached if reach.args["leaf_root"]]
         how = "it is a new tensor, without a history" if loose else "what it was computed from ends before them"
@@ -198,7 +222,7 @@ _WRONG = {
 }
 
 
-@detector("softmax-before-cross-entropy", "backward")
+@detector("softmax-before-cross-entropy", "backward", looks_at=("loss_call",))
 def softmax_before_cross_entropy(facts: Facts) -> Verdicts:
     harmless = False
     for fact in facts.of("loss_input"):
@@ -213,12 +237,20 @@ def softmax_before_cross_entropy(facts: Facts) -> Verdicts:
                 looks=facts.count("backward"),
             )
         harmless = harmless or (fact.args["loss"], fact.args["input"]) == ("cross_entropy", "log_softmax")
+    called = facts.tally("loss_call")
+    if not called:
+        return unknown(_NO_LOSS_CALL)
+    if not called.keys() & {loss for loss, _ in _WRONG}:
+        return f"No loss was seen that takes a softmax or sigmoid itself, but {', '.join(sorted(called))}."
     if harmless:
         return "The output of log_softmax goes into cross_entropy, which is done twice then and changes nothing."
     return "No softmax or sigmoid goes into a loss that takes one itself."
 
 
-@detector("loss-broadcast", "backward")
+_NO_LOSS_CALL = "No loss function of torch's that is looked at was called: a loss that is written by hand may do anything."
+
+
+@detector("loss-broadcast", "backward", looks_at=("loss_call",))
 def loss_broadcast(facts: Facts) -> Verdicts:
     for process in facts.processes():
         seen = process.of("loss_shapes")
@@ -235,9 +267,15 @@ def loss_broadcast(facts: Facts) -> Verdicts:
                 {"loss": first.args["loss"], "input": given, "target": target, "broadcast_to": becomes},
                 looks=len(same),
             )
+    called = facts.tally("loss_call")
+    if not called:
+        return unknown(_NO_LOSS_CALL)
+    if called.keys() <= {loss for loss, _ in _WRONG}:
+        return f"Shapes that do not fit are an error of torch's in {', '.join(sorted(called))}."
     return "Losses compare each output with its own target, as far as shapes tell."
 
 
+_FEWEST_PASSES = 8
 _KEPT = 6  # graphs before the last two: a few are kept by buffers and by garbage that is not collected yet
 _DEAD, _DOUBTFUL = 0.9, 0.75
 _ROWS = 32  # of a layer's output
@@ -250,10 +288,12 @@ def _by_line(facts: list[Fact]) -> dict[str | None, list[Fact]]:
     return found
 
 
-@detector("graph-kept", "graph")
+@detector("graph-kept", "graph", looks_at=("backward", "graph"))
 def graph_kept(facts: Facts) -> Verdicts:
+    passes = 0
     for process in facts.processes():
         for looks in _by_line(process.of("graph")).values():
+            passes = max(passes, looks[-1].value)
             kept = [look for look in looks if look.args["kept"] >= _KEPT]
             most = max(look.args["kept"] for look in looks)
             if len(kept) >= LEAST_LOOKS and kept[-1] is looks[-1]:
@@ -285,6 +325,15 @@ def graph_kept(facts: Facts) -> Verdicts:
                     {"looked_at": len(looks), "tensors_a_step": piled},
                     looks=len(looks),
                 )
+            if kept and kept[-1] is looks[-1]:
+                yield (
+                    f"The graphs of earlier steps were alive at the last of {looks[-1].value:,} backward passes "
+                    f"({most} of those examined): more passes are needed to tell whether they stay."
+                )
+    if passes < _FEWEST_PASSES:
+        return unknown(
+            f"Graphs were examined up to backward pass {passes} of a line: pass {_FEWEST_PASSES} is needed to tell one that is kept."
+        )
     return "No graphs were seen that outlive their step."
 
 
@@ -305,17 +354,20 @@ def _growth(looks: list[Fact]) -> float:
     return slopes.pop() if len(later) > LEAST_LOOKS and len(slopes) == 1 and min(slopes) > 0 else 0.0
 
 
-@detector("dead-units", "graph")
+@detector("dead-units", "graph", looks_at=("units",))
 def dead_units(facts: Facts) -> Verdicts:
     for process in facts.processes():
         for looks in _by_line(process.of("units")).values():
             last = looks[-1]
             share = last.args["dead"] / last.args["units"]
-            if last.value < LEAST_LOOKS or last.args["rows"] < _ROWS or share < _DOUBTFUL:
+            if share < _DOUBTFUL:
                 continue
             after = f" after {last.args['after']}" if last.args["after"] else ""
             said = f"{last.args['dead']} of {last.args['units']} units of the ReLU{after} gave nothing but 0, "
             said += f"for all {last.args['rows']:,} rows at {last.value} looks"
+            if last.value < LEAST_LOOKS or last.args["rows"] < _ROWS:
+                yield f"{said}: {LEAST_LOOKS} looks and {_ROWS} rows are needed."
+                continue
             if share < _DEAD:
                 yield f"{said}: features that are rare on purpose look alike."
                 continue
@@ -326,4 +378,6 @@ def dead_units(facts: Facts) -> Verdicts:
                 {"dead": last.args["dead"], "units": last.args["units"], "rows": last.args["rows"], "looked_at": last.value},
                 looks=last.value,
             )
+    if not facts.has("units"):
+        return unknown("No ReLU right after a layer with trained parameters was examined; other activations are not looked at.")
     return "No ReLU layer was seen of which most units are dead."

@@ -12,7 +12,7 @@ from voirkit_instruments.checks.analyse_facts import Fact, Facts, Finding, Verdi
 _FEW = 2  # looks at least: at the first step a script may still be about to begin
 
 
-@detector("frozen-parameters", "look")
+@detector("frozen-parameters", "look", looks_at=("look",))
 def frozen_parameters(facts: Facts) -> Verdicts:
     some = 0
     for _, which, looks in facts.by_optimizer("look"):
@@ -31,11 +31,15 @@ def frozen_parameters(facts: Facts) -> Verdicts:
     return "The optimizers hold parameters that require gradients."
 
 
-@detector("foreign-parameters", "look")
+@detector("foreign-parameters", "look", "reach", looks_at=("look", "graph"))
 def foreign_parameters(facts: Facts) -> Verdicts:
     for process, which, looks in facts.by_optimizer("look"):
         unheld = process.of("unheld")
         last = unheld[-1] if unheld else None
+        if len(looks) < _FEW and looks[0].args["trainable"] and not looks[0].args["graded"]:
+            yield f"The optimizer ({looks[0].args['kind']}) was examined once, without gradients: {_FEW} looks are needed."
+        if last is not None and last.args.get("unread"):
+            yield f"Whether {last.args['unread']} parameters that no optimizer holds change is not known: their values cannot be read."
         if last is None or not last.value:
             continue
         whole = len(looks) >= _FEW and all(look.args["trainable"] and not look.args["graded"] for look in looks)
@@ -59,14 +63,19 @@ def foreign_parameters(facts: Facts) -> Verdicts:
     return "What the optimizers hold is what gets gradients."
 
 
-@detector("never-updated", "look", "reach")
+@detector("never-updated", "look", "reach", looks_at=("look", "graph"))
 def never_updated(facts: Facts) -> Verdicts:
     if foreign_parameters.decide(facts).found:
         return unknown("An optimizer holds parameters of another model, which is reported on its own.")
     for process in facts.processes():
         unheld = process.of("unheld")
         last = unheld[-1] if unheld else None
-        if last is None or not last.value or len(process.of("step")) < _FEW:
+        if last is not None and last.args.get("unread"):
+            yield f"Whether {last.args['unread']} parameters that no optimizer holds change is not known: their values cannot be read."
+        if last is None or not last.value:
+            continue
+        if len(process.of("step")) < _FEW:
+            yield f"{last.value} parameters get gradients and are in no optimizer; whether they change is not known after one step."
             continue
         reached = any(reach.args["held"] and reach.args["parameters"] for reach in process.of("reach"))
         if not reached:
@@ -89,13 +98,19 @@ def never_updated(facts: Facts) -> Verdicts:
     return "All parameters that get gradients are in an optimizer, or change otherwise."
 
 
-@detector("no-gradient", "look")
+@detector("no-gradient", "look", looks_at=("look",))
 def no_gradient(facts: Facts) -> Verdicts:
     said = ""
     for process, which, looks in facts.by_optimizer("look"):
         without = process.of("without", optimizer=which)
-        last = without[-1] if without and len(looks) >= _FEW and without[-1].value == looks[-1].value else None
-        if last is None or not last.args["never"] or not last.args["graded"]:
+        last = without[-1] if without and without[-1].value == looks[-1].value else None
+        if last is None or not last.args["never"]:
+            continue
+        if not last.args["graded"]:
+            said = said or f"No parameter that the optimizer ({looks[0].args['kind']}) holds had a gradient at the last look."
+            continue
+        if len(looks) < _FEW:
+            said = said or f"{last.args['never']} parameters had no gradient at the one step that was examined: {_FEW} looks are needed."
             continue
         n, names = last.args["never"], last.args["names"]
         if last.args["before"]:
@@ -114,7 +129,7 @@ def no_gradient(facts: Facts) -> Verdicts:
     return unknown(said) if said else "All trainable parameters that optimizers hold receive gradients."
 
 
-@detector("missing-zero-grad", "step", "backward")
+@detector("missing-zero-grad", "step", "backward", looks_at=("step", "backward", "look"))
 def missing_zero_grad(facts: Facts) -> Verdicts:
     looked = 0
     for process in facts.processes():
@@ -138,11 +153,18 @@ def missing_zero_grad(facts: Facts) -> Verdicts:
     return f"Gradients were cleared between steps (examined {looked} times)."
 
 
-@detector("misplaced-zero-grad", "step", "backward")
+@detector("misplaced-zero-grad", "step", "backward", "look", looks_at=("look", "zero_grad"))
 def misplaced_zero_grad(facts: Facts) -> Verdicts:
     for process, which, looks in facts.by_optimizer("look"):
         empty = [look for look in looks if look.args["trainable"] and _is_empty(look)]
-        if len(empty) < 2 or len(empty) < len(looks):
+        if all(look.args["graded"] and look.args["graded"] == look.args.get("unread") for look in looks):
+            kind = looks[0].args["kind"]
+            yield f"The gradients of the optimizer ({kind}) cannot be read: they are sharded, sparse or of a class of its own."
+            continue
+        if len(empty) < len(looks):
+            continue
+        if len(empty) < _FEW:
+            yield f"The optimizer's step had no gradients to use at the one step that was examined: {_FEW} looks are needed."
             continue
         between = _cleared_before_step(process, which)
         if between is not None:
@@ -154,6 +176,8 @@ def misplaced_zero_grad(facts: Facts) -> Verdicts:
                 {"optimizer": which, "looked_at": len(looks)},
                 looks=len(looks),
             )
+        elif not process.has("zero_grad"):
+            yield "The optimizer's steps had no gradients to use, and no zero_grad was seen: what cleared them is not known."
     return "The optimizer's steps had gradients to use, or it is not for a zero_grad that they had none."
 
 
@@ -187,18 +211,24 @@ def _last_clearing(since: Sequence[Fact], which: int) -> Fact | None:
     return None if clearing is None else replace(clearing, start_ns=since[at].start_ns)  # it is of the backward pass's step
 
 
+RATES_ZERO, RATES_UNREAD = 1, 2  # values of the fact ``step``
 _FEW_STILL, _TAIL, _TAIL_SHARE, _SCHEDULED = 3, 20, 0.2, 5
 _EACH_STEP = 0.9  # scheduler steps an optimizer step, of a scheduler that steps with each
 _HALF_PERIODS = 10  # of a cosine that is used as one: it comes down once
 
 
-@detector("learning-rate-zero", "step")
+@detector("learning-rate-zero", "step", looks_at=("step", "scheduler"))
 def learning_rate_zero(facts: Facts) -> Verdicts:
     for process, which, steps in facts.by_optimizer("step"):
-        still = next((at for at in range(len(steps) - 1, -1, -1) if not steps[at].value), -1) + 1  # from here on all are 0
+        if all(step.value == RATES_UNREAD for step in steps):
+            yield f"The learning rate of optimizer {which} cannot be read: it is on a device, or under another name than lr."
+            continue
+        still = next((at for at in range(len(steps) - 1, -1, -1) if steps[at].value != RATES_ZERO), -1) + 1  # from here on all are 0
         n = len(steps) - still
         scheduled = len(process.of("scheduler", optimizer=which))
         if n < _FEW_STILL:
+            if still == 0:
+                yield f"The learning rate was 0 in {'both steps' if n == _FEW else 'the only step'}: {_FEW_STILL} are needed."
             continue
         if still == 0 and scheduled and scheduled < _SCHEDULED:
             yield f"The learning rate was 0 in all {n} steps, at the beginning of a schedule: the run ended before it could rise."
@@ -215,12 +245,16 @@ def learning_rate_zero(facts: Facts) -> Verdicts:
     return "Learning rates were above 0, but for a few steps at most."
 
 
-@detector("scheduler-before-optimizer", "step")
+@detector("scheduler-before-optimizer", "step", looks_at=("step", "scheduler"))
 def scheduler_before_optimizer(facts: Facts) -> Verdicts:
     for process in facts.processes():
         worked = process.of("step", "scaler")
         first = worked[0] if worked else None
         early = [s for s in process.of("scheduler") if first is not None and s.at_ns < first.at_ns and not s.value]
+        if early and len(process.of("scheduler")) == len(early):
+            kind = early[0].args["scheduler"]
+            yield f"{kind}.step() came before the first step of the optimizer, and never after it: the run was too short."
+            continue
         for scheduler in early:
             again = [s for s in process.of("scheduler") if s.where == scheduler.where and first is not None and s.at_ns > first.at_ns]
             if again:  # else a schedule that is brought to where a run goes on
@@ -236,7 +270,7 @@ def scheduler_before_optimizer(facts: Facts) -> Verdicts:
     return "Schedulers step after the optimizer."
 
 
-@detector("scheduler-too-often", "step")
+@detector("scheduler-too-often", "step", looks_at=("step", "scheduler"))
 def scheduler_too_often(facts: Facts) -> Verdicts:
     for process in facts.processes():
         for which in sorted({fact.args["optimizer"] for fact in process.of("scheduler")}):
@@ -246,6 +280,9 @@ def scheduler_too_often(facts: Facts) -> Verdicts:
             if not scheduled or len(scheduled) < _EACH_STEP * len(steps) or not steps:
                 continue
             kind = scheduled[0].args["scheduler"]
+            if len(steps) < _TAIL:
+                yield f"{kind}.step() comes with every optimizer step, {len(steps)} times: {_TAIL} are needed to tell what that does."
+                continue
             evidence = {"optimizer": which, "steps": len(steps), "scheduler_steps": len(scheduled)}
             last = rates[-1] if rates else None
             if last is not None and last.args["tiny"] and last.args["peak"]:
@@ -268,14 +305,16 @@ def scheduler_too_often(facts: Facts) -> Verdicts:
                     "Step the scheduler once an epoch, or give T_max in batches.",
                     {**evidence, "period": period},
                 )
-    return "No scheduler was seen to step too often."
+    if not facts.has("scheduler"):
+        return "No scheduler of torch was used."
+    return "No scheduler steps too often."
 
 
 _FEW_SKIPPED, _SHARE_SKIPPED, _LEAST_ASKED = 5, 0.25, 8
 SKIPPED, UNKNOWN = 0, 2  # values of the fact ``scaler``
 
 
-@detector("not-finite", "step")
+@detector("not-finite", "step", looks_at=("loss_value", "look"))
 def not_finite(facts: Facts) -> Verdicts:
     for process in facts.processes():
         losses, others = process.of("loss_not_finite"), process.of("not_finite")
@@ -301,10 +340,16 @@ def not_finite(facts: Facts) -> Verdicts:
             "torch.autograd.set_detect_anomaly(True) names the operation.",
             {"loss": losses[0].args["loss"] if losses else None, **{fact.args["what"]: fact.args["names"] for fact in others}},
         )
+    if not facts.tally("loss_value") and not _has_readable_gradients(facts):
+        return unknown("Neither losses nor gradients could be read.")
     return "Losses were finite, and so were gradients and parameters where they were looked at."
 
 
-@detector("skipped-steps")
+def _has_readable_gradients(facts: Facts) -> bool:
+    return any(look.args["graded"] > look.args.get("unread", 0) for look in facts.of("look"))
+
+
+@detector("skipped-steps", looks_at=("scaler", "step", "backward"))
 def skipped_steps(facts: Facts) -> Verdicts:
     is_fused = False
     for process in facts.processes() or [facts]:
@@ -313,7 +358,9 @@ def skipped_steps(facts: Facts) -> Verdicts:
             is_fused = is_fused or any(fact.value == UNKNOWN for fact in asked)
             late = asked[len(asked) // 2 :]
             skipped, skipped_late = ([fact for fact in some if fact.value == SKIPPED] for some in (asked, late))
-            if len(asked) >= _LEAST_ASKED and len(skipped) >= _FEW_SKIPPED and len(skipped_late) >= _SHARE_SKIPPED * len(late):
+            if len(asked) < _LEAST_ASKED and 2 * len(skipped) > len(asked):
+                yield f"The gradient scaler left out {len(skipped)} of {len(asked)} steps: more are needed to tell whether it goes on to."
+            elif len(asked) >= _LEAST_ASKED and len(skipped) >= _FEW_SKIPPED and len(skipped_late) >= _SHARE_SKIPPED * len(late):
                 yield Finding(
                     f"The gradient scaler left out {len(skipped)} of {len(asked)} steps, and goes on to: gradients are never finite.",
                     skipped[0],
@@ -322,4 +369,6 @@ def skipped_steps(facts: Facts) -> Verdicts:
                 )
     if is_fused:
         return unknown("A fused optimizer leaves out steps itself, on the device, where it cannot be seen.")
+    if not facts.has("scaler"):
+        return "No gradient scaler of torch was used."
     return "No scaler left out steps again and again."

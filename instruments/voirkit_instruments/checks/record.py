@@ -69,6 +69,7 @@ class Checks:
                 patches.remove()
             except Exception as exc:
                 self._ov.warn(f"checks: {type(exc).__name__}: {exc}.")
+        self._facts.mark_tallies()
 
 
 @once("--checks")

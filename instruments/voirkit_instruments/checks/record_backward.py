@@ -29,6 +29,7 @@ now = time.perf_counter_ns
 
 _MOST_NODES = 30_000
 _LOSS_NODES = 6
+A_DIFFERENCE = "a difference"  # a loss that is written by hand
 _LOSS_PARTS = ("MeanBackward", "SumBackward", "PowBackward", "AbsBackward", "SqrtBackward", "MulBackward", "DivBackward", "SubBackward")
 _PENDING = 32  # losses on a device that are read together, so that it is waited for once
 _NAMED = 5
@@ -135,6 +136,7 @@ class Graphs(Watcher):
         leaves, units, nodes = self._leaves(roots)
         self._check_difference(roots, where)
         if leaves is None:
+            self._facts.mark("graph_too_large", where, nodes)
             return
         held = optimizers.parameter_ids()
         parameter = self._torch.nn.Parameter
@@ -173,9 +175,10 @@ class Graphs(Watcher):
         operands = [one for one, _ in following if one is not None]
         if len(operands) != 1 or not hasattr(node, "_input_metadata"):  # torch before 2.3
             return
+        self._facts.tally("loss_call", A_DIFFERENCE)
         whole, own = (tuple(one._input_metadata[0].shape) for one in (node, operands[0]))
         if len(whole) == 2 and whole[0] == whole[1] > 1 and own == (whole[0], 1):
-            self._facts.mark("loss_shapes", where, 0, loss="a difference", input=str(own), target=str(whole[:1]), becomes=str(whole))
+            self._facts.mark("loss_shapes", where, 0, loss=A_DIFFERENCE, input=str(own), target=str(whole[:1]), becomes=str(whole))
 
     def _roots(self, tensors: Any) -> list[Any]:
         if type(tensors) is self._torch.Tensor:
@@ -227,7 +230,8 @@ class Graphs(Watcher):
         models = {name[3]: name[1] for name in named if name is not None and name[2]}
         of_held = {name[3] for key, name in names.items() if key in held_ids}
         self._facts.mark(
-            "unheld", where, len(still), changed=len(live) - len(still), models=", ".join(models.values()),
+            "unheld", where, len(still), changed=len(live) - len(still), unread=sum(known.digest < 0 for known, _ in live),
+            models=", ".join(models.values()),
             partly=any(number in of_held for number in models), unnamed=sum(name is None for name in named),
             after=self._count_after(still, held_ids), names=display_names(still, names),
         )  # fmt: skip
@@ -249,6 +253,8 @@ class Graphs(Watcher):
             return
         if tensors.is_cpu:
             value = self._read(tensors)
+            if value is not None:
+                self._facts.tally("loss_value", "cpu")
             if value is not None and not abs(value) < float("inf"):
                 self._mark_loss(now(), where, value, optimizers)
             return
@@ -265,6 +271,7 @@ class Graphs(Watcher):
         with self._torch._C.DisableTorchFunction(), self._torch.no_grad():
             values = self._torch.stack([loss.reshape(()).float() for _, _, loss in pending]).tolist()
         for (at_ns, where, _), value in zip(pending, values, strict=True):
+            self._facts.tally("loss_value", "device")
             if not abs(value) < float("inf"):
                 self._mark_loss(at_ns, where, value, optimizers)
                 return
@@ -405,6 +412,8 @@ class LossFacts(Watcher):
         if not (issubclass(type(value), tensor) and issubclass(type(target), tensor)):
             return
         with self._torch._C.DisableTorchFunction():
+            if value.requires_grad or target.requires_grad:
+                self._facts.tally("loss_call", function)
             one, other = tuple(value.shape), tuple(target.shape)
             if one == other or not (value.requires_grad or target.requires_grad):
                 return
@@ -428,8 +437,10 @@ class LossFacts(Watcher):
             with self._torch._C.DisableTorchFunction():
                 node = value.grad_fn
         made = _made_by(node)
-        if made is None and not self._torch.is_grad_enabled():
-            made = "evaluated"
+        if not self._torch.is_grad_enabled():
+            made = made or "evaluated"
+        elif node is not None:
+            self._facts.tally("loss_call", function)
         if made is not None:
             where = self._facts.where()
             if (function, made, where) not in self._written:

@@ -62,6 +62,7 @@ class Facts:
         self._failed: set[str] = set()
         self._arguments: dict[Any, int] = {}
         self.places = Places()
+        self._tallies: dict[tuple[str, str], int] = {}
 
     def name(self, name: str) -> int:
         number: int = self.recorder.name(CATEGORY, name, kind=KIND, value="value")
@@ -83,6 +84,17 @@ class Facts:
     def mark_at(self, name: str, at_ns: int, where: str | None = None, value: int = 0, /, **more: Any) -> None:
         """Write a fact that is known later than it happened."""
         self.recorder.mark(self.name(name), at_ns, self.arguments(where, **more), value)
+
+    def tally(self, name: str, kind: str) -> None:
+        """Count what is looked at: how often is the value of a fact, which is written at each power of two and at the end."""
+        n = self._tallies[name, kind] = self._tallies.get((name, kind), 0) + 1
+        if n & (n - 1) == 0:
+            self.mark(name, None, n, kind=kind)
+
+    def mark_tallies(self) -> None:
+        """Write what was counted: the program has ended."""
+        for (name, kind), n in self._tallies.items():
+            self.mark(name, None, n, kind=kind)
 
     def where(self) -> str | None:
         """The innermost line of the user's own code that is being run (``main.py:12``), or of a library's where there is none of theirs."""

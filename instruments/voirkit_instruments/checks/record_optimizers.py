@@ -32,6 +32,7 @@ _PROBES = 3
 _TINY = 1e-5  # of the highest learning rate: schedules that decay in steps come to 1e-4 of it on purpose
 _DOUBTS = 2  # looks out of turn at an optimizer whose gradients another's backward pass meets before they are cleared
 SKIPPED, STEPPED, UNKNOWN = 0, 1, 2  # what became of a scaler's step
+RATES_ABOVE, RATES_ZERO, RATES_UNREAD = 0, 1, 2  # what the learning rates of a step are
 
 
 class OptimizerState:
@@ -107,7 +108,7 @@ class OptimizerFacts(Watcher):
         state.n += 1
         facts.n_steps += 1
         where = facts.where()
-        facts.span(self._step, began, end, facts.arguments(where, optimizer=state.which), _is_still(optimizer))
+        facts.span(self._step, began, end, facts.arguments(where, optimizer=state.which), _rates_state(optimizer))
         self._check_rate(state, optimizer, where)
         if state.probes is not None:
             self._cleared_or_not(state)
@@ -268,8 +269,8 @@ class OptimizerFacts(Watcher):
         names = self._models.names()
         facts.mark(
             "look", where, state.n, optimizer=state.which, kind=type(optimizer).__name__, held=len(parameters), trainable=sum(trainable),
-            graded=sum(had), zero=sum(h and norm == 0 for h, norm in zip(had, norms, strict=True)), still=bool(_is_still(optimizer)),
-            of_models=sum(id(p) in names for p in parameters),
+            graded=sum(had), zero=sum(h and norm == 0 for h, norm in zip(had, norms, strict=True)), unread=sum(norm < 0 for norm in norms),
+            still=_rates_state(optimizer) == RATES_ZERO, of_models=sum(id(p) in names for p in parameters),
         )  # fmt: skip
         self._without(state, parameters, trainable, had, names, where)
         if not state.scaled:
@@ -341,9 +342,12 @@ def _parameters(optimizer: Any) -> list[Any]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _is_still(optimizer: Any) -> int:
-    """1 if all learning rates are 0; those on a device are not waited for."""
-    return int(all(_rate(group) == 0 for group in optimizer.param_groups))
+def _rates_state(optimizer: Any) -> int:
+    """Whether all learning rates are 0, or not, or that is not known: those on a device are not waited for."""
+    rates = [_rate(group) for group in optimizer.param_groups]
+    if any(rates):
+        return RATES_ABOVE
+    return RATES_UNREAD if None in rates else RATES_ZERO
 
 
 def _rate(group: dict[str, Any]) -> float | None:
