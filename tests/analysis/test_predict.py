@@ -125,6 +125,16 @@ def test_a_number_of_workers_is_named_only_where_it_wins() -> None:
     assert advise_workers(loader_with(full, 1)).startswith("More workers would not help")
 
 
+def test_no_more_workers_are_advised_than_there_are_processors() -> None:
+    wanted = enough_workers(WAITING)
+    assert wanted is not None
+    assert wanted > (WAITING.cores or 0)
+    said = advise_workers(loader_with(WAITING, 0))
+    assert said.startswith(f"num_workers={WAITING.cores} would give at best")
+    assert "no more processors" in said
+    assert "as many workers as processors" in advise_workers(loader_with(WAITING, WAITING.cores or 0))
+
+
 def test_a_collate_function_of_the_programs_own_is_to_be_done_once() -> None:
     row = {"collate_fn": {"total_s": 1.0, "share": 0.9, "wait_share": 0.9, "level": "collate"}}
     own, torchs = (first_change(row, [], PYTHON, 10, 0, name) for name in ("tokenize", ""))

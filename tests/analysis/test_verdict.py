@@ -52,7 +52,7 @@ def looked_into(workers=2, enough=None, best=3, rate_without=300.0):
         "workers": workers,
         "enough_workers": enough,
         "best_workers": best,
-        "cost": {"cores": 2},
+        "cost": {"cores": 8},
         "predicted": [{"workers": n, "rate": rate, "limited_by": "workers"} for n, rate in rates.items()],
         "first": {
             "operation": "RandomResizedCrop", "share": 0.61, "wait_share": 0.7, "action": "reduce", "because": "use less", "rate_without": rate_without,
@@ -341,12 +341,61 @@ def test_tiny_samples_are_indexed_by_whole_batches_instead_of_by_workers():
     assert not any("whole batches" in one["do"] for one in by_batch)
 
 
+def restarted(trains=True, again_s=1.5):
+    return {"loader": 0, "workers": 2, "starts": 5, "trains": trains, "again_s": again_s, "again_waited_s": 0.8 * again_s}
+
+
 def test_a_wait_for_the_start_of_workers_is_answered_by_keeping_them():
-    first = {"loops": 5, "first_s": 2.0, "again_s": 1.5, "wait_s": 2.2}
-    found, _ = concluded(planted(wait=60, forward=10, backward=10), facts={"workers": 2, "cpus": 8, "first_batches": first})
+    first = {"loops": 5, "first_s": 2.0, "late_s": 1.9, "wait_s": 2.2}
+    slow = planted(wait=60, forward=10, backward=10)
+    found, advice = concluded(slow, facts={"workers": 2, "cpus": 8, "first_batches": first, "worker_restarts": [restarted()]})
     assert "persistent_workers=True" in found["next"]
-    once = concluded(planted(wait=60, forward=10, backward=10), facts={"workers": 2, "cpus": 8, "first_batches": first, "persistent": True})
+    assert advice[0]["win"] == pytest.approx(1.5 / figures([slow])["steps"]["total_s"])
+    once = concluded(slow, facts={"workers": 2, "cpus": 8, "first_batches": first, "persistent": True})
     assert "persistent_workers" not in once[0]["next"]
+
+
+def test_workers_of_an_evaluation_that_start_again_are_named_as_such():
+    facts = {"workers": 0, "cpus": 8, "worker_restarts": [restarted(trains=False)]}
+    evaluates = wall(4.0, training=0.8, evaluation=2.0, workers=0.8)
+    _, advice = concluded(planted(forward=10, backward=10), facts=facts, wall=evaluates)
+    assert "loader workers of evaluation" in advice[0]["do"]
+    assert not any("logging" in one["do"] for one in advice)
+
+
+def test_starts_of_workers_that_take_no_time_are_not_advised_about():
+    facts = {"workers": 2, "cpus": 8, "worker_restarts": [restarted(again_s=1e-6)]}
+    assert not any("persistent_workers" in one["do"] for one in concluded(planted(forward=10, backward=10), facts=facts)[1])
+
+
+def test_a_run_of_starts_and_stops_of_workers_is_input_bound():
+    facts = {"worker_restarts": [restarted(trains=False)]}
+    found, _ = concluded(planted(forward=10, backward=10), facts=facts, wall=wall(4.0, training=0.8, workers=3.0))
+    assert found["kind"] == "input-bound"
+    assert "starting and stopping" in found["because"]
+
+
+def test_what_comes_before_the_first_batch_is_no_work_of_workers():
+    first = {"loops": 10, "first_s": 2.3, "late_s": 2.25, "wait_s": 2.4}
+    late = planted(wait=60, forward=10, backward=10)
+    found, advice = concluded(late, facts={"workers": 0, "cpus": 4, "first_batches": first})
+    assert "before the first batch" in found["next"]
+    assert not any("num_workers=" in one["do"] for one in advice)
+
+
+def test_a_sampler_is_no_work_of_workers():
+    drawing = {"drawing": {"later_s": 2.25, "n": 30}}
+    found, advice = concluded(planted(wait=60, forward=10, backward=10), facts={"workers": 0, "cpus": 4}, symptoms=drawing)
+    assert "Draw indices faster" in found["next"]
+    assert not any("num_workers=" in one["do"] for one in advice)
+
+
+def test_a_wait_for_a_processor_makes_no_sample_slow():
+    document = figures([planted(wait=20, forward=10, backward=10)])
+    document["steps"]["phases"]["wait"]["step_s"]["p10"] = 1e-4  # of 8 samples
+    busy = {"processors": {"waited_share": 0.3, "others_share": 0.6}}
+    advised = [conclusions({**document, **more}, {"workers": 0, "cpus": 4})[1] for more in ({}, busy)]
+    assert [any("num_workers=" in one["do"] for one in advice) for advice in advised] == [True, False]
 
 
 def test_what_the_script_does_already_is_not_advised():

@@ -117,7 +117,8 @@ def test_workers_record_nothing_of_their_own(workers: int) -> None:
     command = [sys.executable, "-c", FORKED, str(workers)]
     ended = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.split() == ["dataloader.iter", *STEP * 3, "dataloader.end", "pipeline.epoch"]
+    started, stopped = "dataloader.start_workers", "dataloader.stop_workers"
+    assert ended.stdout.split() == [started, "dataloader.iter", *STEP * 3, stopped, "dataloader.end", "pipeline.epoch"]
 
 
 class Transformed(Dataset[Any]):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 from conftest import Place
 
@@ -32,3 +35,69 @@ def test_memory_that_is_kept_in_each_step_is_told_by_the_step(place: Place) -> N
 
 def test_of_memory_that_stays_nothing_is_told(place: Place) -> None:
     assert place.write(main=LEAK).voirkit("main.py", "4").summary["findings"] == []
+
+
+# Prints what its own clock says of starting and stopping workers: all but the first start of each loader, all but its last stop.
+RESTARTS = """
+import json, sys, time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+def init(worker):
+    time.sleep(0.25)
+
+stays = sys.argv[1] == "stay"
+data = TensorDataset(torch.randn(64, 8), torch.randn(64, 1))
+train, held_out = (
+    DataLoader(data, 4, num_workers=1, worker_init_fn=init, persistent_workers=stays, multiprocessing_context="fork") for _ in range(2)
+)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+spent = {"first": [], "stop": []}
+
+def batches(loader):
+    began = time.perf_counter()
+    iterator = iter(loader)
+    for number in range(len(loader)):
+        batch = next(iterator)
+        if not number:
+            spent["first"].append(time.perf_counter() - began)
+        yield batch
+    began = time.perf_counter()
+    next(iterator, None)
+    spent["stop"].append(time.perf_counter() - began)
+
+for epoch in range(3):
+    model.train()
+    for x, y in batches(train):
+        optimizer.zero_grad()
+        (model(x) - y).pow(2).mean().backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        for x, y in batches(held_out):
+            model(x)
+print(json.dumps(spent))
+"""
+
+
+def restarts(place: Place, how: str) -> tuple[dict[str, Any], dict[str, list[float]]]:
+    ended = place.write(main=RESTARTS).voirkit("main.py", how)
+    spent = json.loads(next(line for line in ended.out.splitlines() if line.startswith("{")))
+    return ended.summary, spent
+
+
+def test_starts_and_stops_of_workers_are_told_as_the_scripts_own_clock_has_them(place: Place) -> None:
+    summary, spent = restarts(place, "anew")
+    again_s = sum(spent["first"][2:]) + sum(spent["stop"][:4])
+    advice = next(one for one in summary["advice"] if "persistent_workers" in one["do"])
+    assert "workers of training and evaluation" in advice["do"]
+    if advice["win"] is not None:  # on a machine that other work keeps busy none is told
+        assert advice["win"] * summary["wall"]["total_s"] == pytest.approx(again_s, rel=0.2)
+    stopped_s = summary["wall"]["parts"]["workers"]["total_s"]
+    assert 0.5 * sum(spent["stop"]) <= stopped_s <= sum(spent["stop"]) + sum(spent["first"]) - 6 * 0.25
+
+
+def test_workers_that_stay_are_not_advised_to(place: Place) -> None:
+    summary, _ = restarts(place, "stay")
+    assert not any("persistent_workers" in one["do"] for one in summary["advice"])

@@ -67,6 +67,13 @@ def test_garbage_collections_are_no_part_of_training() -> None:
     assert found == {"startup": 1.99, "training": 0.9, "evaluation": 0.95, "gc": 0.18, "between": 5.88, "exit": 0.1}
 
 
+def test_starting_and_stopping_workers_is_no_evaluation_and_not_between() -> None:
+    evaluates = rank(table([3000], [1000]), table([4000], [1000]), {"workers": (10, 20)})
+    steps = dataclasses.replace(evaluates.steps, workers_in_evaluation_ns=50 * MS)
+    found = parts(dataclasses.replace(evaluates, steps=steps))
+    assert found == {"startup": 1.99, "training": 1.0, "evaluation": 0.95, "workers": 0.08, "between": 5.88, "exit": 0.1}
+
+
 def test_imports_of_a_script_whose_children_train_are_not_startup() -> None:
     wall = wall_of(MANIFEST, 10.0, [rank(table([3000], [1000]))], imported_s=0.5)
     assert wall is not None

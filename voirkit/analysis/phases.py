@@ -41,6 +41,7 @@ from voirkit.analysis.steps import (
 )
 from voirkit.analysis.symptoms import symptoms_of
 from voirkit.analysis.training_threads import activities, group_by_training, outermost
+from voirkit.analysis.worker_starts import START, STOP, restarts
 
 KIND = "phase"  # of the records
 DEVICE = "device"  # of those that say how long the same lasted on a GPU
@@ -144,7 +145,9 @@ def _process(records: Records, number: int, chosen: Array, cpus: int | None, dev
     script = script_facts(records, chosen, steps.train, leading_optimizers_ns(timeline))
     inference = in_training_mode(timeline, steps.evaluation) or None
     symptoms = symptoms_of(records, chosen, timeline, steps) or None
+    started = restarts(records, chosen, steps.episodes) or None
     facts = {**_loader(records, waited, trained), **script, "inference": inference, "cpus": cpus, "symptoms": symptoms}
+    facts["worker_restarts"] = started
     return replace(of, steps=steps, facts={k: v for k, v in facts.items() if v is not None})
 
 
@@ -227,8 +230,10 @@ def _timeline(records: Records, chosen: Array) -> Timeline:
     duration, kept = whole_imports(start, records.duration_ns[chosen], meaning)
     writes = np.array([name == _WRITTEN for name in records.names])[records.name[chosen]]
     duration = whole_checkpoints(start, duration, meaning, writes)
+    of_workers = np.array([name in (START, STOP) for name in records.names])[records.name[chosen]][kept]
+    workers = of_workers if of_workers.any() else None
     return Timeline(
-        start[kept], duration[kept], meaning[kept], which[kept], grad[kept], training[kept], requests, modes, lengths, annotated
+        start[kept], duration[kept], meaning[kept], which[kept], grad[kept], training[kept], requests, modes, lengths, annotated, workers
     )
 
 
@@ -511,6 +516,7 @@ def _after_each_other(parts: Sequence[Steps]) -> Steps:
     return Steps(
         train, _table([part.evaluation for part in parts])[0], all(part.wait_known for part in parts), device,
         saving_between_ns=sum(part.saving_between_ns for part in parts), aside_ns=_aside(parts),
+        workers_in_evaluation_ns=sum(part.workers_in_evaluation_ns for part in parts),
         uncounted=reduce(Uncounted.plus, (part.uncounted for part in parts)),
     )  # fmt: skip
 
@@ -632,8 +638,8 @@ def first_batches(records: Records, waits: Array, trained: Collection[int]) -> d
         trained: The iterators that training used.
 
     Returns:
-        ``loops``; ``first_s``: what they waited for their iterators and first batches; ``again_s``: the same without the first loop, and
-        without what a later batch takes at the median: what workers that stay would save; ``wait_s``: of all batches. Empty for none.
+        ``loops``; ``first_s``: what they waited for their iterators and first batches; ``late_s``: the same without what a later batch
+        takes at the median; ``wait_s``: of all batches. Empty for none.
     """
     of_arguments = [arguments.get("episode") for arguments in records.arguments]
     episode = np.array([one if one in trained else _NONE for one in of_arguments], np.int64)[records.args[waits]]
@@ -646,7 +652,6 @@ def first_batches(records: Records, waits: Array, trained: Collection[int]) -> d
     firsts, later = duration[asks[first]], np.delete(duration[asks], first)
     of_loop = makes[np.isin(episode[makes], loops)]
     np.add.at(firsts, np.searchsorted(loops, episode[of_loop]), duration[of_loop])
-    firsts = firsts[np.argsort(first)]  # as they came
     usual = float(np.median(later)) if len(later) else 0.0
-    again, waited = float(np.maximum(firsts[1:] - usual, 0.0).sum()), int(firsts.sum() + later.sum())
-    return {"loops": len(firsts), "first_s": int(firsts.sum()) * _NS, "again_s": again * _NS, "wait_s": waited * _NS}
+    late, waited = float(np.maximum(firsts - usual, 0.0).sum()), int(firsts.sum() + later.sum())
+    return {"loops": len(firsts), "first_s": int(firsts.sum()) * _NS, "late_s": late * _NS, "wait_s": waited * _NS}

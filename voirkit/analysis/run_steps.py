@@ -212,6 +212,7 @@ def roll_up(run: Run, rank: Rank) -> str:
         "schema": 1, "rank": rank.rank, "host": rank.host, "wait_known": rank.steps.wait_known,
         "saving_between_ns": rank.steps.saving_between_ns, "aside_ns": dict(rank.steps.aside_ns), "facts": dict(rank.facts),
         "processes": rank.processes, "alone": rank.alone, "thread": rank.thread, "uncounted": astuple(rank.steps.uncounted),
+        "workers_in_evaluation_ns": rank.steps.workers_in_evaluation_ns,
     }  # fmt: skip
     task = "CASE which WHEN 0 THEN 'train' WHEN 1 THEN 'evaluation' ELSE 'device' END AS task"
     return _write(run, os.path.join(FOLDER, name), columns, f"{task}, start_ns, time_ns, items, {', '.join(_TIMES)}, launching_ns", facts)
@@ -358,6 +359,9 @@ def _rank(known: Mapping[str, Any], tables: Sequence[Table], launching: Array) -
     aside = {name: (before, since) for name, (before, since) in known.get("aside_ns", {"checkpoint": (0, saving)}).items()}
     on_device = DeviceTable(device, launching) if len(device) else None
     uncounted = Uncounted(*known.get("uncounted", astuple(ALL_COUNTED)))
-    steps = Steps(train, evaluation, known["wait_known"], on_device, saving_between_ns=saving, aside_ns=aside, uncounted=uncounted)
+    steps = Steps(
+        train, evaluation, known["wait_known"], on_device, saving_between_ns=saving, aside_ns=aside, uncounted=uncounted,
+        workers_in_evaluation_ns=known.get("workers_in_evaluation_ns", 0),
+    )  # fmt: skip
     processes = tuple((str(host), int(pid)) for host, pid in known.get("processes", ()))
     return Rank(known["rank"], known["host"], steps, known["facts"], processes, known.get("alone", False), thread=known.get("thread", 0))

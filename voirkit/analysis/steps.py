@@ -26,6 +26,8 @@ WAIT, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION, LOSS, ZERO_GRAD, CH
 
 # What is a part of the run's wall time by itself, wherever it happens, and none of training's or evaluation's.
 ASIDE = {"checkpoint": CHECKPOINT, "compile": COMPILE, "import": IMPORT, "gc": GC}
+# The same of starting and stopping workers of loaders; in a step of training it is a part of the wait.
+WORKERS = "workers"
 
 _FREEING_NS = 100_000
 _NEVER = np.iinfo(np.int64).max
@@ -36,6 +38,8 @@ MEANING = {
     ("dataloader", "fetch"): WAIT,
     ("dataloader", "end"): WAIT,
     ("dataloader", "queue"): WAIT,
+    ("dataloader", "start_workers"): WAIT,
+    ("dataloader", "stop_workers"): WAIT,
     ("device", "transfer"): TRANSFER,
     ("compute", "forward"): FORWARD,
     ("compute", "backward"): BACKWARD,
@@ -65,6 +69,7 @@ class Timeline:
     modes: Sequence[tuple[int, bool]] = ()  # when modules were switched by ``train()`` and ``eval()``, ascending, and whether to training
     lengths: Mapping[int, int] = field(default_factory=dict)  # by loader, how many batches an epoch has, where that is known
     annotated: Sequence[tuple[int, int]] = ()  # from when to when the script itself says that it evaluates, ascending
+    workers: Array | None = None  # whether a span starts or stops workers of a loader; None for no such span
 
 
 @dataclass(frozen=True)
@@ -141,9 +146,10 @@ class Steps:
     device: DeviceTable | None = None  # those of training on the clock of a GPU, if one was used
     episodes: frozenset[int] = frozenset()  # numbers of the iterators whose batches were trained on; not kept in a rollup
     saving_between_ns: int = 0  # time in checkpoints since the first step of training that is in no step: those after a loop's last batch
-    # by part of the wall time (``ASIDE``), what is in no step: before the first of all steps, and since then
+    # by part of the wall time (``ASIDE``, ``WORKERS``), what is in no step: before the first of all steps, and since then
     aside_ns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     uncounted: Uncounted = ALL_COUNTED
+    workers_in_evaluation_ns: int = 0  # time in which workers of loaders are started or stopped in steps of evaluation
 
 
 _NOTHING: Array = np.zeros(0, np.int64)
@@ -155,7 +161,7 @@ def steps_of(timeline: Timeline) -> Steps:
     """The steps of a thread."""
     timeline = _copies_in_a_row(timeline)
     steps = _steps_of(timeline)
-    steps = replace(steps, aside_ns=_aside(timeline, steps))
+    steps = replace(steps, aside_ns={**_aside(timeline, steps), **steps.aside_ns})
     return replace(steps, saving_between_ns=_saving_between(timeline, steps)) if len(steps.train) else steps
 
 
@@ -207,7 +213,30 @@ def _steps_of(timeline: Timeline) -> Steps:
     since_ns = _known_since(timeline.requests, segmentation, trains)
     going_on = _turns_that_go_on(segmentation, requests)
     uncounted = _uncounted(segmentation, work, [*training, *evaluated, *going_on], since_ns)
-    return Steps(train, evaluation, wait_known, episodes=iterators, uncounted=uncounted)
+    steps = Steps(train, evaluation, wait_known, episodes=iterators, uncounted=uncounted)
+    if timeline.workers is None:
+        return steps
+    spent_ns = np.where(np.asarray(timeline.workers), exclusive_ns(timeline.start_ns, timeline.duration_ns), 0)
+    return _with_workers(steps, timeline, spent_ns, turn_of, training, evaluated)
+
+
+def _with_workers(
+    steps: Steps, timeline: Timeline, spent_ns: Array, turn_of: Array, training: Sequence[int], evaluated: Sequence[int]
+) -> Steps:
+    """The steps with the time in which workers are started and stopped, but for that in steps of training.
+
+    Args:
+        spent_ns: Of each span how much of that time it is.
+        turn_of: Of each span the turn in which it begins.
+        training: The turns that are steps of training.
+        evaluated: Those that are steps of evaluation.
+    """
+    in_evaluation = np.isin(turn_of, evaluated)
+    in_no_step = ~in_evaluation & ~np.isin(turn_of, training)
+    first_ns = min((int(table.start_ns.min()) for table in (steps.train, steps.evaluation) if len(table)), default=_NEVER)
+    is_early = timeline.start_ns < first_ns
+    aside_ns = int(spent_ns[in_no_step & is_early].sum()), int(spent_ns[in_no_step & ~is_early].sum())
+    return replace(steps, aside_ns={WORKERS: aside_ns}, workers_in_evaluation_ns=int(spent_ns[in_evaluation].sum()))
 
 
 def _turns_that_go_on(segmentation: Segmentation, requests: Sequence[Request]) -> list[int]:

@@ -17,7 +17,7 @@ from voirkit.analysis.overhead import overhead_of
 from voirkit.analysis.phases import on_the_clock
 from voirkit.analysis.run_steps import read_steps, records
 from voirkit.analysis.source_names import rename_sources
-from voirkit.analysis.steps import ASIDE, CHECKPOINT, COMMUNICATION, COMPILE, IMPORT, WAIT, Steps, Table
+from voirkit.analysis.steps import ASIDE, CHECKPOINT, COMMUNICATION, COMPILE, IMPORT, WAIT, WORKERS, Steps, Table
 from voirkit.analysis.verdict.diagnosis import conclusions
 from voirkit.analysis.verdict.evidence import evidence
 from voirkit.errors import PartFailures
@@ -163,6 +163,7 @@ def wall_of(manifest: Mapping[str, Any], duration_s: float | None, ranks: Sequen
         parts["import"] += imported
         parts["startup"] -= imported
     since = sum(after for _, after in steps.aside_ns.values()) + parts["training"] + parts["evaluation"]
+    since += steps.workers_in_evaluation_ns
     inside = sum(int(table.own_ns[:, list(ASIDE.values())].sum()) for table in (steps.train, steps.evaluation))
     parts["restart"] = _restarting_ns(steps, attempts)
     parts["between"] = script_ended - begun - since - inside - parts["restart"]
@@ -310,6 +311,8 @@ def _parts_ns(steps: Steps) -> dict[str, int]:
     for name, column in ASIDE.items():
         inside = sum(int(table.own_ns[:, column].sum()) for table in (steps.train, steps.evaluation))
         parts_ns[name] = inside + sum(steps.aside_ns.get(name, (0, 0)))
+    parts_ns[WORKERS] = steps.workers_in_evaluation_ns + sum(steps.aside_ns.get(WORKERS, (0, 0)))
+    parts_ns["evaluation"] -= steps.workers_in_evaluation_ns
     return parts_ns
 
 

@@ -119,7 +119,7 @@ def shown_phases(phases: Mapping[str, Any]) -> list[str]:
 
 
 # Of the wall time of a run, in their order. What each means is in docs/report.md.
-PARTS = ("startup", "import", "script", "training", "evaluation", "checkpoint", "compile", "gc", "between", "restart", "exit")
+PARTS = ("startup", "import", "script", "training", "evaluation", "workers", "checkpoint", "compile", "gc", "between", "restart", "exit")
 
 
 def evaluation_name(evaluation: Mapping[str, Any] | None) -> str:

@@ -269,6 +269,9 @@ def advise_workers(loader: Loader) -> str:
     if now and once >= START_OF_WORKERS:
         return f"{once:.0%} of the wait is for workers that start, which a longer run has no more of."
     expected, units, cores = predicted[now], loader.get("units", "items/s"), loader["cost"]["cores"]
+    is_capped = bool(cores) and max(best, enough or 0) > cores  # samples that wait need no processor, but each worker is a process
+    if is_capped:
+        enough, best = (enough if enough is not None and enough <= cores else None), min(best, cores)
     if now and best == 0 and _handing_s(loader) > _making_s(loader) / 4 and predicted.get(0, 0.0) > expected * _GAIN:
         return (
             f"num_workers=0 would be faster (predicted {figure(predicted[0])} {units} instead of {figure(expected)}): {_handing(loader)}."
@@ -276,12 +279,14 @@ def advise_workers(loader: Loader) -> str:
     if enough is not None and enough > now and predicted[enough] > expected * _GAIN:
         return f"num_workers={enough} would remove the wait (predicted {figure(predicted[enough])} {units} instead of {figure(expected)})."
     if (enough is None or now == 0) and best > now and predicted.get(best, 0.0) > expected * _GAIN:
-        return (
-            f"num_workers={best} would give at best {figure(predicted[best])} {units} instead of {figure(expected)}; "
-            "then the processors are the limit, and more workers would not help."
-        )
+        end = "then the processors are the limit, and more workers would not help"
+        if is_capped:
+            end = "there are no more processors, for which torch advises against more workers"
+        return f"num_workers={best} would give at best {figure(predicted[best])} {units} instead of {figure(expected)}; {end}."
     if now == 0:
         return _without_workers(loader)
+    if enough is None and is_capped:
+        return f"There are as many workers as processors ({cores}): have each wait less, by reading ahead or keeping the result."
     if enough is None:
         return f"More workers would not help: what they do and the training keep the {cores} processors busy."
     return "The workers could keep up on average: the wait is in their start, and in batches that take longer than others."

@@ -15,7 +15,7 @@ from typing import Any
 
 from voirkit.probes.around import ABSENT
 from voirkit.trace.layout import BATCH_KIND
-from voirkit_instruments.identity import Ordinals
+from voirkit_instruments.identity import IdentityMap, Ordinals
 from voirkit_instruments.steps.batch_sizes import batches
 from voirkit_instruments.steps.record_phases import now
 from voirkit_instruments.steps.record_spans import UNKNOWN, Recording
@@ -67,6 +67,10 @@ class LoaderRecording:
         self._train = recording.phase("pipeline", "train")
         self._queue = recording.phase("dataloader", "queue", "got")
         self._indices = recording.recorder.name("dataloader", "indices", kind=BATCH_KIND, value="digest")
+        self._start = recording.phase("dataloader", "start_workers")
+        self._stop = recording.phase("dataloader", "stop_workers")
+        self._starting: dict[int, tuple[int, int]] = {}  # by identity of an iterator: since when its workers are started; arguments
+        self._workers = IdentityMap()  # by iterator with workers, the arguments of its records
         self._elsewhere: set[int] = set()  # threads, but for the main one, that have iterated over loaders
         self._trained: tuple[int, int] | None = None  # begin of the first epoch, end of the last
         self._numbers = recording.numbers
@@ -141,6 +145,61 @@ class LoaderRecording:
         torch = recording.torch
         modes = getattr(torch._C, "_len_torch_function_stack", lambda: 1)
         return recording.hot.leave_fetch(describe, other, torch.Tensor, modes)
+
+    def before_start(self) -> tuple[Any, Any]:
+        """Before and after ``_BaseDataLoaderIter.__init__``, after which an iterator with workers starts them."""
+        thread = self._here
+
+        def leave(began: int, was: int, iterator: Any, loader: Any) -> None:
+            thread.inside = was
+            try:
+                workers = vars(iterator).get("_num_workers")
+                if workers:
+                    described = {"loader": self._numbers.loader(loader), "processes": workers}
+                    self._starting[id(iterator)] = now(), self._arguments(described)
+            except Exception as exc:
+                self._recording.failed("workers that start", exc)
+
+        return _always, leave
+
+    def after_start(self) -> tuple[Any, Any]:
+        """Before and after ``_BaseDataLoaderIter._reset``, by which workers that have just been started get their first indices."""
+        thread = self._here
+
+        def enter(iterator: Any, first_iter: Any) -> int:
+            try:
+                starting = self._starting.pop(id(iterator), None)
+                if starting is not None and first_iter:
+                    began, args = starting
+                    self._workers[iterator] = args
+                    self._span(self._start, began, now(), args)
+            except Exception as exc:
+                self._recording.failed("the start of workers", exc)
+            return 1
+
+        def leave(began: int, was: int, iterator: Any, first_iter: Any) -> None:
+            thread.inside = was
+
+        return enter, leave
+
+    def around_stop(self) -> tuple[Any, Any]:
+        """Before and after ``_shutdown_workers``, which is called again when the iterator is let go."""
+        thread = self._here
+
+        def enter(iterator: Any) -> int:
+            return 0 if vars(iterator).get("_shutdown", True) else now()
+
+        def leave(began: int, was: int, iterator: Any) -> None:
+            end = now()
+            thread.inside = was
+            if not began:
+                return
+            try:
+                self._span(self._stop, began, end, self._workers.get(iterator) or 0)
+            except Exception as exc:
+                self._recording.failed("the stop of workers", exc)
+
+        return enter, leave
 
     def after_indices(self) -> Any:
         """Called after the sampler of a map-style loader has handed out the indices of a batch: a digest of them, within the request that
@@ -256,6 +315,10 @@ class LoaderRecording:
                 self._over(episode, now())
         if self._trained is not None:
             self._span(self._train, *self._trained)
+
+
+def _always(*_: object) -> int:
+    return 1
 
 
 _MOST_NESTED = 4  # indices of several datasets, of a frame of a video

@@ -21,6 +21,7 @@ from voirkit_instruments.steps.events import (
     FORWARD,
     LOADER_ITERATED,
     OPTIMIZER_STEP,
+    WORKERS_STOPPED,
     ZERO_GRAD,
     FunctionPatches,
     StepEvents,
@@ -105,12 +106,17 @@ class TorchPatches:
         make = around(IN_BACKWARD, (suppress, self._loaders.after_init()), ("self", "loader"), phase="wait", event=LOADER_ITERATED)
         request = around(IN_BACKWARD, (suppress, self._loaders.after_next()), ("self",), value=True, phase="wait", event=BATCH_REQUESTED)
         draw = around(SUPPRESSED, (suppress, self._loaders.after_indices()), value=True)
+        loaders = self._loaders
+        stop = around(SUPPRESSED, loaders.around_stop(), ("self",), event=WORKERS_STOPPED)
         yield "torch.utils.data.dataloader", "_BaseDataLoaderIter._next_index", draw
         for module, kind in (("torch.utils.data.dataloader", ""), ("torchdata.stateful_dataloader.stateful_dataloader", "Stateful")):
             yield module, f"{kind}DataLoader.__iter__", iterate
             yield module, f"_{kind}SingleProcessDataLoaderIter.__init__", make
             yield module, f"_{kind}MultiProcessingDataLoaderIter.__init__", make
             yield module, f"_{kind}BaseDataLoaderIter.__next__", request
+            yield module, f"_{kind}MultiProcessingDataLoaderIter._shutdown_workers", stop
+        yield "torch.utils.data.dataloader", "_BaseDataLoaderIter.__init__", around(SUPPRESSED, loaders.before_start(), ("self", "loader"))
+        yield "torch.utils.data.dataloader", "_BaseDataLoaderIter._reset", around(SUPPRESSED, loaders.after_start(), ("self", "first_iter"))
         # Of everybody's queues, in no graph of torch.compile.
         yield "queue", "Queue.get", Around(thread, IDLE, suppress, self._loaders.after_get(), ("self",), True)
 

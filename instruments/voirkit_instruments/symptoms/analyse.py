@@ -11,13 +11,16 @@ import numpy as np
 from voirkit.analysis.nesting import Array
 from voirkit.analysis.run_steps import records
 from voirkit.analysis.symptoms import read_marks
+from voirkit.trace.layout import BATCH_KIND
 from voirkit_instruments.symptoms.record import KIND
 
 if TYPE_CHECKING:
     from voirkit.analysis.document import Rank
+    from voirkit.analysis.phases import Records
     from voirkit.runs.opened import Run
 
 _EIGHTHS = 8
+_NEVER = np.iinfo(np.int64).max
 _FEW_SAMPLES = 14  # of memory, under which nothing is said
 
 
@@ -35,6 +38,7 @@ def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, 
             "sampler_epochs": marks.sampler_epochs(),
             "worker_memory": marks.worker_memory(),
             "memory": marks.memory(start_ns),
+            "drawing": _drawing(runs, leading) if leading is not None and leading.processes and leading.facts.get("workers") == 0 else {},
         }.items()
         if value
     }
@@ -117,6 +121,48 @@ class _Marks:
         middles_ns = (edges_ns[1:3].mean(), edges_ns[-2:].mean())
         first, last = np.searchsorted(start_ns, middles_ns)
         return {"eighths": [float(np.median(part)) for part in parts], "steps": int(last - first), "samples": len(own)}
+
+
+def _drawing(runs: Sequence[Run], leading: Rank) -> dict[str, Any]:
+    """How long the sampler of a loader without workers took to draw the indices of batches: from a request to its indices.
+
+    Returns:
+        ``later_s`` of ``n`` batches of training, without the first of each loop; empty where nothing is known of it.
+    """
+    train = leading.steps.train
+    if not len(train):
+        return {}
+    for run in runs:
+        if not run.recorded(BATCH_KIND):
+            continue
+        phases = _of_process(records(run), leading)
+        start_ns, end_ns = _later_requests(phases)
+        step = np.searchsorted(train.start_ns, start_ns, side="right") - 1
+        is_training = (step >= 0) & (start_ns < (train.start_ns + train.time_ns)[step])
+        start_ns, end_ns = start_ns[is_training], end_ns[is_training]
+        drawn_ns = np.append(np.sort(_of_process(records(run, BATCH_KIND), leading).start_ns), _NEVER)
+        drawn_ns = drawn_ns[np.searchsorted(drawn_ns, start_ns)]
+        is_known = drawn_ns <= end_ns
+        if is_known.any():
+            spent_ns = int((drawn_ns - start_ns)[is_known].sum())
+            return {"later_s": spent_ns * 1e-9, "n": int(np.count_nonzero(is_known))}
+    return {}
+
+
+def _of_process(found: Records, rank: Rank) -> Records:
+    """The records of the first process of a rank."""
+    own = [number for number, (_, *process) in enumerate(found.processes) if tuple(process) == rank.processes[0]]
+    return found.chosen(np.isin(found.process, own))
+
+
+def _later_requests(phases: Records) -> tuple[Array, Array]:
+    """When requests for batches began and ended, without the first of each iterator; ascending."""
+    numbers = [number for number, name in enumerate(phases.names) if name == ("dataloader", "fetch")]
+    asked = np.flatnonzero(np.isin(phases.name, numbers))
+    asked = asked[np.argsort(phases.start_ns[asked], kind="stable")]
+    episodes = np.array([arguments.get("episode", -1) for arguments in phases.arguments])[phases.args[asked]]
+    later = np.delete(asked, np.unique(episodes, return_index=True)[1])
+    return phases.start_ns[later], phases.start_ns[later] + phases.duration_ns[later]
 
 
 def _ends_ns(runs: Sequence[Run], name: tuple[str, str]) -> dict[tuple[int, str, int], list[int]]:

@@ -61,7 +61,7 @@ class Symptoms:
         """torch has been imported; the steps instrument has not changed it yet."""
         from voirkit.streams import is_from_handler
         from voirkit_instruments.identity import IdentityMap, LoaderNumbers
-        from voirkit_instruments.steps.events import LOADER_ITERATED, ZERO_GRAD, FunctionPatches, StepEvents
+        from voirkit_instruments.steps.events import LOADER_ITERATED, WORKERS_STOPPED, ZERO_GRAD, FunctionPatches, StepEvents
 
         if self._recorder is None:
             from voirkit.trace import recorder
@@ -82,6 +82,7 @@ class Symptoms:
         self._sample_memory, self._note_cleared = self._guarded(self._look_at_memory), self._guarded(self._look_at_gradients)
         self._events.subscribe(ZERO_GRAD, before=self._before_zero_grad)
         self._events.subscribe(LOADER_ITERATED, before=self._guarded(self._before_iterator))
+        self._events.subscribe(WORKERS_STOPPED, before=self._guarded(self._before_shutdown))
         self._patches = FunctionPatches(lambda said: self._ov.warn(f"symptoms: {said}"))
         self._install()
 
@@ -105,8 +106,6 @@ class Symptoms:
         if "assign" not in self._torch.nn.Module.load_state_dict.__code__.co_varnames:
             load = around(self._before_load, ("self", "state_dict"))
         self._patches.around_path("torch.nn.modules.module", "Module.load_state_dict", load)
-        shutdown = around(self._before_shutdown, ("self",))
-        self._patches.around_path("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter._shutdown_workers", shutdown)
 
     def _leave(self, *_: object) -> None:
         pass

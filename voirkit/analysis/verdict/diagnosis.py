@@ -198,6 +198,7 @@ def _outside(time: Account, figures: Figures) -> Document | None:
     seconds = {
         **{kind: time.seconds(kind) for kind in _EVALUATION},
         "checkpoint-bound": time.seconds("checkpoint-bound"),
+        "input-bound": sum(part.seconds for part in time.of("input-bound") if not part.of_step),
         "host-bound": sum(part.seconds for part in time.of("host-bound") if not part.of_step),
         "startup-bound": time.startup_s if time.startup_s >= STARTUP_S else 0.0,
     }
@@ -222,6 +223,8 @@ def _outside(time: Account, figures: Figures) -> Document | None:
             "after the last batch of a loop."
         )
         evidence.update({"phase": "other", "part": "checkpoint", "between_steps": between})
+    elif kind == "input-bound":
+        because = f"{percent(share)} of the time after the start is starting and stopping loader workers between the steps, {trains}."
     elif kind == "host-bound":
         line = first_evidence(figures, "line", OUTSIDE)
         where = f" ({percent(line.share)} of it in {line.what})" if line else ""

@@ -144,6 +144,7 @@ def account(summary: Mapping[str, Any]) -> Account:
     outside = [
         Part(f"{evaluated}-bound", evaluated, evaluation_s),
         Part("checkpoint-bound", "checkpoints between the steps", saved_outside_s),
+        Part("input-bound", "starting and stopping workers", spent.get("workers", 0.0)),
         Part("host-bound", "host code outside of the steps", spent.get("between", 0.0)),
     ]
     work_s = steps_s + sum(part.seconds for part in outside)

@@ -39,6 +39,7 @@ def remedies(time: Account, summary: Summary, facts: Facts) -> list[Finding]:
     """All that there is to advise, what saves most first; what saves less than ``ADVICE_LEAST`` of the time after the start is left out."""
     made = [
         *_input(time, summary, facts),
+        *_workers_again(time, summary, facts),
         *_transfer(time, facts),
         *_compute(time, summary, facts),
         *_compiling(time, summary),
@@ -58,10 +59,12 @@ def _matters(time: Account, of_run: float) -> bool:
 
 
 def _input(time: Account, summary: Summary, facts: Facts) -> Iterator[Finding]:
-    share, seconds = time.of_step("input-bound"), time.seconds("input-bound")
-    if not summary["steps"].get("wait_known", True) or not _matters(time, time.of_run(seconds)):
+    share = time.of_step("input-bound")
+    restarts_s = sum(loader["again_waited_s"] for loader in facts.get("worker_restarts") or () if loader["trains"])
+    gain = time.of_run(max(share * time.usual_s - restarts_s, 0.0))
+    if not summary["steps"].get("wait_known", True) or not _matters(time, gain):
         return
-    gain, workers, loading = time.of_run(seconds), facts.get("workers"), first_evidence(summary, "loading", "wait")
+    workers, loading = facts.get("workers"), first_evidence(summary, "loading", "wait")
     slow = _slow_line(summary)
     if loading:
         most = gain if loading.saves is None else min(gain, time.of_run(loading.saves * time.steps_s))
@@ -71,15 +74,12 @@ def _input(time: Account, summary: Summary, facts: Facts) -> Iterator[Finding]:
         return
     more = slow + _look_into_loading(summary)
     if workers == 0:
-        yield from _input_without_workers(share, gain, more, summary, facts)
+        yield from _without_workers(time, summary, facts, more)
         return
     first = facts.get("first_batches") or {}
     starting = first.get("first_s", 0.0) / first["wait_s"] if first.get("wait_s") else 0.0
     if workers and starting >= START_OF_WORKERS and not facts.get("persistent"):
-        if first["loops"] > 1:
-            figures = {"starting": starting, "epochs": first["loops"], "workers": workers}
-            yield Finding.of("keep-workers", figures, gain=time.of_run(first["again_s"]))
-        return
+        return  # the start of workers is what is waited for
     processors = facts.get("cpus")
     if workers and processors and workers < processors:
         enough = min(math.ceil(workers / max(1 - share, _LEAST_TRAINING)), processors)
@@ -91,22 +91,76 @@ def _input(time: Account, summary: Summary, facts: Facts) -> Iterator[Finding]:
     yield Finding.of("cheaper-samples", {"share": share, "more_words": more}, gain=gain)
 
 
-def _input_without_workers(share: float, gain: float, more: str, summary: Summary, facts: Facts) -> Iterator[Finding]:
-    per_sample_s = _wait_per_sample(summary)
+def _workers_again(time: Account, summary: Summary, facts: Facts) -> Iterator[Finding]:
+    """Workers that are started for each epoch, or for each evaluation."""
+    worth = [loader for loader in facts.get("worker_restarts") or () if _matters(time, time.of_run(loader["again_s"]))]
+    loading = first_evidence(summary, "loading", "wait")
+    if loading and "persistent_workers" in loading.do:
+        worth = [loader for loader in worth if not loader["trains"]]
+    if not worth:
+        return
+    whose = [name for name, trains in (("training", True), ("evaluation", False)) if any(row["trains"] is trains for row in worth)]
+    again_s = sum(loader["again_s"] for loader in worth)
+    starts = sum(loader["starts"] for loader in worth)
+    words = {"whose_words": " and ".join(whose), "again_words": duration(again_s)}
+    kind = "input-bound" if worth[0]["trains"] else "evaluation-bound"
+    yield Finding.of("keep-workers", {"starts": starts, "again_s": again_s, **words}, gain=time.of_run(again_s), explains=kind)
+
+
+def _without_workers(time: Account, summary: Summary, facts: Facts, more: str) -> Iterator[Finding]:
+    """A loader whose batches are made in the main process.
+
+    Worker processes take over the making of samples alone. What draws their indices, and what makes the first batch of a loop late, is
+    waited for all the same.
+
+    Args:
+        more: How to see more of it, in words.
+    """
+    waited_s = summary["steps"]["phases"]["wait"]["total_s"]
+    first, drawing = facts.get("first_batches") or {}, (summary.get("symptoms") or {}).get("drawing") or {}
+    late_s = first.get("late_s", 0.0)
+    drawing_s = drawing.get("later_s", 0.0)
+    loading_s = max(waited_s - late_s - drawing_s, 0.0)
+    share = min(time.of_step("input-bound"), loading_s / time.steps_s) if time.steps_s else 0.0
+    gain = time.of_run(min(loading_s, share * time.usual_s))
+    if _matters(time, time.of_run(late_s + drawing_s)):
+        yield _before_samples(time, first, late_s, drawing_s)
+    figures = {"share": time.of_step("input-bound")}
+    per_sample_s = _wait_per_sample(summary, loading_s)
     if per_sample_s is not None and per_sample_s < TINY_SAMPLE_S:
-        if not facts.get("whole_batches"):
-            yield Finding.of("whole-batches", {"share": share, "per_sample_words": duration(per_sample_s)}, gain=gain)
+        if not facts.get("whole_batches") and share >= LOADING_LEAST:
+            yield Finding.of("whole-batches", {**figures, "per_sample_words": duration(per_sample_s)}, gain=gain)
         return
     if share < LOADING_LEAST:
         return
     enough, left = _workers(share, facts.get("cpus"))
-    figures = {"share": share, "of_training": share / max(1 - share, _LEAST_TRAINING), "workers": enough}
+    figures = {**figures, "of_training": share / max(1 - share, _LEAST_TRAINING), "workers": enough}
     yield Finding.of("load-in-workers", {**figures, "more_words": more}, gain=gain * (1 - left))
 
 
-def _wait_per_sample(summary: Summary) -> float | None:
+def _before_samples(time: Account, first: Mapping[str, Any], late_s: float, drawing_s: float) -> Finding:
+    """What to do about time before the samples of a batch are made."""
+    gain = time.of_run(late_s + drawing_s)
+    if drawing_s > late_s:
+        return Finding.of("draw-indices-faster", {"drawing_s": drawing_s, "drawing_words": duration(drawing_s)}, gain=gain)
+    words = {"late_words": duration(late_s), "plural_words": "s" if first["loops"] > 1 else ""}
+    return Finding.of("late-first-batch", {"loops": first["loops"], "late_s": late_s, **words}, gain=gain)
+
+
+def _wait_per_sample(summary: Summary, loading_s: float) -> float | None:
+    """How long a sample is waited for. On a busy machine waits are mostly for a processor: there it is that of the shortest tenth of steps.
+
+    Args:
+        loading_s: The wait for all samples.
+    """
     steps = summary["steps"]
-    return steps["phases"]["wait"]["total_s"] / steps["items"] if steps.get("items") else None
+    if not steps.get("items"):
+        return None
+    shortest_s = (steps["phases"]["wait"].get("step_s") or {}).get("p10")
+    if is_contended(summary.get("processors")) and shortest_s is not None:
+        loading_s = min(shortest_s * steps["n"], loading_s)
+    per_sample_s: float = loading_s / steps["items"]
+    return per_sample_s
 
 
 def _workers(share: float, cpus: int | None) -> tuple[int, float]:

@@ -1,0 +1,113 @@
+"""Worker processes of loaders that are started and stopped again and again, and how much of that would be saved if they stayed.
+
+The start is what making an iterator takes until its workers get their first indices, and what the first batch is waited for until they can
+load (their imports, ``worker_init_fn``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from voirkit.analysis.nesting import Array
+
+if TYPE_CHECKING:
+    from voirkit.analysis.phases import Records
+
+START, STOP = ("dataloader", "start_workers"), ("dataloader", "stop_workers")
+_FETCH = ("dataloader", "fetch")
+_NS = 1e-9
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass
+class _Episode:
+    """One iterator with workers: what it took to start them, to stop them, and its requests for batches; nanoseconds."""
+
+    workers: int
+    start_ns: int = 0
+    stop_ns: int = 0
+    fetches_ns: list[tuple[int, int]] = field(default_factory=list)  # (begin, end) of each, ascending
+
+    def first_waits_ns(self) -> int:
+        """The waits for the first batch of each worker."""
+        return sum(end - begin for begin, end in self.fetches_ns[: self.workers])
+
+    def later_intervals_ns(self) -> list[int]:
+        """From each later batch to the next."""
+        ends = [end for _, end in self.fetches_ns[self.workers :]]
+        return [end - before for before, end in pairwise(ends)]
+
+
+def restarts(records: Records, chosen: Array, trained: Collection[int]) -> list[dict[str, Any]]:
+    """Loaders whose workers were started more than once.
+
+    Args:
+        records: Of all ranks.
+        chosen: Indices of those of one training, ascending by start.
+        trained: The iterators that training used.
+
+    Returns:
+        By loader, the one with most to save first: ``loader``, its number; ``workers``; ``starts``; ``trains``, whether its batches were
+        trained on; ``again_s``, what all starts but the first and all stops but the last took; ``again_waited_s``, that without the stops.
+    """
+    by_loader = _episodes(records, chosen)
+    episodes_of = _arguments(records, "episode")
+    loaders = _arguments(records, "loader")
+    training = {loader for loader, episode in zip(loaders, episodes_of, strict=True) if episode in trained}
+    rows = [
+        {
+            "loader": loader,
+            "workers": episodes[-1].workers,
+            "starts": len(episodes),
+            "trains": loader in training,
+            "again_s": (_starts_again_ns(episodes) + sum(episode.stop_ns for episode in episodes[:-1])) * _NS,
+            "again_waited_s": _starts_again_ns(episodes) * _NS,
+        }
+        for loader, episodes in by_loader.items()
+        if len(episodes) > 1
+    ]
+    return sorted(rows, key=lambda row: -row["again_s"])
+
+
+def _starts_again_ns(episodes: list[_Episode]) -> int:
+    """What all starts but the first took.
+
+    Of the waits for the first batches what workers that stay would need for them too is none of it. Each of n workers loads every n-th
+    batch: it takes no longer for one than n batches are apart later on. Where there are no later ones nothing is known of these waits.
+    """
+    intervals = [interval for episode in episodes for interval in episode.later_intervals_ns()]
+    usual_ns = median(intervals) if intervals else _NEVER
+    waits = [max(episode.first_waits_ns() - int(usual_ns) * episode.workers, 0) for episode in episodes[1:]]
+    return sum(waits) + sum(episode.start_ns for episode in episodes[1:])
+
+
+def _episodes(records: Records, chosen: Array) -> dict[int, list[_Episode]]:
+    """Iterators with workers, in the order in which they were made, by number of their loader."""
+    numbers = {name: number for number, name in enumerate(records.names)}
+    wanted = [numbers[name] for name in (START, STOP, _FETCH) if name in numbers]
+    found: dict[int, list[_Episode]] = {}
+    for i in chosen[np.isin(records.name[chosen], wanted)].tolist():
+        name, arguments = records.names[records.name[i]], records.arguments[records.args[i]]
+        begin, duration = int(records.start_ns[i]), int(records.duration_ns[i])
+        loader = arguments.get("loader")
+        if loader is None:
+            continue
+        if name == START:
+            found.setdefault(loader, []).append(_Episode(arguments["processes"], duration))
+        elif loader in found:
+            episode = found[loader][-1]
+            if name == STOP:
+                episode.stop_ns += duration
+            else:
+                episode.fetches_ns.append((begin, begin + duration))
+    return found
+
+
+def _arguments(records: Records, key: str) -> list[Any]:
+    return [arguments.get(key) for arguments in records.arguments]
