@@ -319,6 +319,15 @@ class ProbeCost:
 
 def tensors_of(module: Any) -> Iterator[Any]:
     """The parameters and buffers of a module and those in it, each once, by the tables themselves: methods may be the program's."""
+    return _tensors_in(module, ("_parameters", "_buffers"))
+
+
+def parameters_of(module: Any) -> Iterator[Any]:
+    """Its parameters alone, likewise."""
+    return _tensors_in(module, ("_parameters",))
+
+
+def _tensors_in(module: Any, tables: tuple[str, ...]) -> Iterator[Any]:
     seen: set[int] = set()
     modules = [module]
     while modules:
@@ -326,8 +335,8 @@ def tensors_of(module: Any) -> Iterator[Any]:
         if id(inner) in seen:
             continue
         seen.add(id(inner))
-        for table in (inner._parameters, inner._buffers):
-            for tensor in table.values():
+        for name in tables:
+            for tensor in getattr(inner, name).values():
                 if tensor is not None and id(tensor) not in seen:
                     seen.add(id(tensor))
                     yield tensor

@@ -64,6 +64,42 @@ def test_gradients_that_are_cleared_before_a_step_are_counted(model: torch.nn.Mo
     assert "test_symptoms.py:" in mark["where"]
 
 
+def test_gradients_that_a_model_clears_are_counted(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    with recorded() as marks:
+        for batch in range(8):
+            model.zero_grad()
+            loss_of(model).backward()
+            if batch % 4 == 3:
+                optimizer.step()
+    (mark,) = marks("cleared")
+    assert (mark["value"], mark["zero_grads"]) == (6, 8)
+
+
+@pytest.mark.parametrize("model_first", [True, False])
+def test_what_optimizer_and_model_clear_is_counted_once(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, model_first: bool
+) -> None:
+    first, second = (model, optimizer) if model_first else (optimizer, model)
+    with recorded() as marks:
+        for batch in range(8):
+            first.zero_grad(set_to_none=False)
+            second.zero_grad(set_to_none=False)
+            loss_of(model).backward()
+            if batch % 4 == 3:
+                optimizer.step()
+    (mark,) = marks("cleared")
+    assert (mark["value"], mark["zero_grads"]) == (6, 8)
+
+
+def test_gradients_that_a_model_clears_after_a_step_are_not(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    with recorded() as marks:
+        for _ in range(8):
+            loss_of(model).backward()
+            optimizer.step()
+            model.zero_grad()
+    assert marks("cleared") == []
+
+
 def test_gradients_that_are_cleared_after_a_step_are_not(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
     with recorded() as marks:
         for batch in range(8):

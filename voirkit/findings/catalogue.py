@@ -40,8 +40,8 @@ _KINDS = (
             "backward pass: only the last batch of each group is trained on, and the work of the others is lost."
         ),
         condition=(
-            "In a training whose optimizer steps once in several batches of its loader, `zero_grad` clears gradients between two"
-            " backward passes without a step, for nine of ten of the batches in between. On one batch (an adversarial attack)"
+            "In a training whose optimizer steps once in several batches of its loader, `zero_grad` of the optimizer or of the model"
+            " clears gradients between two backward passes without a step, for nine of ten of the batches in between. On one batch (an adversarial attack)"
             " this is done on purpose, and no finding."
         ),
         confirm="Print the norm of a parameter's gradient right before `optimizer.step()`: it is that of one batch.",
@@ -175,7 +175,7 @@ _KINDS = (
         ),
         meaning="The memory that the program holds rises steadily while it trains. Most often tensors are kept with their graphs.",
         condition=(
-            "The most memory that the process has held is asked for at every eighth `zero_grad` of an optimizer. Without the first"
+            "The most memory that the process has held is asked for at every eighth `zero_grad`. Without the first"
             " eighth of the training, the median of each eighth is above that of the one before, and the whole rise is at least"
             " 64 MB and 20 % of what had been held at its begin."
         ),

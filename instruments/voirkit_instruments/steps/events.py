@@ -34,7 +34,7 @@ CHECKED = {
 
 OPTIMIZER_STEP, ZERO_GRAD, FORWARD, BACKWARD, BATCH_REQUESTED = "step", "zero_grad", "forward", "backward", "next"
 LOSS, LOSS_KEPT, LOSS_SCALED, LOADER_ITERATED = "loss", "loss kept", "scale", "iter"
-WORKERS_STOPPED = "stop"
+WORKERS_STOPPED, MODULE_ZERO_GRAD = "stop", "module's zero_grad"
 
 # Asked in the functions themselves: where it is true torch.compile looks at a function, which is then as without voirkit. The tracer
 # (dynamo) takes it for a constant, so that it is in no graph and breaks none. Modules without torch among their globals have
@@ -127,7 +127,8 @@ class FunctionPatches(Patches):
 class StepEvents:
     """Who is told of what in one run.
 
-    Events: ``step`` (an optimizer's outermost step; the optimizer), ``zero_grad`` (of an optimizer; the optimizer), ``forward`` (the
+    Events: ``step`` (an optimizer's outermost step; the optimizer), ``zero_grad`` (of an optimizer; the optimizer),
+    ``module's zero_grad`` (the module), ``forward`` (the
     outermost module call, and what is called in an optimizer's step; the module), ``backward`` (nothing is passed), ``loss`` (before a walk
     through a graph that ``backward`` begins: what it is called on), ``loss kept`` (the same, as the first that is a part of that walk),
     ``scale`` (after ``GradScaler.scale``: the loss and what it became), ``iter`` (a loader makes an iterator; at last the loader),

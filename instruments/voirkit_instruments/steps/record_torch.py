@@ -20,6 +20,7 @@ from voirkit_instruments.steps.events import (
     COMPILING,
     FORWARD,
     LOADER_ITERATED,
+    MODULE_ZERO_GRAD,
     OPTIMIZER_STEP,
     WORKERS_STOPPED,
     ZERO_GRAD,
@@ -123,7 +124,7 @@ class TorchPatches:
         yield MODULE, "Module._wrapped_call_impl", around(IN_STEP, around_forward(recording), ("self",), phase="forward", event=FORWARD)
         yield MODULE, "Module.train", around(IN_FORWARD, (suppress, after_mode(recording)), ("mode",))
         zero_grad = around_zero_grad(recording)
-        yield MODULE, "Module.zero_grad", around(IN_BACKWARD, zero_grad, phase="zero_grad")
+        yield MODULE, "Module.zero_grad", around(IN_BACKWARD, zero_grad, ("self",), phase="zero_grad", event=MODULE_ZERO_GRAD)
         yield "torch.optim.optimizer", "Optimizer.zero_grad", around(IN_BACKWARD, zero_grad, ("self",), phase="zero_grad", event=ZERO_GRAD)
         made = as_function(self._made_optimizer)
         yield "torch.optim.optimizer", "Optimizer._patch_step_function", around(SUPPRESSED, (made, made), ("self",))

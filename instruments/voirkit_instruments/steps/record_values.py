@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from voirkit.fork import at_fork
 from voirkit.probes.around import ABSENT
-from voirkit.streams import is_from_handler
+from voirkit_instruments.guard import Guard
 from voirkit_instruments.identity import IdentityMap
 from voirkit_instruments.steps.events import (
     BATCH_REQUESTED,
@@ -85,7 +85,7 @@ _every: weakref.WeakSet[TrainingValues] = weakref.WeakSet()
 
 def _off_in_child() -> None:
     for values in list(_every):
-        values.is_off = True
+        values.guard.is_off = True
 
 
 at_fork("instruments", in_child=_off_in_child)
@@ -109,7 +109,7 @@ class TrainingValues:
         self._finished: list[tuple[Any, ...]] = []  # what the steps that nobody was told of yet have
         self._told_ns = 0
         self._lock = threading.Lock()
-        self.is_off = False  # whether nothing is given any more: it has failed, or this is a forked child
+        self.guard = Guard(ov.warn, "The script's loss and steps are not given any more")  # off in a forked child too
         _every.add(self)
 
     def start(self, torch: ModuleType, losses: SeenLosses, listened: bool) -> None:
@@ -120,32 +120,16 @@ class TrainingValues:
         self._read = ScalarReader(torch).read
         self._torch, self._tensor = torch, torch.Tensor
         self._grad_enabled = torch.is_grad_enabled
-        events.subscribe(LOSS_SCALED, after=self._guarded(self._after_scale))
-        events.subscribe(LOSS_KEPT, before=self._guarded(self._keep_loss))
+        events.subscribe(LOSS_SCALED, after=self.guard.guarded(self._after_scale))
+        events.subscribe(LOSS_KEPT, before=self.guard.guarded(self._keep_loss))
         if not listened:
             return
         self._criterion = torch.nn.modules.loss._Loss
-        events.subscribe(LOSS, before=self._guarded(self._before_backward))
-        events.subscribe(OPTIMIZER_STEP, after=self._guarded(self._stepped))
-        events.subscribe(LOADER_ITERATED, before=self._guarded(self._iterated))
-        events.subscribe(BATCH_REQUESTED, before=self._guarded(self._batch_requested), after=self._guarded(self._arrived))
-        events.subscribe(FORWARD, before=self._guarded(self._called))
-
-    def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
-        """A function that fails for the run, once, and never for the program. What ends a run on purpose is no failure."""
-
-        def guarded(*passed: Any) -> None:
-            if self.is_off:
-                return
-            try:
-                function(*passed)
-            except Exception as exc:
-                if is_from_handler(exc):
-                    raise
-                self.is_off = True
-                self._ov.warn(f"The script's loss and steps are not given any more ({type(exc).__name__}: {exc}).")
-
-        return guarded
+        events.subscribe(LOSS, before=self.guard.guarded(self._before_backward))
+        events.subscribe(OPTIMIZER_STEP, after=self.guard.guarded(self._stepped))
+        events.subscribe(LOADER_ITERATED, before=self.guard.guarded(self._iterated))
+        events.subscribe(BATCH_REQUESTED, before=self.guard.guarded(self._batch_requested), after=self.guard.guarded(self._arrived))
+        events.subscribe(FORWARD, before=self.guard.guarded(self._called))
 
     @property
     def n_losses(self) -> int:

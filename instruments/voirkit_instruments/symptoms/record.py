@@ -1,10 +1,10 @@
 """Records what tells of common causes, in the process of the script: it judges nothing.
 
-- gradients that ``zero_grad`` clears before an optimizer has used them, and the line that does it;
+- gradients that ``zero_grad`` of an optimizer or a module clears before an optimizer has used them, and the line that does it;
 - ``load_state_dict`` that is given the model's own tensors;
 - the epoch of a ``DistributedSampler`` at each iterator of its loader;
 - the memory that forked workers have for themselves when an epoch or they themselves end, and how many objects their dataset holds;
-- the most memory that the process has held, at a ``zero_grad`` of an optimizer in so many.
+- the most memory that the process has held, at a ``zero_grad`` in so many.
 
 At each step this is one short call; the rest is done once an epoch or less often. Memory is asked of getrusage: reading it from /proc took
 150 us of a step with cold caches. Checked with torch 2.1 and 2.15.
@@ -16,7 +16,7 @@ import sys
 import time
 
 from voirkit.imports import when_imported
-from voirkit_instruments.values import tensors_of
+from voirkit_instruments.values import parameters_of, tensors_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ class Symptoms:
     def __init__(self, ov: Overseer, recorder: Any = None) -> None:
         self._ov = ov
         self._recorder = recorder
-        self._is_off = False
         self._marks: dict[str, int] = {}  # how many marks of each name there are
         self._patches: Any = None
         self._places: Any = None
@@ -56,12 +55,21 @@ class Symptoms:
         self._samples = self._worker_looks = 0
         self._zero_grads = self._cleared = 0
         self._where_cleared: str | None = None
+        self._zeroed_by = ""  # what has cleared gradients since the last backward pass: optimizers or modules
 
     def start(self, torch: ModuleType) -> None:
         """torch has been imported; the steps instrument has not changed it yet."""
-        from voirkit.streams import is_from_handler
+        from voirkit_instruments.guard import Guard
         from voirkit_instruments.identity import IdentityMap, LoaderNumbers
-        from voirkit_instruments.steps.events import LOADER_ITERATED, WORKERS_STOPPED, ZERO_GRAD, FunctionPatches, StepEvents
+        from voirkit_instruments.steps.events import (
+            LOADER_ITERATED,
+            LOSS,
+            MODULE_ZERO_GRAD,
+            WORKERS_STOPPED,
+            ZERO_GRAD,
+            FunctionPatches,
+            StepEvents,
+        )
 
         if self._recorder is None:
             from voirkit.trace import recorder
@@ -73,16 +81,19 @@ class Symptoms:
             self._usage: Any = getrusage
         except ImportError:
             self._usage = None
-        self._torch, self._is_from_handler = torch, is_from_handler
+        self._torch = torch
+        self._guard = Guard(self._ov.warn, "symptoms: nothing more is looked at")
         self._memory = self._recorder.name(CATEGORY, "memory", kind=KIND, value="bytes")
         self._loaders = self._ov.shared(LoaderNumbers)
         self._events = self._ov.shared(StepEvents)
         self._persistent = IdentityMap()  # iterators whose workers stay
         self._objects = IdentityMap()  # how many objects each dataset holds
-        self._sample_memory, self._note_cleared = self._guarded(self._look_at_memory), self._guarded(self._look_at_gradients)
+        self._sample_memory, self._note_cleared = self._guard.guarded(self._look_at_memory), self._guard.guarded(self._look_at_gradients)
         self._events.subscribe(ZERO_GRAD, before=self._before_zero_grad)
-        self._events.subscribe(LOADER_ITERATED, before=self._guarded(self._before_iterator))
-        self._events.subscribe(WORKERS_STOPPED, before=self._guarded(self._before_shutdown))
+        self._events.subscribe(MODULE_ZERO_GRAD, before=self._before_module_zero_grad)
+        self._events.subscribe(LOSS, before=self._before_backward)
+        self._events.subscribe(LOADER_ITERATED, before=self._guard.guarded(self._before_iterator))
+        self._events.subscribe(WORKERS_STOPPED, before=self._guard.guarded(self._before_shutdown))
         self._patches = FunctionPatches(lambda said: self._ov.warn(f"symptoms: {said}"))
         self._install()
 
@@ -94,7 +105,7 @@ class Symptoms:
         here = type("ThreadState", (ThreadState,), {})()
 
         def around(before: Callable[..., None], passed: tuple[str, ...]) -> Around:
-            guarded = self._guarded(before)
+            guarded = self._guard.guarded(before)
 
             def enter(*arguments: Any) -> int:
                 guarded(*arguments)
@@ -114,29 +125,13 @@ class Symptoms:
         """The script has ended: workers that are still there are looked at, and torch is put back as it was."""
         if self._patches is None:
             return
-        self._guarded(self._look_at_all_workers)()
+        self._guard.guarded(self._look_at_all_workers)()
         if self._cleared:
             self._mark("cleared", self._cleared, {"where": self._where_cleared, "zero_grads": self._zero_grads})
-        self._is_off = True
+        self._guard.is_off = True
         self._patches.remove()
         table = self._patches.table
         self._ov.summary.setdefault("patches", []).extend({"name": name, "why_not": why or None} for name, why in table.items())
-
-    def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
-        """A function that fails for the run, once, and never for the program. What ends a run on purpose is no failure."""
-
-        def guarded(*passed: Any) -> None:
-            if self._is_off:
-                return
-            try:
-                function(*passed)
-            except Exception as exc:
-                if self._is_from_handler(exc):
-                    raise
-                self._is_off = True
-                self._ov.warn(f"symptoms: nothing more is looked at ({type(exc).__name__}: {exc}).")
-
-        return guarded
 
     def _mark(self, name: str, value: int, arguments: Mapping[str, Any]) -> None:
         count = self._marks.get(name, 0)
@@ -149,16 +144,30 @@ class Symptoms:
     # gradients that are cleared, and memory
 
     def _before_zero_grad(self, optimizer: Any) -> None:
+        self._before_clearing("optimizer", optimizer)
+
+    def _before_module_zero_grad(self, module: Any) -> None:
+        self._before_clearing("module", module)
+
+    def _before_backward(self, loss: Any) -> None:
+        self._zeroed_by = ""
+
+    def _before_clearing(self, kind: str, owner: Any) -> None:
+        """Gradients are about to be cleared. Where optimizer and module do it, one after the other, it is done once."""
         # At each step, after which the caches hold nothing of this: what is rare is guarded by itself.
+        if self._zeroed_by and self._zeroed_by != kind:
+            return
+        self._zeroed_by = kind
         self._zero_grads += 1
         self._countdown -= 1
         if not self._countdown:
             self._sample_memory()
         if not self._events.here.stepped:  # no optimizer has stepped since the last backward pass
-            self._note_cleared(optimizer)
+            self._note_cleared(kind, owner)
 
-    def _look_at_gradients(self, optimizer: Any) -> None:
-        if all(parameter.grad is None for parameter in optimizer.param_groups[0]["params"]):
+    def _look_at_gradients(self, kind: str, owner: Any) -> None:
+        parameters = owner.param_groups[0]["params"] if kind == "optimizer" else parameters_of(owner)
+        if all(parameter.grad is None for parameter in parameters):
             return
         self._cleared += 1
         if self._cleared <= PLACES_LOOKED_UP:
