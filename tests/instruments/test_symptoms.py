@@ -246,6 +246,32 @@ def test_training_that_stays_in_evaluation_mode_is_told_with_its_first_step(told
     assert told(script)["evaluation_mode"] == {"first_step": 5, "steps_in_eval": 5, "steps": 10}
 
 
+def test_training_that_stays_in_it_to_the_end_of_an_epoch_is_told(told: Told) -> None:
+    loop = Loop()
+
+    def script() -> None:
+        for _ in range(2):
+            loop.model.train()
+            for number, batch in enumerate(loop.loader):
+                loop.train_on(batch)
+                if number == 2:
+                    evaluate(loop, loop.model)
+
+    assert told(script)["evaluation_mode"] == {"first_step": 3, "steps_in_eval": 4, "steps": 10}
+
+
+def test_training_that_changes_its_mode_without_an_evaluation_does_so_on_purpose(told: Told) -> None:
+    loop = Loop()
+
+    def script() -> None:
+        evaluate(loop, loop.model)
+        for number, batch in enumerate(loop.loader):
+            loop.model.train(number % 2 == 0)
+            loop.train_on(batch)
+
+    assert "evaluation_mode" not in told(script)
+
+
 def test_training_that_goes_back_is_not(told: Told) -> None:
     loop = Loop()
 

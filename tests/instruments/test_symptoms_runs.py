@@ -11,6 +11,13 @@ from conftest import Place
 pytest.importorskip("torch")
 pytestmark = pytest.mark.long
 
+
+def causes(place: Place, script: str, argument: str) -> list[dict[str, Any]]:
+    """What is found in a run, but for what other programs do to its times."""
+    summary = place.write(main=script).voirkit("main.py", argument).summary
+    return [finding for finding in summary["findings"] if finding["severity"] != "measurement"]
+
+
 LEAK = """
 import sys
 import torch
@@ -28,13 +35,44 @@ for step in range(300):
 
 
 def test_memory_that_is_kept_in_each_step_is_told_by_the_step(place: Place) -> None:
-    (finding,) = place.write(main=LEAK).voirkit("main.py", "1000000").summary["findings"]
+    (finding,) = causes(place, LEAK, "1000000")
     assert finding["kind"] == "memory-grows"
     assert finding["evidence"]["each_step"] == pytest.approx(1e6, rel=0.1)
 
 
 def test_of_memory_that_stays_nothing_is_told(place: Place) -> None:
-    assert place.write(main=LEAK).voirkit("main.py", "4").summary["findings"] == []
+    assert causes(place, LEAK, "4") == []
+
+
+SCHEDULED = """
+import sys
+import torch
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=10, gamma=0.1)
+for epoch in range(4):
+    for batch in range(50):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).pow(2).mean().backward()
+        optimizer.step()
+        if sys.argv[1] == "batch":
+            scheduler.step()
+    if sys.argv[1] == "epoch":
+        scheduler.step()
+"""
+
+
+def test_a_scheduler_that_is_stepped_once_a_batch_is_told_by_where_the_rate_has_vanished(place: Place) -> None:
+    (finding,) = causes(place, SCHEDULED, "batch")
+    assert finding["kind"] == "learning-rate-vanishes"
+    assert finding["evidence"]["highest"] == 0.1
+    assert 30 <= finding["evidence"]["updates"] <= 40 + 8  # under a thousandth after 30 or 40 steps, and asked at one in eight
+    assert finding["evidence"]["updates_of"] == 200
+
+
+def test_of_one_that_is_stepped_once_an_epoch_nothing_is_told(place: Place) -> None:
+    assert causes(place, SCHEDULED, "epoch") == []
 
 
 # Prints what its own clock says of starting and stopping workers: all but the first start of each loader, all but its last stop.

@@ -84,21 +84,24 @@ def _evaluation_graphs(calls: _ModelCalls, evaluation: Table) -> dict[str, int]:
 
 
 def _evaluation_mode(calls: _ModelCalls, steps: Steps) -> dict[str, int]:
-    """Of a training that stays in evaluation mode after an evaluation: ``first_step`` from which it is so to the end (``steps_in_eval``),
-    of all ``steps``."""
+    """Of a training that stays in evaluation mode after evaluations, to its end or to the next ``train()``: the ``first_step`` in that
+    mode, how many are (``steps_in_eval``), of all ``steps``. Empty where a step changes to that mode without an evaluation: that is on
+    purpose."""
     train = steps.train
     if not len(train) or not len(steps.evaluation):
         return {}
     in_training = calls.counts(train, training=True) > 0
     in_evaluation = (calls.counts(train, training=False) > 0) & ~in_training
-    first = int(np.flatnonzero(in_training)[-1]) + 1 if in_training.any() else 0
-    if not first or first == len(train) or not in_evaluation[first:].all():
+    changes = np.flatnonzero(in_training[:-1] & in_evaluation[1:]) + 1  # steps after one in training mode
+    if not len(changes):
         return {}
     evaluated_ns = steps.evaluation.start_ns
-    between = (evaluated_ns > train.start_ns[first - 1]) & (evaluated_ns < train.start_ns[first])
-    if not between.any():
+    evaluated_before, evaluated_by = (np.searchsorted(evaluated_ns, train.start_ns[at]) for at in (changes - 1, changes))
+    if (evaluated_before == evaluated_by).any():
         return {}
-    return {"first_step": first, "steps_in_eval": len(train) - first, "steps": len(train)}
+    stays = np.flatnonzero(in_evaluation)
+    steps_in_eval = int((stays >= changes[0]).sum())
+    return {"first_step": int(changes[0]), "steps_in_eval": steps_in_eval, "steps": len(train)}
 
 
 def _training_batches(timeline: Timeline, train: Table) -> list[Request]:

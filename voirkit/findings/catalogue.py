@@ -41,8 +41,8 @@ _KINDS = (
         ),
         condition=(
             "In a training whose optimizer steps once in several batches of its loader, `zero_grad` of the optimizer or of the model"
-            " clears gradients between two backward passes without a step, for nine of ten of the batches in between. On one batch (an adversarial attack)"
-            " this is done on purpose, and no finding."
+            " clears gradients between two backward passes without a step, for nine of ten of the batches in between. On one batch (an"
+            " adversarial attack) this is done on purpose, and no finding."
         ),
         confirm="Print the norm of a parameter's gradient right before `optimizer.step()`: it is that of one batch.",
         mend="Move `optimizer.zero_grad()` into the condition in which the optimizer steps.",
@@ -65,15 +65,18 @@ _KINDS = (
         name="eval-mode-while-training",
         severity=Severity.BUG,
         because=(
-            "The model trains in evaluation mode since step {first_step:,}: {steps_in_eval:,} of {steps:,} steps, after the "
-            "first {before:,} in training mode. Dropout is off, and batch normalization does not learn."
+            "The model trains in evaluation mode after an evaluation, first at step {first_step:,}: {steps_in_eval:,} of {steps:,} steps."
+            " Dropout is off, and batch normalization does not learn."
         ),
         next="Call model.train() after each evaluation.",
         meaning=(
             "`model.eval()` stays until `model.train()` is called. Where an evaluation does not switch back, all training "
             "after it runs without dropout and with fixed statistics of batch normalization."
         ),
-        condition="The first steps call the model in training mode, and after an evaluation all others in evaluation mode.",
+        condition=(
+            "Steps call the model in training mode, and after an evaluation in evaluation mode, to the end or to the next `train()`. Where "
+            "that changes without an evaluation, it is on purpose, and no finding."
+        ),
         confirm="Print `model.training` in the loop.",
         mend="`model.train()` at the begin of each epoch.",
     ),
@@ -121,6 +124,25 @@ _KINDS = (
         ),
         confirm="Time the script with and without voirkit.",
         mend="Fewer flags at a time, or narrower probes.",
+    ),
+    Kind(
+        name="learning-rate-vanishes",
+        severity=Severity.BUG,
+        because=(
+            "The learning rate is next to nothing from update {updates:,} of {updates_of:,} on: {last:.2g}, where it was {highest:.2g}."
+            " What comes after that changes the model no more."
+        ),
+        next="Step the scheduler once an epoch, not once a batch; or tell it its length in updates.",
+        meaning=(
+            "A scheduler whose length or period is meant in epochs is stepped once for each batch: the learning rate falls to next to "
+            "nothing in the first epoch, and the rest of the training changes nothing."
+        ),
+        condition=(
+            "Of 100 updates or more, half or more are done with a learning rate under a thousandth of the highest one, to the end. It is "
+            "asked at a `zero_grad` of the optimizer in eight; a rate that is a tensor is not read."
+        ),
+        confirm="Print `scheduler.get_last_lr()` at the end of each epoch.",
+        mend="`scheduler.step()` after the loop over the loader, not inside of it.",
     ),
     Kind(
         name="evaluation-builds-graphs",

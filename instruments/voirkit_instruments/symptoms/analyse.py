@@ -38,6 +38,7 @@ def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, 
             "sampler_epochs": marks.sampler_epochs(),
             "worker_memory": marks.worker_memory(),
             "memory": marks.memory(start_ns),
+            "learning_rate": marks.learning_rate(),
             "drawing": _drawing(runs, leading) if leading is not None and leading.processes and leading.facts.get("workers") == 0 else {},
         }.items()
         if value
@@ -96,6 +97,15 @@ class _Marks:
             return {}
         _, private, arguments, _ = max(rows, key=lambda row: row[1])
         return {"bytes": private, **arguments}
+
+    def learning_rate(self) -> dict[str, Any]:
+        """Of the optimizer whose learning rate vanished first: its ``highest`` and ``last``, and after how many ``updates`` of
+        ``updates_of`` it fell; counted by its ``zero_grad``."""
+        rows = self._by_name.get("learning_rate", ())
+        if not rows:
+            return {}
+        _, zero_grads, rate, _ = min(rows, key=lambda row: row[2]["low_since"] / max(row[1], 1))
+        return {"highest": rate["highest"], "last": rate["last"], "updates": rate["low_since"], "updates_of": zero_grads}
 
     def memory(self, start_ns: Array) -> dict[str, Any]:
         """The most that the first rank had held.

@@ -88,7 +88,8 @@ class Symptoms:
         self._events = self._ov.shared(StepEvents)
         self._persistent = IdentityMap()  # iterators whose workers stay
         self._objects = IdentityMap()  # how many objects each dataset holds
-        self._sample_memory, self._note_cleared = self._guard.guarded(self._look_at_memory), self._guard.guarded(self._look_at_gradients)
+        self._learning_rates = IdentityMap()  # of optimizers
+        self._sample, self._note_cleared = self._guard.guarded(self._take_sample), self._guard.guarded(self._look_at_gradients)
         self._events.subscribe(ZERO_GRAD, before=self._before_zero_grad)
         self._events.subscribe(MODULE_ZERO_GRAD, before=self._before_module_zero_grad)
         self._events.subscribe(LOSS, before=self._before_backward)
@@ -128,10 +129,16 @@ class Symptoms:
         self._guard.guarded(self._look_at_all_workers)()
         if self._cleared:
             self._mark("cleared", self._cleared, {"where": self._where_cleared, "zero_grads": self._zero_grads})
+        self._guard.guarded(self._mark_learning_rates)()
         self._guard.is_off = True
         self._patches.remove()
         table = self._patches.table
         self._ov.summary.setdefault("patches", []).extend({"name": name, "why_not": why or None} for name, why in table.items())
+
+    def _mark_learning_rates(self) -> None:
+        for _, rate in self._learning_rates.items():
+            if rate.low_since is not None:
+                self._mark("learning_rate", self._zero_grads, rate.document())
 
     def _mark(self, name: str, value: int, arguments: Mapping[str, Any]) -> None:
         count = self._marks.get(name, 0)
@@ -161,7 +168,7 @@ class Symptoms:
         self._zero_grads += 1
         self._countdown -= 1
         if not self._countdown:
-            self._sample_memory()
+            self._sample(kind, owner)
         if not self._events.here.stepped:  # no optimizer has stepped since the last backward pass
             self._note_cleared(kind, owner)
 
@@ -182,15 +189,23 @@ class Symptoms:
         place: str | None = self._places.of(sys._getframe(1))
         return place
 
-    def _look_at_memory(self) -> None:
-        if self._usage is None:  # another system than Linux and macOS; the countdown is past 0 and never comes back
-            return
-        held = self._usage(0).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-        self._recorder.mark(self._memory, now(), 0, held)
+    def _take_sample(self, kind: str, owner: Any) -> None:
+        """Of what changes slowly: the memory that the process has held, and the learning rate."""
+        if self._usage is not None:  # another system than Linux and macOS has none
+            held = self._usage(0).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+            self._recorder.mark(self._memory, now(), 0, held)
+        if kind == "optimizer":
+            self._learning_rate(owner).add(self._zero_grads, owner.param_groups)
         self._samples += 1
         if self._samples % MEMORY_SAMPLES == 0:
             self._period *= 2
         self._countdown = self._period
+
+    def _learning_rate(self, optimizer: Any) -> LearningRate:
+        known: LearningRate | None = self._learning_rates.get(optimizer)
+        if known is None:
+            known = self._learning_rates[optimizer] = LearningRate()
+        return known
 
     # weights
 
@@ -251,6 +266,37 @@ class Symptoms:
         if count is None:
             count = self._objects[dataset] = count_objects(dataset)
         return count
+
+
+LOW_RATE = 1e-3  # of the highest
+
+
+class LearningRate:
+    """The learning rate of one optimizer, from what is asked of it now and then.
+
+    Attributes:
+        low_since: After how many ``zero_grad`` it fell under ``LOW_RATE`` of its highest, where it has stayed; None: it has not.
+    """
+
+    def __init__(self) -> None:
+        self.highest = self.last = 0.0
+        self.low_since: int | None = None
+
+    def add(self, zero_grads: int, groups: list[dict[str, Any]]) -> None:
+        """Take in what an optimizer has now, after so many ``zero_grad``. A rate that is a tensor is not read."""
+        rates = [group["lr"] for group in groups if type(group.get("lr")) in (int, float)]
+        if not rates:
+            return
+        self.last = max(rates)
+        self.highest = max(self.highest, self.last)
+        if self.last >= LOW_RATE * self.highest:
+            self.low_since = None
+        elif self.low_since is None:
+            self.low_since = zero_grads
+
+    def document(self) -> dict[str, Any]:
+        """What is marked of it."""
+        return {"highest": self.highest, "last": self.last, "low_since": self.low_since}
 
 
 def private_bytes(pid: int | None) -> int | None:

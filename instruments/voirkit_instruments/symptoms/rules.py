@@ -17,6 +17,7 @@ _MB = 1e6
 OFTEN = 0.9  # of the steps without an update: so often must gradients have been cleared
 PASSES_AN_UPDATE = 1.5  # from which on gradients are accumulated
 FEW_EPOCHS = 3  # iterators of a distributed sampler, under which nothing is said
+FEW_UPDATES, VANISHED = 100, 0.5  # updates under which nothing is said of the learning rate; share of them at which it is next to nothing
 GRAPHS_OF_EVALUATION = 0.5  # share of its batches
 WORKER_BYTES, BYTES_OF_OBJECT, WORKER_OBJECTS = 48 * _MB, 32, 100_000
 GROWTH_BYTES, GROWTH_SHARE = 64 * _MB, 0.2
@@ -60,7 +61,13 @@ def _same_order_each_epoch(figures: Figures, summary: Summary) -> Iterator[Findi
 def _eval_mode_while_training(figures: Figures, summary: Summary) -> Iterator[Finding]:
     mode = figures.get("evaluation_mode")
     if mode:
-        yield Finding.of("eval-mode-while-training", {"before": mode["first_step"], **mode})
+        yield Finding.of("eval-mode-while-training", mode)
+
+
+def _learning_rate_vanishes(figures: Figures, summary: Summary) -> Iterator[Finding]:
+    rate = figures.get("learning_rate")
+    if rate and rate["updates_of"] >= FEW_UPDATES and rate["updates_of"] - rate["updates"] >= VANISHED * rate["updates_of"]:
+        yield Finding.of("learning-rate-vanishes", rate)
 
 
 def _evaluation_builds_graphs(figures: Figures, summary: Summary) -> Iterator[Finding]:
@@ -155,6 +162,7 @@ RULES: tuple[Callable[[Figures, Summary], Iterator[Finding]], ...] = (
     _gradients_cleared_unused,
     _same_order_each_epoch,
     _eval_mode_while_training,
+    _learning_rate_vanishes,
     _evaluation_builds_graphs,
     _workers_copy_dataset,
     _memory_grows,
