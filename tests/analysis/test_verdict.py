@@ -341,6 +341,25 @@ def test_tiny_samples_are_indexed_by_whole_batches_instead_of_by_workers():
     assert not any("whole batches" in one["do"] for one in by_batch)
 
 
+def test_a_part_of_the_time_is_ranked_by_what_it_saves():
+    evidence = {"pauses": 10, "total_s": 0.1, "total_words": "100 ms", "share": 0.03, "in_steps": 0.02}
+    pauses = [Finding.of("garbage-collection", evidence, gain=0.03)]
+    found, advice = concluded(planted(wait=60, forward=10, backward=10), facts={"workers": 0, "cpus": 4}, findings=pauses)
+    assert "num_workers=" in found["next"]
+    assert [one["win"] for one in advice if "gc.freeze()" in one["do"]] == [0.03]
+
+
+def test_pauses_that_a_run_is_bound_by_are_what_to_do_next():
+    def body(script, k):
+        script.train_on()
+        script.do("gc", "collect", 2000)
+
+    evidence = {"pauses": 10, "total_s": 0.1, "total_words": "100 ms", "share": 0.7, "in_steps": 0.7}
+    found, _ = concluded(run(body), findings=[Finding.of("garbage-collection", evidence, gain=0.7)])
+    assert found["kind"] == "host-bound"
+    assert "gc.freeze()" in found["next"]
+
+
 def restarted(trains=True, again_s=1.5):
     return {"loader": 0, "workers": 2, "starts": 5, "trains": trains, "again_s": again_s, "again_waited_s": 0.8 * again_s}
 

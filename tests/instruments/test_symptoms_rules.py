@@ -64,6 +64,12 @@ def test_a_loss_that_falls_begins_high_or_stays_high_is_no_jump(curve: list[list
     assert kinds(loss={"curve": curve}) == []
 
 
+def test_pauses_for_garbage_are_named_where_they_take_2_percent_of_the_run() -> None:
+    wall = {"total_s": 10.0, "parts": {}}
+    assert kinds({"collections": {"n": 40, "total_s": 0.21}}, wall=wall) == ["garbage-collection"]
+    assert kinds({"collections": {"n": 40, "total_s": 0.19}}, wall=wall) == []
+
+
 def test_samples_evaluated_one_by_one_are_named_where_they_take_time() -> None:
     evaluation = {"n": 100, "total_s": 1.0}
     slow, fast = ({"total_s": 10.0, "parts": {"evaluation": {"total_s": seconds}}} for seconds in (1.0, 0.1))

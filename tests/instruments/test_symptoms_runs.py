@@ -139,3 +139,44 @@ def test_starts_and_stops_of_workers_are_told_as_the_scripts_own_clock_has_them(
 def test_workers_that_stay_are_not_advised_to(place: Place) -> None:
     summary, _ = restarts(place, "stay")
     assert not any("persistent_workers" in one["do"] for one in summary["advice"])
+
+
+# Prints what its own callback says of pauses of 0.1 ms and more since torch was imported.
+COLLECTS = """
+import gc, sys, time
+import torch
+
+pauses, began = [], 0.0
+
+def measure(phase, info):
+    global began
+    if phase == "start":
+        began = time.perf_counter()
+    elif time.perf_counter() - began >= 1e-4:
+        pauses.append(time.perf_counter() - began)
+
+gc.callbacks.append(measure)
+kept = [[n] for n in range(int(sys.argv[1]))]
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+loader = torch.utils.data.DataLoader(torch.randn(40, 8), 4)
+for epoch in range(4):
+    for x in loader:
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+        gc.collect()
+    for _ in range(10):
+        gc.collect()
+print("paused", sum(pauses), len(pauses))
+"""
+
+
+def test_all_pauses_for_garbage_count_as_the_scripts_own_callback_has_them(place: Place) -> None:
+    ended = place.write(main=COLLECTS).voirkit("main.py", "400000")
+    paused_s = float(ended.out.split("paused ")[1].split()[0])
+    (finding,) = [one for one in ended.summary["findings"] if one["kind"] == "garbage-collection"]
+    assert finding["evidence"]["total_s"] == pytest.approx(paused_s, rel=0.05)
+    assert finding["gain"] == pytest.approx(paused_s / ended.summary["wall"]["total_s"], rel=0.05)
+    assert finding["evidence"]["in_steps"] < 0.8 * finding["gain"]
+    assert sum("gc.freeze()" in one["do"] for one in ended.summary["advice"]) == 1

@@ -269,21 +269,6 @@ ADVICE = (
         explains="checkpoint-bound",
     ),
     Kind(
-        name="freeze-garbage-collection",
-        severity=Severity.ADVICE,
-        because="garbage collections take {share:.0%} of a step",
-        next=(
-            "Keep what lives long out of garbage collection: gc.collect(); gc.freeze() before the loop. "
-            "voirkit --what-if gc-freeze measures what that wins, on the script as it is."
-        ),
-        meaning="Python looks through all objects that live long, again and again, for garbage that they are not.",
-        condition="Collections of 0.1 ms or more in steps are worth advice.",
-        confirm="`voirkit --what-if gc-freeze`.",
-        mend="`gc.collect(); gc.freeze()` before the loop.",
-        gain="the recorded time of the collections",
-        explains="host-bound",
-    ),
-    Kind(
         name="slow-line",
         severity=Severity.ADVICE,
         because="{part_words}",

@@ -303,6 +303,30 @@ _KINDS = (
         explains="input-bound",
     ),
     Kind(
+        name="garbage-collection",
+        severity=Severity.TIME,
+        because=(
+            "Python's garbage collector pauses the run {pauses:,} times for 0.1 ms and more, {total_words} in all: {share:.0%} of the"
+            " run, {in_steps:.0%} in its steps."
+        ),
+        next=(
+            "Keep what lives long out of garbage collection: gc.collect(); gc.freeze() before the loop. voirkit --what-if gc-freeze"
+            " measures what that wins, on the script as it is."
+        ),
+        meaning=(
+            "Python looks for garbage in cycles whenever enough objects have been made, and at each `gc.collect()`. A full collection"
+            " looks at all objects that live: a dataset of millions of them makes each one take a second."
+        ),
+        condition=(
+            "The pauses of 0.1 ms and more, in steps and outside of them, but for those in imports and compilations, take at least 2 % of"
+            " the run."
+        ),
+        confirm="`gc.callbacks.append(print)` shows when each collection begins and ends; `voirkit --what-if gc-freeze SCRIPT`.",
+        mend="`gc.collect(); gc.freeze()` after the data and the model were made; no `gc.collect()` in the loop.",
+        gain="the time of all these pauses: recorded",
+        part_of="host-bound",
+    ),
+    Kind(
         name="evaluation-one-by-one",
         severity=Severity.TIME,
         because="Evaluation reads one sample at a time: {batches:,} batches of 1, {share:.0%} of the run.",

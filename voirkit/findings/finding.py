@@ -63,6 +63,11 @@ class Finding:
         """``gain``, where its kind says where it comes from."""
         return self.gain if CATALOGUE[self.kind].gain else None
 
+    @property
+    def part_of(self) -> str:
+        """The kind of verdict of whose time it is a part, by its kind."""
+        return CATALOGUE[self.kind].part_of
+
     def document(self) -> dict[str, Any]:
         """An entry of ``findings`` in ``summary.json``."""
         return {

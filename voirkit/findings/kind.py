@@ -33,6 +33,7 @@ class Kind:
         mend: How to mend it, with an example.
         gain: Where the figure of what mending it would save comes from; empty where none is printed.
         explains: The kind of verdict whose time it explains; no general advice is given about the same time then.
+        part_of: The kind of verdict of whose time it is a part: it is ranked with the general advice, by what it would save.
     """
 
     name: str
@@ -45,3 +46,4 @@ class Kind:
     next: str = ""
     gain: str = ""
     explains: str = ""
+    part_of: str = ""

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from voirkit.analysis.nesting import Array
+from voirkit.analysis.nesting import NONE, Array, innermost, outer_first
+from voirkit.analysis.phases import meanings
 from voirkit.analysis.run_steps import records
+from voirkit.analysis.steps import COMPILE, GC, IMPORT
 from voirkit.analysis.symptoms import read_marks
 from voirkit.trace.layout import BATCH_KIND
 from voirkit_instruments.symptoms.record import KIND
@@ -39,6 +41,7 @@ def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, 
             "worker_memory": marks.worker_memory(),
             "memory": marks.memory(start_ns),
             "learning_rate": marks.learning_rate(),
+            "collections": _collections(runs, leading) if leading is not None and leading.processes else {},
             "drawing": _drawing(runs, leading) if leading is not None and leading.processes and leading.facts.get("workers") == 0 else {},
         }.items()
         if value
@@ -156,6 +159,25 @@ def _drawing(runs: Sequence[Run], leading: Rank) -> dict[str, Any]:
         if is_known.any():
             spent_ns = int((drawn_ns - start_ns)[is_known].sum())
             return {"later_s": spent_ns * 1e-9, "n": int(np.count_nonzero(is_known))}
+    return {}
+
+
+def _collections(runs: Sequence[Run], leading: Rank) -> dict[str, Any]:
+    """Pauses for garbage collections of the process that trains, in all of its threads, but for those in imports and compilations: ``n``
+    that took ``total_s``; empty where there were none."""
+    for run in runs:
+        phases = _of_process(records(run), leading)
+        meaning = meanings(phases.names)[phases.name] if len(phases.name) else phases.name
+        collections = meaning == GC
+        if not collections.any():
+            continue
+        once = np.isin(meaning, (IMPORT, COMPILE))
+        start_ns = phases.start_ns[collections]
+        order = outer_first(phases.start_ns[once], phases.duration_ns[once])
+        begin_ns = phases.start_ns[once][order]
+        inside = innermost(begin_ns, begin_ns + phases.duration_ns[once][order], start_ns) != NONE
+        kept_ns = phases.duration_ns[collections][~inside]
+        return {"n": len(kept_ns), "total_s": int(kept_ns.sum()) * 1e-9} if len(kept_ns) else {}
     return {}
 
 

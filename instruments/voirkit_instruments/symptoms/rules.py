@@ -24,6 +24,7 @@ GROWTH_BYTES, GROWTH_SHARE = 64 * _MB, 0.2
 SLOWER = 1.5  # times the first fifth
 SPIKE, FEW_LOSSES, AROUND = 50.0, 40, 0.2
 FEW_ITERATORS, ITERATORS_OF_STEPS = 5, 0.5
+COLLECTING = 0.02  # of the run
 LATE, LATE_S, MANY_SAMPLES = 10.0, 0.05, 100_000
 FEW_SINGLE, SINGLE_OF_EVALUATION, EVALUATION_OF_RUN = 20, 0.9, 0.05
 
@@ -149,6 +150,17 @@ def _slow_sampler(figures: Figures, summary: Summary) -> Iterator[Finding]:
     yield Finding.of("slow-sampler", drawn, gain=_of_run(waits["again"], summary))
 
 
+def _garbage_collection(figures: Figures, summary: Summary) -> Iterator[Finding]:
+    pauses = figures.get("collections")
+    share = _of_run(pauses["total_s"], summary) if pauses else None
+    if not pauses or share is None or share < COLLECTING:
+        return
+    other = ((summary.get("steps") or {}).get("phases") or {}).get("other") or {}
+    in_steps_s = ((other.get("parts") or {}).get("gc") or {}).get("total_s", 0.0)
+    counts = {"pauses": pauses["n"], "total_s": pauses["total_s"], "share": share, "in_steps": _of_run(in_steps_s, summary)}
+    yield Finding.of("garbage-collection", {**counts, "total_words": duration(pauses["total_s"])}, gain=share)
+
+
 def _evaluation_one_by_one(figures: Figures, summary: Summary) -> Iterator[Finding]:
     evaluation, single = summary.get("evaluation") or {}, figures.get("single_samples", 0)
     spent_s = (((summary.get("wall") or {}).get("parts") or {}).get("evaluation") or {}).get("total_s", 0.0)
@@ -170,6 +182,7 @@ RULES: tuple[Callable[[Figures, Summary], Iterator[Finding]], ...] = (
     _loss_spike,
     _iterator_each_step,
     _slow_sampler,
+    _garbage_collection,
     _evaluation_one_by_one,
 )
 

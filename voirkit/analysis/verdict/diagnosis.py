@@ -70,9 +70,10 @@ def conclusions(
     found = _outside(time, figures) or _starved(steps) or _inside(time, figures, facts)
     said = [found["because"], _second(time, found), _outlying(time, steps), _micro_batches(steps, facts)]
     found["because"] = " ".join(filter(None, said))
-    explained = {finding.explains for finding in findings}
-    general = [remedy for remedy in remedies(time, figures, facts) if remedy.explains not in explained]
-    specific = [finding for finding in findings if finding.severity == Severity.TIME]
+    explained = {finding.explains for finding in findings if finding.explains}
+    parts = [finding for finding in findings if finding.part_of]
+    general = [remedy for remedy in remedies(time, figures, facts, parts) if remedy.explains not in explained]
+    specific = [finding for finding in findings if finding.severity == Severity.TIME and not finding.part_of]
     has_figures = not is_contended(figures.get("processors"))  # else what is recorded is not this script's own
     advice = [_advice(finding, has_figures) for finding in (*specific, *_ranked(general, found))][:_ADVICE]
     if found["kind"] in explained:
@@ -96,7 +97,7 @@ def _ranked(remedies: Sequence[Finding], verdict: Mapping[str, Any]) -> list[Fin
     """What was compiled again, whose cause is known; then the best of the verdict's own kind, or of each of two parts as large; then what
     wins most."""
     kinds = verdict["evidence"].get("largest", [verdict["kind"]])
-    best = [next((remedy for remedy in remedies if remedy.explains == kind), None) for kind in ("compile-bound", *kinds)]
+    best = [next((remedy for remedy in remedies if kind in (remedy.explains, remedy.part_of)), None) for kind in ("compile-bound", *kinds)]
     leading = [remedy for remedy in best if remedy is not None]
     return [*leading, *(remedy for remedy in remedies if remedy not in leading)]
 

@@ -6,7 +6,7 @@ Nothing is advised that the script does already, that needs hardware it does not
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from voirkit.analysis.verdict.evidence import COMPUTE, Account, evidence, first_evidence, flag_for
@@ -35,9 +35,14 @@ Summary = Mapping[str, Any]
 Facts = Mapping[str, Any]
 
 
-def remedies(time: Account, summary: Summary, facts: Facts) -> list[Finding]:
-    """All that there is to advise, what saves most first; what saves less than ``ADVICE_LEAST`` of the time after the start is left out."""
+def remedies(time: Account, summary: Summary, facts: Facts, parts: Iterable[Finding] = ()) -> list[Finding]:
+    """All that there is to advise, what saves most first; what saves less than ``ADVICE_LEAST`` of the time after the start is left out.
+
+    Args:
+        parts: Findings that are advice about a part of the time of a kind of verdict.
+    """
     made = [
+        *parts,
         *_input(time, summary, facts),
         *_workers_again(time, summary, facts),
         *_transfer(time, facts),
@@ -278,8 +283,6 @@ def _checkpoint(time: Account, summary: Summary) -> Iterator[Finding]:
 def _host(time: Account, summary: Summary) -> Iterator[Finding]:
     usual_s = time.usual_s
     gc = time.other.get("gc", 0.0)
-    if gc:
-        yield Finding.of("freeze-garbage-collection", {"share": gc}, gain=time.of_run(gc * usual_s))
     share, seconds = time.of_step("host-bound") - gc, time.seconds("host-bound") - gc * usual_s
     is_in_steps = share * usual_s >= seconds / 2
     gain = time.of_run(seconds)
