@@ -313,7 +313,11 @@ def _evaluation(time: Account, summary: Summary) -> Iterator[Finding]:
     of_run = time.of_run(time.seconds("evaluation-bound"))
     rollouts = "" if summary["steps"].get("wait_known", True) else " If these are rollouts: call the model on more environments at once."
     takes_gradients = (summary.get("evaluation") or {}).get("takes_gradients")
-    words = {"mode_words": "" if takes_gradients else ", under torch.inference_mode()", "rollouts_words": rollouts}
+    words = {
+        "mode_words": "" if takes_gradients else ", under torch.inference_mode()",
+        "rollouts_words": rollouts,
+        "look_words": _deeper_flag(summary, "line", "the lines that take it"),
+    }
     yield Finding.of("evaluate-less", {"of_run": of_run, **words}, gain=of_run * HALF_AS_OFTEN)
 
 
