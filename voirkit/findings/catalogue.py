@@ -342,5 +342,57 @@ _KINDS = (
         mend="`DataLoader(held_out, batch_size=64)`.",
         explains="evaluation-bound",
     ),
+    Kind(
+        name="padding",
+        severity=Severity.TIME,
+        because=(
+            "{share:.0%} of the tokens that are trained on are padding: id {token} at the {side} of rows of {columns:,}, in "
+            "{looks} batches that were looked at; {fixed_words}."
+        ),
+        next=(
+            "Pad each batch to its own longest row, and put rows of like length into one batch (sort or bucket by length); or "
+            "pack several into one row."
+        ),
+        meaning=(
+            "Rows of token ids are made as long as each other by an id that means nothing. The model computes on padding as on "
+            "all else, and the loss leaves it out."
+        ),
+        condition=(
+            "With `--checks`, batches 1 to 4, 8, 16 ... 1024 and each 1024th of a loader are looked at, 64 rows of each. At least "
+            "30 % of the elements of a two-dimensional tensor of whole numbers are one id at the end or begin of rows, in at "
+            "least three batches that were trained on, of rows whose lengths differ. That id is at most 5 % of the rest, and "
+            "there are at least eight others: masks, one-hot rows, counts and images are not taken for tokens."
+        ),
+        confirm="`(batch['input_ids'] == tokenizer.pad_token_id).float().mean()`.",
+        mend=(
+            "`DataCollatorWithPadding(tokenizer)` in place of `padding='max_length'`; `group_by_length=True`, or a batch sampler "
+            "that sorts by length; `torch.nn.utils.rnn.pad_sequence` in `collate_fn`; `packing=True`."
+        ),
+        explains="compute-bound",
+    ),
+    Kind(
+        name="dense-embedding-gradient",
+        severity=Severity.TIME,
+        because=(
+            "Of the {rows:,} rows of {name} {share_words} have a gradient in a step: it is dense, and the optimizer and "
+            "zero_grad go through all of them."
+        ),
+        next=("Give the embedding sparse=True, and its weight to an optimizer that takes sparse gradients: torch.optim.SparseAdam or SGD."),
+        meaning=(
+            "The gradient of an embedding is as large as its table unless it is sparse, though a batch uses few of its rows. It "
+            "is made, cleared, and read by the optimizer in each step, with what that keeps for each row."
+        ),
+        condition=(
+            "With `--checks`, an optimizer is looked at after its steps 1 to 4, 8, 16 ... 1024 and each 1024th. At least three "
+            "looks see a dense gradient of an `nn.Embedding` or `nn.EmbeddingBag` of at least 50,000 rows, which is at least half "
+            "of what the optimizer holds; and of the rows that are read (a million elements, other ones at each look) at most 5 % "
+            "are not all zero."
+        ),
+        confirm="`(table.weight.grad != 0).any(1).float().mean()` before the optimizer's step.",
+        mend=(
+            "`nn.Embedding(n, d, sparse=True)` with `torch.optim.SparseAdam([table.weight])`, and another optimizer for the rest. "
+            "Rows without a gradient then stay as they are: there is no weight decay or momentum for them."
+        ),
+    ),
 )
 CATALOGUE: dict[str, Kind] = {kind.name: kind for kind in (*_KINDS, *ADVICE, *VERDICTS)}

@@ -10,11 +10,12 @@ INSTRUMENT = Instrument(
     options=(Option("--checks", "look for silent bugs: missing zero_grad, parameters that never change, training in eval mode ..."),),
     record="voirkit_instruments.checks.record:record",
     in_children=False,
-    parts={"checks": list},
+    parts={"checks": list, "token_padding": list, "dense_embeddings": list},
     schema=__name__,
     summarise="voirkit_instruments.checks.analyse:summarise",
     summarised_from=("check",),
     sections="voirkit_instruments.checks.analyse:sections",
+    findings="voirkit_instruments.checks.analyse_waste:findings",
     leads=True,
     event_names={
         "check.on": "checks begin",
@@ -24,6 +25,8 @@ INSTRUMENT = Instrument(
         "check.cleared": "gradients were cleared",
         "check.uncleared": "gradients were not cleared",
         "check.drawn": "indices of an epoch",
+        "check.padding": "padding in a batch",
+        "check.embedding": "gradient of an embedding",
         "check.model": "model is examined",
     },
 )

@@ -8,7 +8,7 @@ from typing import Any
 from voirkit.analysis.document import Rank
 from voirkit.report.sections import Block, Details, Finding, InText, OnPage, Section, Table, Text
 from voirkit.runs.opened import Run
-from voirkit_instruments.checks import analyse_data, analyse_models, analyse_optimizers
+from voirkit_instruments.checks import analyse_data, analyse_models, analyse_optimizers, analyse_waste
 from voirkit_instruments.checks.analyse_facts import Detector, facts_of
 
 # In the order of docs/checks.md.
@@ -42,9 +42,12 @@ DETECTORS: tuple[Detector, ...] = (
 
 
 def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
-    """``checks`` of a summary: ``name, found, step, where, because, next, evidence`` of each detector; None without ``--checks``."""
+    """``checks`` of a summary, an entry for each detector, and the figures of ``analyse_waste``; None without ``--checks``."""
     facts = facts_of(runs, ranks)
-    return None if facts is None else {"checks": [detector.examine(facts) for detector in DETECTORS]}
+    if facts is None:
+        return None
+    checks = [detector.examine(facts) for detector in DETECTORS]
+    return {"checks": checks, "token_padding": analyse_waste.padding(facts), "dense_embeddings": analyse_waste.embeddings(facts)}
 
 
 # how it is shown

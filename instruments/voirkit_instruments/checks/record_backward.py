@@ -113,6 +113,7 @@ class Graphs(Watcher):
 
     @never_raises("a backward pass")
     def _before(self, tensors: Any, optimizers: OptimizerFacts) -> None:
+        self._facts.n_passes += 1
         where = self._facts.here.where = self._facts.where()
         optimizers.before_backward(where)
         n = self._passes[where] = self._passes.get(where, 0) + 1

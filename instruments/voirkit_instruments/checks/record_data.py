@@ -7,6 +7,7 @@ keeps): nothing is drawn, and nothing of the program's is called. The facts:
   more, or as many batches were drawn as ``len(loader)`` gave the program or as its samplers, if they are torch's own, have indices for;
 - ``drawn``: the state of a generator before the first batch of a worker and after the first that drew from it;
 - ``held``: a digest of each of a worker's first batches of an iterable dataset;
+- ``padding``: how much of a batch of token ids is padding, if it was trained on;
 - ``world``, how many ranks there are, ``weights``, how large their parameters are, ``parallel``, a DistributedDataParallel is called,
   ``collective``, the program itself sends tensors of more than one number between ranks. None of these for a single rank.
 """
@@ -29,6 +30,7 @@ from zlib import crc32
 from voirkit.probes.around import ABSENT
 from voirkit.runs.manifest import rank_and_world_size
 from voirkit_instruments.checks.record_facts import Facts, Watcher, digests, is_quiet, never_raises
+from voirkit_instruments.checks.record_padding import RowPadding, inspect_padding
 from voirkit_instruments.identity import IdentityMap, Ordinals
 from voirkit_instruments.loader.record_workers import whole
 from voirkit_instruments.steps.batch_sizes import only_looks
@@ -38,6 +40,7 @@ now = time.perf_counter_ns
 
 _MOST = 4_000_000  # indices of an epoch that are kept, at 8 bytes each
 _MOST_PASSES = 5000
+_FIRST, _RARELY = 4, 1024  # batches of a loader that are all looked at for padding; how many there are at most between two looks
 _MOST_LABELS, _MOST_CLASSES = 1_000_000, 4096
 _CONTENTS = 2  # first batches of an epoch, or of a worker, of which a digest is kept: another rank or worker may read the same
 
@@ -79,6 +82,8 @@ class Epochs(Watcher):
         self._complete: list[Epoch] = []
         self._latest: Epoch | None = None  # that of the batch that was drawn last
         self._steps_before = 0  # how many steps of optimizers there were then
+        self._batches: dict[int, int] = {}  # how many were drawn of each loader
+        self._padding: tuple[Epoch, RowPadding, int] | None = None  # of the batch that was drawn last, and the backward passes before it
 
     def enter_made(self, shuffle: Any) -> Any:
         """Before ``DataLoader.__init__``, which makes a truth of what it was given."""
@@ -138,6 +143,7 @@ class Epochs(Watcher):
             return
         self._note_drawn(epoch)
         epoch.batches += 1
+        self._look_for_padding(epoch, value)
         if len(epoch.contents) < _CONTENTS and self._of_several:
             epoch.contents.append(content(self._torch, value))
         if epoch.classes is not None:
@@ -148,6 +154,7 @@ class Epochs(Watcher):
 
     def _note_drawn(self, epoch: Epoch) -> None:
         """A batch was drawn: those that were complete before it are not asked any more, but for the one that has a batch more."""
+        self._mark_padding()
         steps = self._facts.n_steps
         if self._latest is not None and steps > self._steps_before and not self._latest.complete_ns:
             self._latest.trained += 1
@@ -155,6 +162,26 @@ class Epochs(Watcher):
         if self._complete:
             self._complete = [one for one in self._complete if one is not epoch]
             self._write_complete()
+
+    def _look_for_padding(self, epoch: Epoch, batch: Any) -> None:
+        """Look at a few of a loader's batches."""
+        n = self._batches[epoch.loader] = self._batches.get(epoch.loader, 0) + 1
+        if n > _FIRST and n & (n - 1) and n % _RARELY:
+            return
+        began = now()
+        padding = inspect_padding(self._torch, batch)
+        if padding is not None:
+            self._padding = (epoch, padding, self._facts.n_passes)
+        self._facts.cost.add(began, now())
+
+    def _mark_padding(self) -> None:
+        """Write what the last look has found, if the batch was trained on."""
+        if self._padding is None:
+            return
+        epoch, padding, passes = self._padding
+        self._padding = None
+        if self._facts.n_passes > passes:
+            self._facts.mark("padding", epoch.args["made"] or epoch.where, epoch.loader, **padding.document())
 
     def _has_all(self, epoch: Epoch) -> bool:
         """Whether as many batches were drawn as there are, as far as that is known."""
@@ -172,6 +199,7 @@ class Epochs(Watcher):
     @never_raises("an epoch")
     def finish(self) -> None:
         """The program has ended."""
+        self._mark_padding()
         self._write_complete()
 
     def _epoch(self, iterator: Any) -> Epoch | None:

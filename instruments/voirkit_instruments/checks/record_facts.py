@@ -47,9 +47,10 @@ class Facts:
         span: The recorder's, for facts that last; its first argument is ``name(...)``.
         after_look: Called when an optimizer is looked at: its number, how many steps it has done, where, and what it holds.
         n_steps: How many steps optimizers have done.
+        n_passes: How many backward passes have begun.
     """
 
-    n_steps = 0
+    n_steps = n_passes = 0
 
     def __init__(self, recorder: Any, warn: Callable[[str], None]) -> None:
         at_fork("instruments", in_child=self.forked)
@@ -325,6 +326,18 @@ class ModelFacts(Watcher):
                     if parameter is not None:
                         full = f"{path}.{name}" if path else name
                         found.setdefault(id(parameter), (full, type(model).__name__, bool(model.training), number))
+        return found
+
+    def embeddings(self) -> dict[int, str]:
+        """By identity of their weights, the names of all embeddings of the models called last."""
+        nn = self._torch.nn
+        found: dict[int, str] = {}
+        for _, model in self._live():
+            model = unwrapped(model, _WRAPPERS)
+            for path, module in modules(model):
+                if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+                    weight = _parameters(module).get("weight")
+                    found.setdefault(id(weight), f"{path}.weight" if path else "weight")
         return found
 
     def mark_trained(self, optimizer: int, graded: set[int], where: str | None) -> None:

@@ -13,6 +13,7 @@ import weakref
 from operator import itemgetter
 
 from voirkit_instruments.checks.record_backward import Graphs, Unheld, display_names
+from voirkit_instruments.checks.record_embeddings import EmbeddingFacts
 from voirkit_instruments.checks.record_facts import DEAF, STEP, Watcher, digests, is_plain, is_quiet, largest, never_raises
 from voirkit_instruments.identity import IdentityMap
 from voirkit_instruments.values import number, quiet
@@ -61,6 +62,7 @@ class OptimizerFacts(Watcher):
     def __init__(self, facts: Facts, torch: ModuleType, models: ModelFacts, graphs: Graphs) -> None:
         super().__init__(facts, torch)
         self._models, self._graphs = models, graphs
+        self._embeddings = EmbeddingFacts(facts, torch, models)
         self._known = IdentityMap()
         self._count = 0
         self._step, self._zero_grad = facts.name("step"), facts.name("zero_grad")
@@ -277,6 +279,7 @@ class OptimizerFacts(Watcher):
             bad = [p for p, norm in zip(parameters, norms, strict=True) if not norm < float("inf")]
             self._mark_not_finite("gradient", bad, state, where)
         self._mark_not_finite_of("parameter", parameters, state, where)
+        self._embeddings.examine(state.which, state.n, where, parameters, grads)
         self._alarmed = False
         if state.probes is None:
             self._watch(state, parameters, grads, norms)

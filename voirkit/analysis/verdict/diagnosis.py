@@ -55,7 +55,7 @@ def conclusions(
 
     Returns:
         ``{"kind", "because", "next", "evidence"}``, and up to three of ``{"do", "because", "win"}``: what findings advise to save time,
-        then what wins most; ``next`` is the first of them.
+        if it is known how much, or of the verdict's own kind; then what wins most, then other findings; ``next`` is the first of them.
     """
     steps = figures["steps"]
     if steps["n"] < FEW:
@@ -75,11 +75,20 @@ def conclusions(
     general = [remedy for remedy in remedies(time, figures, facts, parts) if remedy.explains not in explained]
     specific = [finding for finding in findings if finding.severity == Severity.TIME and not finding.part_of]
     has_figures = not is_contended(figures.get("processors"))  # else what is recorded is not this script's own
-    advice = [_advice(finding, has_figures) for finding in (*specific, *_ranked(general, found))][:_ADVICE]
+    advice = [_advice(finding, has_figures) for finding in _chosen(specific, _ranked(general, found), found)]
     if found["kind"] in explained:
         found.setdefault("next", next(finding.next for finding in findings if finding.explains == found["kind"]))
     found.setdefault("next", _following(advice, found["kind"] == "balanced") or _nothing_to_do(time))
     return {key: found[key] for key in ("kind", "because", "next", "evidence")}, advice
+
+
+def _chosen(specific: Sequence[Finding], general: Sequence[Finding], verdict: Document) -> list[Finding]:
+    """The advice that is given: findings of the verdict's kind or with a gain first, and last those of time that may be small."""
+    kinds = verdict["evidence"].get("largest", [verdict["kind"]])
+    leading = [finding for finding in specific if finding.gain is not None or finding.explains in kinds]
+    others = [finding for finding in specific if finding not in leading]
+    best = [*leading, *general][: max(_ADVICE - len(others), 1)]
+    return [*best, *others][:_ADVICE]
 
 
 def _leading(verdict: Document, win: float) -> Document:

@@ -1,0 +1,108 @@
+"""Padding in batches: how much of a tensor of token ids is one id at the end, or begin, of its rows.
+
+Only looked at, at a few batches, and of a tensor at a few of its rows; nothing of the program is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from types import ModuleType
+from typing import Any
+
+from voirkit_instruments.checks.record_facts import is_quiet
+from voirkit_instruments.steps.batch_sizes import plain_fields
+from voirkit_instruments.values import is_readable, quiet
+
+FEWEST_COLUMNS, FEWEST_ROWS = 8, 2
+_MOST_ELEMENTS, _MOST_ROWS, _ROWS_OF_IDS = 1 << 17, 64, 8
+_FEWEST_IDS = 8  # that a tensor of token ids has beside padding; a mask, or a row with a single one, has fewer
+_INSIDE = 0.05  # of what is no padding may be the same id: an end of sequence is also used as padding
+_DEEPEST, _MOST_FIELDS = 3, 64
+
+
+@dataclass(frozen=True)
+class RowPadding:
+    """Padding in some rows of a tensor.
+
+    Attributes:
+        tokens: Elements that were looked at.
+        padding: How many of them are padding.
+        columns: How long a row is.
+        longest: The most elements of a row that are no padding.
+        shortest: The fewest.
+        token: The id; -1 without padding.
+        side: Where it stands: ``end`` or ``begin``.
+    """
+
+    tokens: int
+    padding: int
+    columns: int
+    longest: int
+    shortest: int
+    token: int
+    side: str
+
+    def document(self) -> dict[str, Any]:
+        """The arguments of a fact."""
+        return asdict(self)
+
+
+def inspect_padding(torch: ModuleType, batch: Any) -> RowPadding | None:
+    """The padding in a batch: of the tensor of token ids that has most of it; None where no tensor can be one."""
+    inspected = []
+    with quiet(), torch._C.DisableTorchFunction():
+        if not is_quiet(torch):
+            return None
+        with torch.no_grad():
+            for tensor in _tensors(torch, batch, _DEEPEST):
+                padding = _padding_of_rows(torch, tensor)
+                if padding is not None:
+                    inspected.append(padding)
+    return max(inspected, key=lambda rows: (rows.padding, rows.tokens), default=None)
+
+
+def _tensors(torch: ModuleType, part: Any, depth: int) -> Iterator[Any]:
+    """The tensors in a batch that may hold token ids: two dimensions of whole numbers, on the host."""
+    if type(part) is torch.Tensor:
+        is_whole = part.dtype in (torch.int64, torch.int32)
+        if is_whole and part.ndim == 2 and part.device.type == "cpu" and is_readable(torch, part):
+            rows, columns = part.shape
+            if rows >= FEWEST_ROWS and columns >= FEWEST_COLUMNS:
+                yield part
+        return
+    if not depth:
+        return
+    if type(part) in (list, tuple):
+        inner = list(part[:_MOST_FIELDS])
+    elif type(part) is dict:
+        inner = list(part.values())[:_MOST_FIELDS]
+    else:  # a transformers.BatchEncoding keeps its dictionary in ``data``
+        inner = list(plain_fields(part).values())[:_MOST_FIELDS]
+    for field in inner:
+        yield from _tensors(torch, field, depth - 1)
+
+
+def _padding_of_rows(torch: ModuleType, tensor: Any) -> RowPadding | None:
+    """The padding at the end or begin of rows; none of it where the rows look like anything else; None if they hold no token ids."""
+    most_rows = max(FEWEST_ROWS, min(_MOST_ROWS, _MOST_ELEMENTS // tensor.shape[1]))
+    rows = tensor[:: -(-len(tensor) // most_rows)]
+    if int(rows.min()) < 0:
+        return None
+    columns = rows.shape[1]
+    kinds = []
+    for side, ordered in (("end", rows.flip(1)), ("begin", rows)):
+        token = int(ordered[:, 0].mode().values)
+        same = ordered == token
+        lengths = same.long().cumprod(1).sum(1)
+        inside = int(same.sum()) - int(lengths.sum())
+        kinds.append((int(lengths.sum()), inside, token, side, lengths))
+    padding, inside, token, side, lengths = max(kinds, key=lambda kind: kind[0])
+    tokens = rows.numel()
+    ids = torch.unique(rows[:_ROWS_OF_IDS])
+    if len(ids) - 1 < _FEWEST_IDS:
+        return None
+    if inside > _INSIDE * (tokens - padding):
+        return RowPadding(tokens, 0, columns, columns, columns, -1, side)
+    shortest, longest = columns - int(lengths.max()), columns - int(lengths.min())
+    return RowPadding(tokens, padding, columns, longest, shortest, token, side)
