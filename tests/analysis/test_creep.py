@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from voirkit.analysis.summary import creep
+from voirkit.analysis.summary import creep, memory_creep
+from voirkit.findings import Finding
 
 GB = 1e9
 SECONDS = np.arange(0.0, 600.0)
@@ -35,6 +36,15 @@ def test_what_does_not_grow_steadily_is_no_creep(held):
 def test_a_short_run_and_no_samples_tell_nothing():
     assert creep(SECONDS[:40], SECONDS[:40] * GB) is None
     assert creep(SECONDS[:0], SECONDS[:0]) is None
+
+
+def test_memory_that_a_finding_tells_of_is_told_once():
+    class Monitored:
+        def recorded(self, kind):
+            raise AssertionError("nothing more is to be read")
+
+    words = {"first_words": "1 GB", "last_words": "2 GB", "each_words": "1 MB", "kept_words": ""}
+    assert memory_creep(Monitored(), [Finding.of("memory-grows", words)]) is None
 
 
 def test_a_long_run_is_looked_at_in_bounded_time():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from voirkit_instruments.steps.events import LOSS, StepEvents
+from voirkit_instruments.symptoms.census import Census, growth
 from voirkit_instruments.symptoms.record import MEMORY_PERIOD, Symptoms, count_objects, private_bytes
 
 Marks = Callable[[str], list[dict[str, Any]]]
@@ -108,6 +110,55 @@ def test_gradients_that_are_cleared_after_a_step_are_not(model: torch.nn.Module,
                 optimizer.step()
                 optimizer.zero_grad()
     assert marks("cleared") == []
+
+
+def test_a_census_tells_which_tensors_have_become_more_and_where() -> None:
+    kept = [(step, torch.ones(3, 300 + step % 2)) for step in range(40)]
+    before = Census(torch)
+    kept += [(step, torch.ones(3, 300 + step % 2)) for step in range(60)]
+    more = growth(before, Census(torch, before))
+    assert more["tensors"]["more"] == 60
+    assert more["tensors"]["of"].startswith("about float32[3, 30")
+    assert more["tensors"]["bytes"] == pytest.approx(60 * 3 * 300.5 * 4)
+    assert more["container"] == {"type": "list", "length": 100, "more": 60, "holds": "Tensor"}
+
+
+def test_a_census_tells_which_list_of_other_things_has_grown_and_calls_nothing_of_them() -> None:
+    class Strict:
+        def __getattribute__(self, name: str) -> object:
+            raise AssertionError(name)
+
+    kept: list[Any] = [Strict() for _ in range(50)]
+    before = Census(torch)
+    kept += [Strict() for _ in range(5000)]
+    more = growth(before, Census(torch, before))
+    assert more["container"] == {"type": "list", "length": 5050, "more": 5000, "holds": "Strict"}
+
+
+def test_tensors_with_graphs_are_told_as_such() -> None:
+    weight = torch.ones(7, requires_grad=True)
+    before = Census(torch)
+    kept = [(weight * 2).sum() for _ in range(500)]
+    assert growth(before, Census(torch, before))["tensors"] == {
+        "of": "float32[] with their graphs",
+        "more": len(kept),
+        "bytes": 4 * len(kept),
+    }
+
+
+def test_a_census_makes_so_few_objects_that_no_garbage_is_looked_for() -> None:
+    gc.collect()
+    before = gc.get_count()[0]
+    census = Census(torch)
+    assert gc.get_count()[0] - before < 400
+    assert census.lengths
+
+
+def test_where_nothing_is_kept_no_tensor_has_become_more() -> None:
+    kept = [torch.ones(11, 11) for _ in range(40)]
+    before = Census(torch)
+    kept[0] = torch.ones(11, 11)
+    assert "tensors" not in growth(before, Census(torch, before))
 
 
 def test_weights_that_are_loaded_onto_themselves_are_marked(model: torch.nn.Module) -> None:

@@ -64,6 +64,25 @@ def test_a_loss_that_falls_begins_high_or_stays_high_is_no_jump(curve: list[list
     assert kinds(loss={"curve": curve}) == []
 
 
+GROWING = {"eighths": [1e9 + 50e6 * at for at in range(7)], "steps": 300, "samples": 20}
+TENSORS = {"of": "float32[256, 256]", "more": 1200, "bytes": 314_572_800}
+LIST = {"type": "list", "length": 1300, "more": 1200, "holds": "Tensor"}
+
+
+@pytest.mark.parametrize(
+    ("kept", "words"),
+    [
+        ({"tensors": TENSORS, "container": LIST}, "1,200 tensors of float32[256, 256] more since step 100 (315 MB), in a list of 1,300."),
+        ({"tensors": TENSORS}, "1,200 tensors of float32[256, 256] more since step 100 (315 MB)."),
+        ({"container": {**LIST, "holds": "ndarray"}}, "A list of 1,300 has 1,200 elements (ndarray) more since step 100."),
+        ({}, "a step."),
+    ],
+)
+def test_memory_that_grows_is_told_with_what_there_is_more_of(kept: dict[str, Any], words: str) -> None:
+    (finding,) = findings({"symptoms": {"memory": {**GROWING, "kept": {"since_step": 100, **kept}}}})
+    assert finding.because.endswith(words)
+
+
 def test_pauses_for_garbage_are_named_where_they_take_2_percent_of_the_run() -> None:
     wall = {"total_s": 10.0, "parts": {}}
     assert kinds({"collections": {"n": 40, "total_s": 0.21}}, wall=wall) == ["garbage-collection"]

@@ -38,6 +38,10 @@ def test_memory_that_is_kept_in_each_step_is_told_by_the_step(place: Place) -> N
     (finding,) = causes(place, LEAK, "1000000")
     assert finding["kind"] == "memory-grows"
     assert finding["evidence"]["each_step"] == pytest.approx(1e6, rel=0.1)
+    kept = finding["evidence"]["kept"]
+    assert kept["tensors"]["of"] == "float32[250000]"
+    assert kept["tensors"]["more"] == pytest.approx(kept["container"]["more"], abs=1)
+    assert f"in a list of {kept['container']['length']}" in finding["because"]
 
 
 def test_of_memory_that_stays_nothing_is_told(place: Place) -> None:

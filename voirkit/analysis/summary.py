@@ -21,7 +21,7 @@ from voirkit.analysis.steps import ASIDE, CHECKPOINT, COMMUNICATION, COMPILE, IM
 from voirkit.analysis.verdict.diagnosis import conclusions
 from voirkit.analysis.verdict.evidence import evidence
 from voirkit.errors import PartFailures
-from voirkit.findings import alerts_of, findings_of
+from voirkit.findings import Finding, alerts_of, findings_of
 from voirkit.instrument import Instrument, resolve
 from voirkit.plugins import installed_instruments, parts_of_summary
 from voirkit.runs import thresholds as limits
@@ -79,7 +79,7 @@ def summary_of(run: Run, *others: Run) -> dict[str, Any]:
         summary["verdict"], summary["advice"] = failures.attempt(
             "verdict", lambda: conclusions(summary, _facts(ranks), partial(_of_rank, runs, summary), findings), nothing
         )
-    creep = failures.attempt("memory", lambda: memory_creep(run), None)
+    creep = failures.attempt("memory", lambda: memory_creep(run, findings), None)
     summary["findings"] = [finding.document() for finding in findings]
     summary["alerts"] = [*alerts_of(findings), *([creep] if creep else [])]
     lost: dict[str, int] = failures.attempt("dropped records", lambda: _dropped(runs), {})
@@ -484,9 +484,9 @@ _MOST = 256  # samples of which every pair is looked at
 _PARTS = 8
 
 
-def memory_creep(run: Run) -> dict[str, Any] | None:
-    """An alert if the first rank's memory creeps; None without samples of it (``--monitor``)."""
-    if not run.recorded("counter"):
+def memory_creep(run: Run, findings: Sequence[Finding] = ()) -> dict[str, Any] | None:
+    """An alert if the first rank's memory creeps; None without samples of it (``--monitor``), or where a finding says that it grows."""
+    if any(finding.kind == "memory-grows" for finding in findings) or not run.recorded("counter"):
         return None
     query = (
         "SELECT start_ns, number FROM spans WHERE kind = 'counter' AND category = 'monitor' AND name = 'rss' AND rank = 0 ORDER BY start_ns"

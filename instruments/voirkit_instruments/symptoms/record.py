@@ -4,7 +4,7 @@
 - ``load_state_dict`` that is given the model's own tensors;
 - the epoch of a ``DistributedSampler`` at each iterator of its loader;
 - the memory that forked workers have for themselves when an epoch or they themselves end, and how many objects their dataset holds;
-- the most memory that the process has held, at a ``zero_grad`` in so many.
+- the most memory that the process has held, at a ``zero_grad`` in so many; where it has grown, what there is more of (``census``).
 
 At each step this is one short call; the rest is done once an epoch or less often. Memory is asked of getrusage: reading it from /proc took
 150 us of a step with cold caches. Checked with torch 2.1 and 2.15.
@@ -12,6 +12,8 @@ At each step this is one short call; the rest is done once an epoch or less ofte
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 import time
 
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 KIND = CATEGORY = "symptom"
 MEMORY_PERIOD = 8  # calls of zero_grad between two samples of memory, at first
 MEMORY_SAMPLES = 128  # after so many the period doubles
+GROWTH_BYTES = 32 << 20  # of memory, after which what lives is looked at first; then after twice as many, and so on
+MOST_CENSUSES = 3  # of a run
+LONG_CENSUS_NS = 50_000_000  # after one that took longer there is one more
 PLACES_LOOKED_UP = 4  # times that a line of the program is looked up for one symptom
 MOST_MARKS = 64  # of one name
 _MOST_WORKERS = 8
@@ -55,6 +60,9 @@ class Symptoms:
         self._samples = self._worker_looks = 0
         self._zero_grads = self._cleared = 0
         self._where_cleared: str | None = None
+        self._pid = os.getpid()
+        self._grown_at = self._censuses = 0
+        self._first_census: Any = None
         self._zeroed_by = ""  # what has cleared gradients since the last backward pass: optimizers or modules
 
     def start(self, torch: ModuleType) -> None:
@@ -194,12 +202,37 @@ class Symptoms:
         if self._usage is not None:  # another system than Linux and macOS has none
             held = self._usage(0).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
             self._recorder.mark(self._memory, now(), 0, held)
+            self._note_growth(held)
         if kind == "optimizer":
             self._learning_rate(owner).add(self._zero_grads, owner.param_groups)
         self._samples += 1
         if self._samples % MEMORY_SAMPLES == 0:
             self._period *= 2
         self._countdown = self._period
+
+    def _note_growth(self, held: int) -> None:
+        """Memory has been sampled: where it has grown, what lives is looked at, and what there is more of than at the first look."""
+        if not self._grown_at:
+            self._grown_at = held + GROWTH_BYTES
+        if held < self._grown_at or self._censuses >= MOST_CENSUSES or os.getpid() != self._pid:
+            return
+        from voirkit_instruments.symptoms.census import Census, growth, is_affordable
+
+        if not is_affordable():
+            self._censuses = MOST_CENSUSES
+            return
+        census = Census(self._torch, self._first_census)
+        self._recorder.span(self._recorder.name("voirkit", "look", kind="phase"), census.at_ns, now())
+        self._recorder.timed(1, census.took_ns, "instruments")
+        self._mark("census", census.took_ns, {})
+        if self._first_census is None:
+            self._first_census = census
+        else:
+            more = growth(self._first_census, census)
+            self._mark("growth", self._first_census.at_ns, {"more": json.dumps(more)})
+        is_long = census.took_ns > LONG_CENSUS_NS
+        self._censuses = max(self._censuses + 1, MOST_CENSUSES - 1) if is_long else self._censuses + 1
+        self._grown_at = held + (GROWTH_BYTES << self._censuses)
 
     def _learning_rate(self, optimizer: Any) -> LearningRate:
         known: LearningRate | None = self._learning_rates.get(optimizer)

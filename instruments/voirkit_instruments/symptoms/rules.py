@@ -97,7 +97,24 @@ def _memory_grows(figures: Figures, summary: Summary) -> Iterator[Finding]:
     if is_steady and growth >= max(GROWTH_BYTES, GROWTH_SHARE * eighths[0]):
         each = growth / memory["steps"]
         words = {"first_words": size(eighths[0]), "last_words": size(eighths[-1]), "each_words": size(each)}
-        yield Finding.of("memory-grows", {"first": eighths[0], "last": eighths[-1], "each_step": each, **words})
+        kept = memory.get("kept") or {}
+        words["kept_words"] = _kept(kept)
+        evidence = {"first": eighths[0], "last": eighths[-1], "each_step": each, **({"kept": kept} if kept else {})}
+        yield Finding.of("memory-grows", {**evidence, **words})
+
+
+def _kept(kept: Mapping[str, Any]) -> str:
+    """What there is more of since a step, in a sentence; empty where that is not known."""
+    tensors, container = kept.get("tensors"), kept.get("container")
+    since = f"more since step {kept.get('since_step', 0):,}"
+    if tensors:
+        held = container if container and container["holds"] == "Tensor" else None
+        inside = f", in a {held['type']} of {held['length']:,}" if held else ""
+        return f" {tensors['more']:,} tensors of {tensors['of']} {since} ({size(tensors['bytes'])}){inside}."
+    if container:
+        holds = f" ({container['holds']})" if container["holds"] else ""
+        return f" A {container['type']} of {container['length']:,} has {container['more']:,} elements{holds} {since}."
+    return ""
 
 
 _COMPUTE = ("forward", "backward", "optimizer")
