@@ -128,10 +128,10 @@ def _names_of_distribution(metadata: str) -> set[str]:
     except (ValueError, AttributeError):
         pass  # it says nothing that is known
     names = {line.partition(",")[0].partition("/")[0] for line in _text(os.path.join(metadata, "RECORD")).splitlines()}
-    names.update(_text(os.path.join(metadata, "top_level.txt")).split())
-    if not names:
-        names.add(os.path.basename(metadata).partition("-")[0])
-    return names
+    if names:
+        return names
+    packages = _text(os.path.join(metadata, "top_level.txt")).split() or [os.path.basename(metadata).partition("-")[0]]
+    return {*packages, *(f"{package}.py" for package in packages)}
 
 
 def _text(path: str) -> str:

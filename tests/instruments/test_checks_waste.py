@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import OrderedDict, namedtuple
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -53,7 +54,8 @@ def test_padding_is_found_in_what_collate_functions_give() -> None:
 
     ids = ragged()
     fields = {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": ids.masked_fill(ids == 0, -100)}
-    for batch in (fields, Encoding(fields), [ids, torch.arange(16)], (torch.rand(16, 3), [ids])):
+    named = namedtuple("named", "x ids")(torch.rand(16, 3), ids)
+    for batch in (fields, OrderedDict(fields), Encoding(fields), [ids, torch.arange(16)], (torch.rand(16, 3), [ids]), named):
         rows = inspect_padding(torch, batch)
         assert rows is not None
         assert rows.padding == int((ids == 0).sum())
@@ -79,13 +81,14 @@ def test_what_holds_no_token_ids_has_no_padding(batch: Any) -> None:
     assert inspect_padding(torch, batch) is None
 
 
-@pytest.mark.parametrize("kind", ["image", "counts", "full"])
+@pytest.mark.parametrize("kind", ["image", "counts", "full", "star"])
 def test_what_looks_like_tokens_and_is_not_padded_has_none(kind: str) -> None:
     generator = torch.Generator().manual_seed(0)
     image = torch.zeros(16, 28, 28, dtype=torch.long)
     image[:, 6:20, 6:20] = torch.randint(0, 256, (16, 14, 14), generator=generator)
     counts = torch.randint(0, 1000, (16, 400), generator=generator) * (torch.rand(16, 400, generator=generator) < 0.05)
-    batch = {"image": image.flatten(1), "counts": counts, "full": torch.randint(1, 1000, (16, 40), generator=generator)}[kind]
+    star = torch.stack([torch.zeros(50, dtype=torch.long), torch.arange(1, 51)])  # edges of a graph
+    batch = {"image": image.flatten(1), "counts": counts, "star": star, "full": torch.randint(1, 1000, (16, 40), generator=generator)}[kind]
     rows = inspect_padding(torch, batch)
     assert rows is not None
     assert rows.padding < 0.1 * rows.tokens

@@ -60,6 +60,7 @@ def test_a_distribution_without_a_record_is_known_by_its_name(tmp_path: Path) ->
     module = install(tmp_path, "trainer")
     (tmp_path / "trainer-1.0.dist-info" / "RECORD").unlink()
     assert file_owner(str(module)) is Owner.PACKAGE
+    assert file_owner(str(tmp_path / "trainer.py")) is Owner.PACKAGE
 
 
 def test_what_was_installed_to_be_edited_is_the_programs(tmp_path: Path) -> None:

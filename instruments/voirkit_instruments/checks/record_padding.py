@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 from types import ModuleType
 from typing import Any
 
@@ -73,14 +74,20 @@ def _tensors(torch: ModuleType, part: Any, depth: int) -> Iterator[Any]:
         return
     if not depth:
         return
-    if type(part) in (list, tuple):
-        inner = list(part[:_MOST_FIELDS])
-    elif type(part) is dict:
-        inner = list(part.values())[:_MOST_FIELDS]
-    else:  # a transformers.BatchEncoding keeps its dictionary in ``data``
-        inner = list(plain_fields(part).values())[:_MOST_FIELDS]
-    for field in inner:
+    for field in islice(_fields(part), _MOST_FIELDS):
         yield from _tensors(torch, field, depth - 1)
+
+
+def _fields(part: Any) -> Iterator[Any]:
+    """What a container holds, by methods of Python's own: a class of the program may have others."""
+    kind = type(part)
+    if issubclass(kind, tuple):
+        return tuple.__iter__(part)
+    if issubclass(kind, list):
+        return list.__iter__(part)
+    if issubclass(kind, dict):
+        return iter(dict.values(part))
+    return iter(plain_fields(part).values())  # a transformers.BatchEncoding keeps its dictionary in ``data``
 
 
 def _padding_of_rows(torch: ModuleType, tensor: Any) -> RowPadding | None:
@@ -102,7 +109,7 @@ def _padding_of_rows(torch: ModuleType, tensor: Any) -> RowPadding | None:
     ids = torch.unique(rows[:_ROWS_OF_IDS])
     if len(ids) - 1 < _FEWEST_IDS:
         return None
-    if inside > _INSIDE * (tokens - padding):
-        return RowPadding(tokens, 0, columns, columns, columns, -1, side)
     shortest, longest = columns - int(lengths.max()), columns - int(lengths.min())
+    if inside > _INSIDE * (tokens - padding) or not shortest:  # a row of one id alone is none of tokens
+        return RowPadding(tokens, 0, columns, columns, columns, -1, side)
     return RowPadding(tokens, padding, columns, longest, shortest, token, side)
