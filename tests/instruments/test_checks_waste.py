@@ -175,6 +175,11 @@ def run(folder: Path, script: str) -> dict[str, Any]:
     return {**summary, "printed": done.stdout}
 
 
+def in_vain(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of the findings those of work in vain; a run as short as these may have others."""
+    return [finding for finding in summary["findings"] if finding["kind"] in ("padding", "dense-embedding-gradient")]
+
+
 TRAINING = """
     import torch
     from torch import nn
@@ -210,7 +215,8 @@ def test_padding_of_a_training_is_found_with_its_share(tmp_path: Path) -> None:
     print(sum(shares) / len(shares))
     """
     summary = run(tmp_path, dedent(TRAINING) + dedent(script))
-    (finding,) = [finding for finding in summary["findings"] if finding["kind"] == "padding"]
+    (finding,) = in_vain(summary)
+    assert finding["kind"] == "padding"
     assert finding["evidence"]["share"] == pytest.approx(float(summary["printed"]), abs=0.1)
     assert (finding["severity"], finding["gain"], finding["where"]) == ("time", None, "main.py:26")
 
@@ -242,7 +248,7 @@ def test_batches_that_look_like_padding_are_no_finding(tmp_path: Path) -> None:
         for (batch,) in DataLoader(TensorDataset(texts), batch_size=8):  # padded, and not trained on
             pass
     """
-    assert [finding["kind"] for finding in run(tmp_path, dedent(TRAINING) + dedent(script))["findings"]] == []
+    assert in_vain(run(tmp_path, dedent(TRAINING) + dedent(script))) == []
 
 
 @pytest.mark.long
@@ -255,7 +261,8 @@ def test_a_dense_gradient_of_a_large_embedding_is_found_with_its_share(tmp_path:
     print((table.weight.grad != 0).any(1).float().mean().item())
     """
     summary = run(tmp_path, dedent(TRAINING) + dedent(script))
-    (finding,) = [finding for finding in summary["findings"] if finding["kind"] == "dense-embedding-gradient"]
+    (finding,) = in_vain(summary)
+    assert finding["kind"] == "dense-embedding-gradient"
     assert finding["evidence"]["share"] == pytest.approx(float(summary["printed"]), rel=0.2)
     assert (finding["severity"], finding["gain"], finding["evidence"]["rows"]) == ("time", None, 100_000)
 
@@ -280,4 +287,4 @@ def test_sparse_small_and_tied_embeddings_are_no_finding(tmp_path: Path) -> None
     train(nn.Embedding(10_000, 8), ids)
     train(Tied(), ids)
     """
-    assert [finding["kind"] for finding in run(tmp_path, dedent(TRAINING) + dedent(script))["findings"]] == []
+    assert in_vain(run(tmp_path, dedent(TRAINING) + dedent(script))) == []
