@@ -74,7 +74,7 @@ LIST = {"type": "list", "length": 1300, "more": 1200, "holds": "Tensor"}
     [
         ({"tensors": TENSORS, "container": LIST}, "1,200 tensors of float32[256, 256] more since step 100 (315 MB), in a list of 1,300."),
         ({"tensors": TENSORS}, "1,200 tensors of float32[256, 256] more since step 100 (315 MB)."),
-        ({"container": {**LIST, "holds": "ndarray"}}, "A list of 1,300 has 1,200 elements (ndarray) more since step 100."),
+        ({"container": {**LIST, "holds": "ndarray"}}, "a list of 1,300 has 1,200 elements (ndarray) more since step 100."),
         ({}, "a step."),
     ],
 )

@@ -191,7 +191,7 @@ _KINDS = (
         name="memory-grows",
         severity=Severity.SYMPTOM,
         because=(
-            "The memory that the process needs grows with the steps: from {first_words} to {last_words}, {each_words} a step.{kept_words}"
+            "The memory that the process needs grows with the steps: from {first_words} to {last_words}, {each_words} a step{kept_words}."
         ),
         next=(
             "Look for what is kept from every step: losses with their graph (keep loss.item()), lists of outputs. --checks "

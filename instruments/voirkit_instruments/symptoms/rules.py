@@ -104,16 +104,16 @@ def _memory_grows(figures: Figures, summary: Summary) -> Iterator[Finding]:
 
 
 def _kept(kept: Mapping[str, Any]) -> str:
-    """What there is more of since a step, in a sentence; empty where that is not known."""
+    """What there is more of since a step, as the end of a sentence; empty where that is not known."""
     tensors, container = kept.get("tensors"), kept.get("container")
     since = f"more since step {kept.get('since_step', 0):,}"
     if tensors:
         held = container if container and container["holds"] == "Tensor" else None
         inside = f", in a {held['type']} of {held['length']:,}" if held else ""
-        return f" {tensors['more']:,} tensors of {tensors['of']} {since} ({size(tensors['bytes'])}){inside}."
+        return f": {tensors['more']:,} tensors of {tensors['of']} {since} ({size(tensors['bytes'])}){inside}"
     if container:
         holds = f" ({container['holds']})" if container["holds"] else ""
-        return f" A {container['type']} of {container['length']:,} has {container['more']:,} elements{holds} {since}."
+        return f": a {container['type']} of {container['length']:,} has {container['more']:,} elements{holds} {since}"
     return ""
 
 
