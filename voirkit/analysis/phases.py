@@ -144,7 +144,7 @@ def _process(records: Records, number: int, chosen: Array, cpus: int | None, dev
     trained = steps.episodes if waited is chosen else ()
     script = script_facts(records, chosen, steps.train, leading_optimizers_ns(timeline))
     inference = in_training_mode(timeline, steps.evaluation) or None
-    symptoms = symptoms_of(records, chosen, timeline, steps) or None
+    symptoms = symptoms_of(records, chosen, meanings(records.names)[records.name], timeline, steps) or None
     started = restarts(records, chosen, steps.episodes) or None
     facts = {**_loader(records, waited, trained), **script, "inference": inference, "cpus": cpus, "symptoms": symptoms}
     facts["worker_restarts"] = started

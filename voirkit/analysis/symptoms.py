@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from voirkit.analysis.nesting import Array
+from voirkit.analysis.nesting import NONE, Array, innermost, outer_first
 from voirkit.analysis.segmentation import Kind, Request
-from voirkit.analysis.steps import BACKWARD, Steps, Table, Timeline
+from voirkit.analysis.steps import BACKWARD, COMPILE, GC, IMPORT, Steps, Table, Timeline
 from voirkit.runs.summary import PHASES
 
 if TYPE_CHECKING:
@@ -25,18 +25,19 @@ FEW_STEPS = 50  # under which nothing is said of how steps change
 _FIFTHS = 5
 
 
-def symptoms_of(records: Records, chosen: Array, timeline: Timeline, steps: Steps) -> dict[str, Any]:
+def symptoms_of(records: Records, chosen: Array, meaning: Array, timeline: Timeline, steps: Steps) -> dict[str, Any]:
     """The figures of one training.
 
     Args:
         records: Of all ranks.
         chosen: Indices of those of the thread that trains, shape (n,), ascending by start.
+        meaning: What each record counts for.
         timeline: Its spans.
         steps: Its steps.
 
     Returns:
-        ``evaluation_graphs``, ``evaluation_mode``, ``iterators``, ``first_batches_s``, ``single_samples``, ``slower``: see the function
-        that makes each. Empty where nothing is to be said.
+        ``evaluation_graphs``, ``evaluation_mode``, ``iterators``, ``first_batches_s``, ``single_samples``, ``slower``, ``collections``: see
+        the function that makes each. Empty where nothing is to be said.
     """
     calls = _ModelCalls(records, chosen)
     batches = _training_batches(timeline, steps.train)
@@ -47,6 +48,7 @@ def symptoms_of(records: Records, chosen: Array, timeline: Timeline, steps: Step
         "first_batches_s": _first_batches(batches),
         "single_samples": int((steps.evaluation.items == 1).sum()),
         "slower": _slowdown(steps.train),
+        "collections": _collections(records, chosen, meaning),
     }
     return {name: value for name, value in figures.items() if value}
 
@@ -151,6 +153,19 @@ def _slowdown(train: Table) -> dict[str, Any]:
     phases = {phase: _medians_s(train.phase_ns(phase)) for phase in PHASES}
     phase = max(phases, key=lambda name: phases[name][-1] - phases[name][0])
     return {"fifths_s": fifths_s, "phase": phase, "phase_fifths_s": phases[phase]}
+
+
+def _collections(records: Records, chosen: Array, meaning: Array) -> dict[str, Any]:
+    """Pauses for garbage collections of the process that trains, in all of its threads, but for those in imports and compilations: ``n``
+    that took ``total_s``; empty where there were none."""
+    in_process = records.process == records.process[chosen[0]] if len(chosen) else np.zeros(len(meaning), bool)
+    collections = np.flatnonzero(in_process & (meaning == GC))
+    once = np.flatnonzero(in_process & np.isin(meaning, (IMPORT, COMPILE)))
+    once = once[outer_first(records.start_ns[once], records.duration_ns[once])]
+    begin_ns = records.start_ns[once]
+    inside = innermost(begin_ns, begin_ns + records.duration_ns[once], records.start_ns[collections]) != NONE
+    kept_ns = records.duration_ns[collections[~inside]]
+    return {"n": len(kept_ns), "total_s": int(kept_ns.sum()) * _NS} if len(kept_ns) else {}
 
 
 def _medians_s(time_ns: Array) -> list[float]:

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from voirkit.analysis.nesting import NONE, Array, innermost, outer_first
-from voirkit.analysis.phases import meanings
+from voirkit.analysis.nesting import Array
 from voirkit.analysis.run_steps import records
-from voirkit.analysis.steps import COMPILE, GC, IMPORT
 from voirkit.analysis.symptoms import read_marks
 from voirkit.trace.layout import BATCH_KIND
 from voirkit_instruments.symptoms.record import KIND
@@ -42,8 +40,7 @@ def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, 
             "worker_memory": marks.worker_memory(),
             "memory": marks.memory(start_ns),
             "learning_rate": marks.learning_rate(),
-            "collections": _collections(runs, leading) if leading is not None and leading.processes else {},
-            "drawing": _drawing(runs, leading) if leading is not None and leading.processes and leading.facts.get("workers") == 0 else {},
+            "drawing": _drawing(runs, leading) if leading is not None and _draws_alone(leading, summary) else {},
         }.items()
         if value
     }
@@ -150,6 +147,11 @@ class _Marks:
         return moved
 
 
+def _draws_alone(leading: Rank, summary: Mapping[str, Any]) -> bool:
+    """Whether the one process of a run loads its batches itself. Of several ranks all records would have to be read again."""
+    return summary.get("world_size") == 1 and bool(leading.processes) and leading.facts.get("workers") == 0
+
+
 def _drawing(runs: Sequence[Run], leading: Rank) -> dict[str, Any]:
     """How long the sampler of a loader without workers took to draw the indices of batches: from a request to its indices.
 
@@ -173,25 +175,6 @@ def _drawing(runs: Sequence[Run], leading: Rank) -> dict[str, Any]:
         if is_known.any():
             spent_ns = int((drawn_ns - start_ns)[is_known].sum())
             return {"later_s": spent_ns * 1e-9, "n": int(np.count_nonzero(is_known))}
-    return {}
-
-
-def _collections(runs: Sequence[Run], leading: Rank) -> dict[str, Any]:
-    """Pauses for garbage collections of the process that trains, in all of its threads, but for those in imports and compilations: ``n``
-    that took ``total_s``; empty where there were none."""
-    for run in runs:
-        phases = _of_process(records(run), leading)
-        meaning = meanings(phases.names)[phases.name] if len(phases.name) else phases.name
-        collections = meaning == GC
-        if not collections.any():
-            continue
-        once = np.isin(meaning, (IMPORT, COMPILE))
-        start_ns = phases.start_ns[collections]
-        order = outer_first(phases.start_ns[once], phases.duration_ns[once])
-        begin_ns = phases.start_ns[once][order]
-        inside = innermost(begin_ns, begin_ns + phases.duration_ns[once][order], start_ns) != NONE
-        kept_ns = phases.duration_ns[collections][~inside]
-        return {"n": len(kept_ns), "total_s": int(kept_ns.sum()) * 1e-9} if len(kept_ns) else {}
     return {}
 
 
