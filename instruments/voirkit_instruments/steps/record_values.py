@@ -254,7 +254,7 @@ class TrainingValues:
         uncounted = batch.get("batch") if items is None else None
         self._finished.append((began_ns, arrived_ns, ended_ns, items, uncounted, get_ident()))
         if uncounted is not None or ended_ns - self._told_ns >= TOLD_EVERY_NS:
-            self.tell_of_steps()
+            self._in_no_phase(self.tell_of_steps)
 
     def tell_of_steps(self) -> None:
         """Tell now of the steps that are over."""
@@ -285,12 +285,16 @@ class TrainingValues:
         self._offer({name: value})
 
     def _offer(self, values: dict[str, Any]) -> None:
-        """Give values, unless they are the program's to give. What listeners do is in no phase."""
+        """Give values, unless they are the program's to give."""
+        self._in_no_phase(self._ov.offer, {**values, "$recorder": True}, True)
+
+    def _in_no_phase(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call what tells listeners: what they do is in no phase."""
         assert self._events is not None
         here = self._events.here
         was, here.inside = here.inside, SUPPRESSED
         try:
-            self._ov.offer({**values, "$recorder": True}, yielding=True)
+            function(*arguments)
         finally:
             here.inside = was
 
