@@ -34,7 +34,8 @@ done
 
 # Python keeps what it allocates for ever, which is no leak; its own allocator would hide from the checks what is read after it was freed.
 export LD_PRELOAD=$runtime PYTHONMALLOC=malloc
-export ASAN_OPTIONS="detect_leaks=0:log_path=$folder/found/memory"
+# What was freed is kept aside for a while, to see who reads it after that: of a size that a test of memory which stays as it is fills soon.
+export ASAN_OPTIONS="detect_leaks=0:quarantine_size_mb=16:log_path=$folder/found/memory"
 export UBSAN_OPTIONS="print_stacktrace=1:log_path=$folder/found/undefined"
 failed=0
 run() { # marks, tests
