@@ -51,6 +51,14 @@ def test_a_loss_that_does_not_fall_is_told() -> None:
     assert kinds(summary([1e200, 1.01e200] * 40)) == ["loss-not-falling"]
 
 
+def test_a_loss_that_does_not_fall_leads_to_the_checks_unless_they_are_on() -> None:
+    flat = summary(noisy(2, 2, noise=0))
+    (finding,) = found(flat)
+    assert "--checks" in finding.next
+    (finding,) = found({**flat, "checks": []})
+    assert "--checks" not in finding.next
+
+
 def test_a_loss_that_falls_and_a_short_run_are_not() -> None:
     assert kinds(summary(noisy(2, 1))) == []
     assert kinds(summary(noisy(10.9, 10.5, 60, 0.02))) == []

@@ -238,8 +238,8 @@ _KINDS = (
             " (medians)."
         ),
         next=(
-            "Look whether the optimizer holds the model's parameters and steps, and whether the learning rate fits; voirkit --checks looks"
-            " for what keeps a loss from falling. In reinforcement learning and adversarial training it need not fall."
+            "Look whether the optimizer holds the model's parameters and steps, and whether the learning rate fits{look_words}. In"
+            " reinforcement learning and adversarial training it need not fall."
         ),
         meaning="The training does not get better at what it minimizes.",
         condition=(

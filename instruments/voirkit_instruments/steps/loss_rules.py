@@ -21,7 +21,8 @@ def findings(summary: Mapping[str, Any]) -> Iterator[Finding]:
     """All findings of the rules below."""
     series = _series(summary.get("loss"))
     yield from _loss_not_finite(series)
-    yield from _loss_not_falling(series)
+    has_checks = summary.get("checks") is not None
+    yield from _loss_not_falling(series, "" if has_checks else "; voirkit --checks looks for what keeps a loss from falling")
 
 
 def _series(loss: Loss | None) -> list[tuple[Loss, str]]:
@@ -39,9 +40,13 @@ def _loss_not_finite(series: Sequence[tuple[Loss, str]]) -> Iterator[Finding]:
             return
 
 
-def _loss_not_falling(series: Sequence[tuple[Loss, str]]) -> Iterator[Finding]:
+def _loss_not_falling(series: Sequence[tuple[Loss, str]], look: str) -> Iterator[Finding]:
     """Of several trainings, that of any. Optimizers that step by turns are those of adversarial training or of actor and critic, whose
-    losses need not fall."""
+    losses need not fall.
+
+    Args:
+        look: Which flag tells more, in words.
+    """
     for loss, whose in series:
         others = [other for other, _ in series if other is not loss]
         if any(_overlap(loss, other) for other in others):
@@ -54,6 +59,7 @@ def _loss_not_falling(series: Sequence[tuple[Loss, str]]) -> Iterator[Finding]:
                 "training_words": "its training" if others else "the run",
                 "first_words": figure(first, 4),
                 "last_words": figure(last, 4),
+                "look_words": look,
             }
             yield Finding.of("loss-not-falling", {"first": first, "last": last, "n": loss["n"], **words})
             return
