@@ -374,6 +374,16 @@ def test_a_wait_for_the_start_of_workers_is_answered_by_keeping_them():
     assert "persistent_workers" not in once[0]["next"]
 
 
+def test_nothing_is_advised_about_samples_while_workers_start_again_and_again():
+    first = {"loops": 5, "first_s": 0.5, "late_s": 0.4, "wait_s": 2.2}  # the second batches wait for the second worker
+    facts = {"workers": 2, "cpus": 2, "first_batches": first}
+    slow = planted(wait=60, forward=10, backward=10)
+    _, advice = concluded(slow, facts={**facts, "worker_restarts": [restarted()]})
+    assert not any("on a sample" in piece["do"] for piece in advice)
+    _, advice = concluded(slow, facts=facts)
+    assert any("on a sample" in piece["do"] for piece in advice)
+
+
 def test_workers_of_an_evaluation_that_start_again_are_named_as_such():
     facts = {"workers": 0, "cpus": 8, "worker_restarts": [restarted(trains=False)]}
     evaluates = wall(4.0, training=0.8, evaluation=2.0, workers=0.8)

@@ -31,6 +31,7 @@ SLOW_OPTIMIZER_S = 0.5e-3  # its step: a fused one has little to save of less
 SMALL_STEP_S = 0.002  # forward and backward, under which calling operators is most of it
 TINY_SAMPLE_S = 50e-6  # of wait a sample, under which handing it over from a worker costs more
 LOADING_LEAST = 0.1  # of a step: for less wait no worker processes are advised
+RESTARTS_OF_WORKERS = 0.25  # of the wait is for workers that are started again: nothing else is advised about it before they stay
 START_OF_WORKERS = 0.5  # of the wait is for the first batches of epochs: the workers start then
 
 # A loss that does not fall: medians of the first and the last quarter of its curve.

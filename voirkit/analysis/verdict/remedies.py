@@ -21,6 +21,7 @@ from voirkit.runs.thresholds import (
     FUSED_SAVES,
     HALF_AS_OFTEN,
     LOADING_LEAST,
+    RESTARTS_OF_WORKERS,
     SLOW_OPTIMIZER_S,
     SMALL_STEP_S,
     START_OF_WORKERS,
@@ -66,9 +67,12 @@ def _matters(time: Account, of_run: float) -> bool:
 def _input(time: Account, summary: Summary, facts: Facts) -> Iterator[Finding]:
     share = time.of_step("input-bound")
     restarts_s = sum(loader["again_waited_s"] for loader in facts.get("worker_restarts") or () if loader["trains"])
-    gain = time.of_run(max(share * time.usual_s - restarts_s, 0.0))
+    waited_s = share * time.usual_s
+    gain = time.of_run(max(waited_s - restarts_s, 0.0))
     if not summary["steps"].get("wait_known", True) or not _matters(time, gain):
         return
+    if restarts_s >= RESTARTS_OF_WORKERS * waited_s and _matters(time, time.of_run(restarts_s)):
+        return  # later batches wait for the other workers to start: what is left of the wait shows once they stay
     workers, loading = facts.get("workers"), first_evidence(summary, "loading", "wait")
     slow = _slow_line(summary)
     if loading:
