@@ -322,8 +322,9 @@ def _training_episodes(segmentation: Segmentation, work: Work, requests: Sequenc
     taken by a model that is not in evaluation mode.
 
     Where gradients alone are taken, they are trained with if an optimizer steps with them afterwards, before they are set to zero: at once,
-    or in a later loop over the same loader. Others are of an evaluation (forces, attacks, Fisher information). So are those of an iterator
-    whose models are all in evaluation mode, and whose optimizers step in no loop that trains.
+    or in a later loop over the same loader; or if they are accumulated over that loader when the run ends. Others are of an evaluation
+    (forces, attacks, Fisher information). So are those of an iterator whose models are all in evaluation mode, and whose optimizers step in
+    no loop that trains.
     """
     turn_of = segmentation.turns_at(work.start_ns)
     trains = (work.kind & Work.TRAINS) != 0
@@ -343,8 +344,15 @@ def _training_episodes(segmentation: Segmentation, work: Work, requests: Sequenc
     next_update_ns = updates_ns[np.searchsorted(updates_ns[:-1], over_ns)]
     is_cleared = np.append(zeroed_ns, _NEVER)[np.searchsorted(zeroed_ns, over_ns)] < next_update_ns
     is_next = passes_ns[np.searchsorted(passes_ns[:-1], over_ns)] >= next_update_ns
+    _, firsts = np.unique(segmentation.episodes[turn_of[inside[::-1]]], return_index=True)
+    began_ns = work.start_ns[inside[::-1][firsts]]
+    is_zeroed_within = np.searchsorted(zeroed_ns, over_ns) > np.searchsorted(zeroed_ns, began_ns)
     for i, episode in enumerate(episodes.tolist()):
-        if episode in steps or episode in in_evaluation or is_cleared[i] or next_update_ns[i] == _NEVER:
+        if episode in steps or episode in in_evaluation or is_cleared[i]:
+            continue
+        if next_update_ns[i] == _NEVER:  # gradients that are accumulated when the run ends
+            if episode in in_training and loader_of.get(episode) in of_training and not is_zeroed_within[i]:
+                steps.add(episode)
             continue
         if is_next[i] or loader_of.get(episode) in of_training:
             steps.add(episode)
