@@ -123,18 +123,19 @@ def _installed_in(folder: str) -> frozenset[str]:
 def _names_of_distribution(metadata: str) -> set[str]:
     """The packages and modules of a distribution; none if it was installed to be edited."""
     try:
-        if json.loads(_text(os.path.join(metadata, "direct_url.json")) or "{}").get("dir_info", {}).get("editable"):
+        if json.loads(file_text(os.path.join(metadata, "direct_url.json")) or "{}").get("dir_info", {}).get("editable"):
             return set()
     except (ValueError, AttributeError):
         pass  # it says nothing that is known
-    names = {line.partition(",")[0].partition("/")[0] for line in _text(os.path.join(metadata, "RECORD")).splitlines()}
+    names = {line.partition(",")[0].partition("/")[0] for line in file_text(os.path.join(metadata, "RECORD")).splitlines()}
     if names:
         return names
-    packages = _text(os.path.join(metadata, "top_level.txt")).split() or [os.path.basename(metadata).partition("-")[0]]
+    packages = file_text(os.path.join(metadata, "top_level.txt")).split() or [os.path.basename(metadata).partition("-")[0]]
     return {*packages, *(f"{package}.py" for package in packages)}
 
 
-def _text(path: str) -> str:
+def file_text(path: str) -> str:
+    """What a small file says; nothing if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from voirkit.commands import explain
 from voirkit.errors import CommandLineError
 from voirkit.findings import CATALOGUE, Finding, Severity, ranked
+from voirkit.plugins import installed_instruments
+from voirkit_instruments.what_if.record_changes import CHANGES
 
 
 @pytest.mark.parametrize("kind", CATALOGUE.values(), ids=CATALOGUE)
 def test_each_kind_is_documented_in_whole_sentences(kind) -> None:
-    in_report = (
-        () if kind.severity in (Severity.ADVICE, Severity.VERDICT) else (kind.because, kind.next)
-    )  # advice stands in brackets, or in the verdict
+    stands_alone = kind.severity not in (Severity.ADVICE, Severity.VERDICT)  # these stand in brackets, or in other words
+    in_report = (kind.because, kind.next) if stands_alone else ()
     for words in (*in_report, kind.meaning, kind.condition, kind.confirm, kind.mend):
         assert words.endswith((".", ").", "`"))
         assert "  " not in words
     assert "\n" not in kind.because + kind.next
+
+
+@pytest.mark.parametrize("kind", CATALOGUE.values(), ids=CATALOGUE)
+def test_each_kind_names_options_and_changes_that_there_are(kind) -> None:
+    words = " ".join((kind.because, kind.next, kind.meaning, kind.condition, kind.confirm, kind.mend))
+    options = {option.flag for instrument in installed_instruments() for option in instrument.options}
+    of_reports = {"--html"}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", words)) <= options | of_reports
+    assert set(re.findall(r"--what-if ([a-z-]+)", words)) <= CHANGES.keys()
 
 
 def test_explain_prints_what_a_kind_means(capsys: pytest.CaptureFixture[str]) -> None:

@@ -902,6 +902,34 @@ def test_a_loop_that_takes_gradients_and_updates_nothing_is_evaluation(says: Say
     assert (found.n, found.evaluated) == (10, 4)
 
 
+def gradients(loop: Loop, batch: Any) -> None:
+    x, y = batch
+    torch.nn.functional.cross_entropy(loop.model(x), y).backward()
+
+
+def test_gradients_that_are_accumulated_when_the_run_ends_are_of_training(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        for batch in loop.loader:
+            loop.train_on(batch)
+        for batch in loop.loader:
+            gradients(loop, batch)
+
+    found = says(script)
+    assert (found.n, found.evaluated) == (10, 0)
+
+
+def test_gradients_that_are_cleared_after_each_batch_of_the_last_loop_are_of_evaluation(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        for batch in loop.loader:
+            loop.train_on(batch)
+        for batch in loop.loader:  # Fisher information
+            loop.optimizer.zero_grad()
+            gradients(loop, batch)
+
+    found = says(script)
+    assert (found.n, found.evaluated) == (5, 5)
+
+
 def test_an_evaluation_alone_that_takes_gradients_trains_nothing(says: Says, loop: Loop) -> None:
     def script() -> None:
         loop.model.eval()

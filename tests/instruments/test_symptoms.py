@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from voirkit_instruments.steps.events import LOSS, StepEvents
 from voirkit_instruments.symptoms.census import Census, growth
-from voirkit_instruments.symptoms.record import MEMORY_PERIOD, Symptoms, count_objects, private_bytes
+from voirkit_instruments.symptoms.record import SAMPLE_PERIOD, Symptoms, count_objects, private_bytes
 
 Marks = Callable[[str], list[dict[str, Any]]]
 
@@ -188,7 +188,7 @@ def test_the_epoch_of_a_distributed_sampler_is_marked_for_each_iterator() -> Non
 
 def test_memory_is_sampled_at_a_zero_grad_in_so_many(optimizer: torch.optim.Optimizer) -> None:
     with recorded() as marks:
-        for _ in range(2 * MEMORY_PERIOD):
+        for _ in range(2 * SAMPLE_PERIOD):
             optimizer.zero_grad()
     samples = marks("memory")
     assert len(samples) == 2

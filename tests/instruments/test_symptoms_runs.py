@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from conftest import Place
 
+from voirkit_instruments.symptoms.record import SAMPLE_PERIOD
+
 pytest.importorskip("torch")
 pytestmark = pytest.mark.long
 
@@ -71,12 +73,33 @@ def test_a_scheduler_that_is_stepped_once_a_batch_is_told_by_where_the_rate_has_
     (finding,) = causes(place, SCHEDULED, "batch")
     assert finding["kind"] == "learning-rate-vanishes"
     assert finding["evidence"]["highest"] == 0.1
-    assert 30 <= finding["evidence"]["updates"] <= 40 + 8  # under a thousandth after 30 or 40 steps, and asked at one in eight
+    assert 30 <= finding["evidence"]["updates"] <= 40 + SAMPLE_PERIOD  # under a thousandth after 30 or 40 steps
     assert finding["evidence"]["updates_of"] == 200
 
 
 def test_of_one_that_is_stepped_once_an_epoch_nothing_is_told(place: Place) -> None:
     assert causes(place, SCHEDULED, "epoch") == []
+
+
+BY_TURNS = """
+import torch
+
+models = [torch.nn.Linear(4, 1) for _ in range(2)]
+steady, falling = (torch.optim.SGD(model.parameters(), 0.1) for model in models)
+scheduler = torch.optim.lr_scheduler.StepLR(falling, step_size=10, gamma=0.1)
+for batch in range(200):
+    for model, optimizer in zip(models, (steady, falling)):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).pow(2).mean().backward()
+        optimizer.step()
+    scheduler.step()
+"""
+
+
+def test_of_optimizers_by_turns_the_one_whose_rate_vanishes_is_told_with_its_share_of_the_training(place: Place) -> None:
+    (finding,) = causes(place, BY_TURNS, "")
+    assert finding["kind"] == "learning-rate-vanishes"
+    assert 0.15 <= finding["evidence"]["share"] <= 0.25
 
 
 # Prints what its own clock says of starting and stopping workers: all but the first start of each loader, all but its last stop.

@@ -129,17 +129,17 @@ _KINDS = (
         name="learning-rate-vanishes",
         severity=Severity.BUG,
         because=(
-            "The learning rate is next to nothing from update {updates:,} of {updates_of:,} on: {last:.2g}, where it was {highest:.2g}."
-            " What comes after that changes the model no more."
+            "The learning rate has fallen to next to nothing after {share:.0%} of the training: {last:.2g}, where it was {highest:.2g}."
+            " What comes after that hardly changes the model."
         ),
         next="Step the scheduler once an epoch, not once a batch; or tell it its length in updates.",
         meaning=(
             "A scheduler whose length or period is meant in epochs is stepped once for each batch: the learning rate falls to next to "
-            "nothing in the first epoch, and the rest of the training changes nothing."
+            "nothing in the first epoch, and the rest of the training hardly changes the model."
         ),
         condition=(
             "Of 100 updates or more, half or more are done with a learning rate under a thousandth of the highest one, to the end. It is "
-            "asked at a `zero_grad` of the optimizer in eight; a rate that is a tensor is not read."
+            "asked at each seventh `zero_grad`, more seldom in long runs; a rate that is a tensor is not read."
         ),
         confirm="Print `scheduler.get_last_lr()` at the end of each epoch.",
         mend="`scheduler.step()` after the loop over the loader, not inside of it.",
@@ -199,7 +199,7 @@ _KINDS = (
         ),
         meaning="The memory that the program holds rises steadily while it trains. Most often tensors are kept with their graphs.",
         condition=(
-            "The most memory that the process has held is asked for at every eighth `zero_grad`. Without the first"
+            "The most memory that the process has held is asked for at each seventh `zero_grad`. Without the first"
             " eighth of the training, the median of each eighth is above that of the one before, and the whole rise is at least"
             " 64 MB and 20 % of what had been held at its begin. What there is more of is told where memory has grown by 96 MB while it was"
             " sampled: living tensors by type and shape, and the list, dictionary or deque that has grown most. With more than some 360,000"

@@ -10,7 +10,7 @@ _PART_OF_STEP = (
 _OUTSIDE_OF_STEPS = (
     "It takes half of the time after the start, or most of it where the steps of training take less than a quarter of that time."
 )
-_FEWER_FLAGS = "The account of the wall time and the table of a step in the report."
+_ACCOUNT = "The account of the wall time and the table of a step in the report."
 
 
 def _verdict(name: str, meaning: str, condition: str, confirm: str, mend: str) -> Kind:
@@ -61,24 +61,17 @@ VERDICTS = (
         "Log less often, `.item()` once an epoch, no plots and no metrics in the loop.",
     ),
     _verdict(
-        "compile-bound",
-        "Compiling takes most of the time.",
-        _PART_OF_STEP,
-        "`TORCH_LOGS=recompiles`.",
-        "Batches of one size, `mark_dynamic`; a longer run.",
-    ),
-    _verdict(
         "evaluation-bound",
         "Evaluation takes more of the run than training.",
         _OUTSIDE_OF_STEPS,
-        _FEWER_FLAGS,
+        _ACCOUNT,
         "Evaluate less often or on a part of the data, in larger batches, under `torch.inference_mode()`.",
     ),
     _verdict(
         "inference-bound",
         "Calls of the model between the steps take more of the run than training: a rollout, or an evaluation without `eval()`.",
         _OUTSIDE_OF_STEPS,
-        _FEWER_FLAGS,
+        _ACCOUNT,
         "Call the model on more inputs at once.",
     ),
     _verdict(
@@ -106,7 +99,7 @@ VERDICTS = (
         "balanced",
         "No part takes half of a step: the two largest are named.",
         "Nothing takes half of a typical step.",
-        _FEWER_FLAGS,
+        _ACCOUNT,
         "Begin with the larger of the two.",
     ),
     _verdict(

@@ -74,6 +74,7 @@ def of_nothing(exc: BaseException) -> bool:
 
 Next = Callable[[Any], None]
 Operator = Callable[[Next], Next]
+Listener = tuple[Next, Any, str | None]  # what to call, the observer that it is of, and the key that an event must have for it
 
 
 def plain_map(function: Callable[[Any], Any]) -> Operator:
@@ -570,17 +571,20 @@ class Given(Stream, giving.Given):  # type: ignore[misc]  # giving has no types
                 counts[key] += 1  # of a plain dictionary: of a Counter it takes twice as long
             except KeyError:
                 counts[key] = 1
-        try:
-            if threads():
-                in_turn(self._deliver_to, self._listeners, data)
-            else:
-                self._deliver_to(self._listeners, data)
-        except OnPurpose as carried:
-            raise_on_purpose(carried)
+        self._send(self._listeners, data)
 
     _push = _receive
 
-    def _deliver_to(self, listeners: Sequence[tuple[Callable[[Any], None], Any, str | None]], data: Any) -> None:
+    def _send(self, listeners: Sequence[Listener], data: Any) -> None:
+        try:
+            if threads():
+                in_turn(self._deliver_to, listeners, data)
+            else:
+                self._deliver_to(listeners, data)
+        except OnPurpose as carried:
+            raise_on_purpose(carried)
+
+    def _deliver_to(self, listeners: Sequence[Listener], data: Any) -> None:
         for on_next, observer, key in listeners:
             if key is not None and key not in data:
                 continue
@@ -595,12 +599,5 @@ class Given(Stream, giving.Given):  # type: ignore[misc]  # giving has no types
 
     def offer(self, data: dict[str, Any], yielding: bool = False) -> None:
         """Push for voirkit itself what is not counted as given; if ``yielding`` not where the program has given any of its keys."""
-        if yielding and self.has_any(data):
-            return
-        try:
-            if threads():
-                in_turn(self._deliver_to, self._for_offers, data)
-            else:
-                self._deliver_to(self._for_offers, data)
-        except OnPurpose as carried:
-            raise_on_purpose(carried)
+        if not yielding or not self.has_any(data):
+            self._send(self._for_offers, data)

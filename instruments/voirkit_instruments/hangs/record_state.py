@@ -9,7 +9,7 @@ import time
 
 from voirkit.runs.other_processes import children_of
 from voirkit.trace.names import text_of
-from voirkit_instruments.places import Owner, file_owner
+from voirkit_instruments.places import Owner, file_owner, file_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,19 +36,11 @@ _CALLS = {machine: {number: name for name, which in calls.items() for number in 
 _OF_FILES = ("read", "write", "fsync", "receive")
 
 
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
 def system_state(task: str, process: str) -> dict[str, Any]:
     """What the kernel says of a thread: ``state`` (of ps), ``call`` that it is in, the ``file`` of it, ``wchan``; None where it does not.
     ``task``: its folder in ``/proc``; ``process``: that of its process."""
-    stat = _text(f"{task}/stat").rpartition(")")[2].split()
-    words = _text(f"{task}/syscall").split()
+    stat = file_text(f"{task}/stat").rpartition(")")[2].split()
+    words = file_text(f"{task}/syscall").split()
     table = _CALLS.get(os.uname().machine if hasattr(os, "uname") else "", {})
     call = table.get(int(words[0]), f"system call {words[0]}") if len(words) > 1 and words[0].isdigit() else None
     file = None
@@ -57,19 +49,19 @@ def system_state(task: str, process: str) -> dict[str, Any]:
             file = os.readlink(f"{process}/fd/{int(words[1], 16)}")
         except (OSError, ValueError):
             pass
-    wchan = _text(f"{task}/wchan").strip()
+    wchan = file_text(f"{task}/wchan").strip()
     return {"state": stat[0] if stat else None, "call": call, "file": file, "wchan": wchan if wchan not in ("", "0") else None}
 
 
 def ran_ns(task: str) -> int:
     """How long a thread has been on a processor."""
-    words = _text(f"{task}/schedstat").split()
+    words = file_text(f"{task}/schedstat").split()
     return int(words[0]) if words and words[0].isdigit() else 0
 
 
 def moved_bytes(task: str) -> int:
     """What a thread or process has read and written, in bytes of files and pipes."""
-    lines = dict(line.split(": ") for line in _text(f"{task}/io").splitlines() if ": " in line)
+    lines = dict(line.split(": ") for line in file_text(f"{task}/io").splitlines() if ": " in line)
     return sum(int(lines.get(key, 0)) for key in ("rchar", "wchar"))
 
 
@@ -214,11 +206,11 @@ def describe_workers(shares: Mapping[str, float]) -> list[dict[str, Any]]:
         is_dead = state["state"] in ("Z", "X", None)
         code = None
         if is_dead:
-            fields = _text(f"{folder}/stat").rpartition(")")[2].split()
+            fields = file_text(f"{folder}/stat").rpartition(")")[2].split()
             status = int(fields[49]) if len(fields) > 49 else 0
             code = -(status & 0x7F) if status & 0x7F else status >> 8
         if known and pid not in known:
             continue  # another program that the script has started
-        name = known[pid].name if pid in known else _text(f"{folder}/comm").strip()
+        name = known[pid].name if pid in known else file_text(f"{folder}/comm").strip()
         found.append({"pid": pid, "name": text_of(name), "alive": not is_dead, "exit_code": code, "busy": shares.get(folder), **state})
     return found

@@ -24,7 +24,8 @@ generator, cannot be timed that way, which is reported. Checked with torch 2.1 t
 ``__next__`` but the profiler's range. ``__next__`` itself warns with ``stacklevel=2``: were it wrapped, that warning would name this file
 instead of the user's line).
 
-Costs nothing while no flag is on, else at most 2 microseconds a step: a dictionary look-up, three additions, nothing in the background.
+Costs nothing while no flag is on. The recorder's steps are told several at once, each half second; those that a program gives cost at most
+2 microseconds each: a dictionary look-up, three additions, nothing in the background.
 """
 
 from __future__ import annotations
@@ -209,7 +210,7 @@ class Rate:
         if "$wrap" in event and self._is_end_of_counted(event["$wrap"]):
             return
         if "$recorder" in event:
-            return  # see on_steps
+            return  # on_steps is told of it
         if self._is_recorders:
             self._start_anew()
         now = self._clock()

@@ -58,8 +58,10 @@ static inline int is_inside(HotPath *hot) {
 }
 
 static inline void be_inside(HotPath *hot, int where) {
-    if (here.serial != hot->serial)
-        here.stepped = here.knows_loss = 0, here.items = -1;
+    if (here.serial != hot->serial) {
+        here.stepped = here.knows_loss = 0;
+        here.items = -1;
+    }
     here.serial = hot->serial;
     here.inside = where;
 }

@@ -33,7 +33,7 @@ CHECKED = {
 }
 
 OPTIMIZER_STEP, ZERO_GRAD, FORWARD, BACKWARD, BATCH_REQUESTED = "step", "zero_grad", "forward", "backward", "next"
-LOSS, LOSS_KEPT, LOSS_SCALED, LOADER_ITERATED = "loss", "loss kept", "scale", "iter"
+LOSS, BACKWARD_BEGAN, LOSS_SCALED, LOADER_ITERATED = "loss", "backward began", "scale", "iter"
 WORKERS_STOPPED, MODULE_ZERO_GRAD = "stop", "module's zero_grad"
 
 # Asked in the functions themselves: where it is true torch.compile looks at a function, which is then as without voirkit. The tracer
@@ -127,13 +127,17 @@ class FunctionPatches(Patches):
 class StepEvents:
     """Who is told of what in one run.
 
-    Events: ``step`` (an optimizer's outermost step; the optimizer), ``zero_grad`` (of an optimizer; the optimizer),
-    ``module's zero_grad`` (the module), ``forward`` (the
-    outermost module call, and what is called in an optimizer's step; the module), ``backward`` (nothing is passed), ``loss`` (before a walk
-    through a graph that ``backward`` begins: what it is called on), ``loss kept`` (the same, as the first that is a part of that walk),
-    ``scale`` (after ``GradScaler.scale``: the loss and what it became), ``iter`` (a loader makes an iterator; at last the loader),
-    ``next`` (a loader is asked for a batch; its iterator, and afterwards the batch, or ``ABSENT``) and ``stop`` (the workers of an iterator
-    are stopped, if they have not been before; the iterator).
+    Events:
+        ``step``: An optimizer's outermost step; the optimizer.
+        ``zero_grad``, ``module's zero_grad``: Gradients are cleared; the optimizer, or the module.
+        ``forward``: The outermost module call, and what is called in an optimizer's step; the module.
+        ``backward``: Nothing is passed.
+        ``loss``: Before a walk through a graph that ``backward`` begins; what it is called on.
+        ``backward began``: The same, as the first that is a part of that walk.
+        ``scale``: After ``GradScaler.scale``; the loss, and what it became.
+        ``iter``: A loader makes an iterator; at last the loader.
+        ``next``: A loader is asked for a batch; its iterator, and afterwards the batch, or ``ABSENT``.
+        ``stop``: The workers of an iterator are stopped, if they have not been before; the iterator.
     """
 
     def __init__(self) -> None:
@@ -179,10 +183,14 @@ class StepEvents:
         if not before and not after:
             return enter, leave
         self.here = thread
+        is_step = event == OPTIMIZER_STEP
+        if is_step:
+            before, after = (tuple(map(_with_first, told)) for told in (before, after))
 
         def entering(*passed: Any) -> Any:
-            for told in before:
-                told(*passed)
+            if not (is_step and thread.inside == IN_STEP):  # the step of the class above is no other
+                for told in before:
+                    told(*passed)
             return enter(*passed)
 
         def leaving(began: int, was: int, *passed: Any) -> None:
@@ -191,25 +199,11 @@ class StepEvents:
                 for told in after:
                     told(*passed)
 
-        def entering_step(*passed: Any) -> Any:
-            if thread.inside != IN_STEP:  # the step of the class above is no other
-                for told in before:
-                    told(*_first(passed))
-            return enter(*passed)
-
-        def leaving_step(began: int, was: int, *passed: Any) -> None:
-            leave(began, was, *passed)
-            if began:
-                for told in after:
-                    told(*_first(passed))
-
-        if event == OPTIMIZER_STEP:
-            entering, leaving = entering_step, leaving_step
         return (entering if before else enter), (leaving if after else leave)
 
     def before_backward(self, thread: Any, enter: Any) -> tuple[Any, tuple[str, ...]]:
         """What is called before ``torch.autograd.backward``, and which of its variables that takes."""
-        before, within = tuple(self._before.get(LOSS, ())), tuple(self._before.get(LOSS_KEPT, ()))
+        before, within = tuple(self._before.get(LOSS, ())), tuple(self._before.get(BACKWARD_BEGAN, ()))
         if not before and not within:
             return enter, ()
         self.here = thread
@@ -241,9 +235,13 @@ class StepEvents:
         return entering, leaving
 
 
-def _first(passed: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The first argument, where a decorator's function has all of them in a tuple."""
-    return passed[0][:1] if passed and type(passed[0]) is tuple else passed
+def _with_first(told: Told) -> Told:
+    """Tell of the first argument alone, where a decorator's function has all of them in a tuple."""
+
+    def call(*passed: Any) -> None:
+        told(*(passed[0][:1] if passed and type(passed[0]) is tuple else passed))
+
+    return call
 
 
 class NoRecorder:

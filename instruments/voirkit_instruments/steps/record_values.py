@@ -23,7 +23,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from threading import get_ident
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -32,11 +31,11 @@ from voirkit.probes.around import ABSENT
 from voirkit_instruments.guard import Guard
 from voirkit_instruments.identity import IdentityMap
 from voirkit_instruments.steps.events import (
+    BACKWARD_BEGAN,
     BATCH_REQUESTED,
     FORWARD,
     LOADER_ITERATED,
     LOSS,
-    LOSS_KEPT,
     LOSS_SCALED,
     OPTIMIZER_STEP,
     StepEvents,
@@ -106,7 +105,7 @@ class TrainingValues:
         self._seen = IdentityMap()  # loaders and optimizers
         self._optimizer: Callable[[], Any] = lambda: None  # the last that stepped
         self.on_steps: list[StepsTold] = []  # told of steps that are over, of several at once; none waits longer than TOLD_EVERY_NS
-        self._finished: list[tuple[Any, ...]] = []  # what the steps that nobody was told of yet have
+        self._finished: list[FinishedStep] = []  # those that nobody was told of yet
         self._told_ns = 0
         self._lock = threading.Lock()
         self.guard = Guard(ov.warn, "The script's loss and steps are not given any more")  # off in a forked child too
@@ -121,7 +120,7 @@ class TrainingValues:
         self._torch, self._tensor = torch, torch.Tensor
         self._grad_enabled = torch.is_grad_enabled
         events.subscribe(LOSS_SCALED, after=self.guard.guarded(self._after_scale))
-        events.subscribe(LOSS_KEPT, before=self.guard.guarded(self._keep_loss))
+        events.subscribe(BACKWARD_BEGAN, before=self.guard.guarded(self._keep_loss))
         if not listened:
             return
         self._criterion = torch.nn.modules.loss._Loss
@@ -252,17 +251,16 @@ class TrainingValues:
         if not self.on_steps:
             return
         uncounted = batch.get("batch") if items is None else None
-        self._finished.append((began_ns, arrived_ns, ended_ns, items, uncounted, get_ident()))
+        self._finished.append(FinishedStep(began_ns, arrived_ns, ended_ns, items, uncounted, threading.get_ident()))
         if uncounted is not None or ended_ns - self._told_ns >= TOLD_EVERY_NS:
             self._in_no_phase(self.tell_of_steps)
 
     def tell_of_steps(self) -> None:
         """Tell now of the steps that are over."""
         with self._lock:
-            finished, self._finished = self._finished, []
+            steps, self._finished = self._finished, []
             self._told_ns = now()
-            if finished:
-                steps = [FinishedStep(*step) for step in finished]
+            if steps:
                 for told in self.on_steps:
                     told(steps)
 

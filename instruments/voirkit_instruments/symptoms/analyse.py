@@ -100,8 +100,8 @@ class _Marks:
         return {"bytes": private, **arguments}
 
     def learning_rate(self) -> dict[str, Any]:
-        """Of the optimizer whose learning rate vanished first: its ``highest`` and ``last``, and after how many ``updates`` of
-        ``updates_of`` it fell; counted by its ``zero_grad``."""
+        """Of the optimizer whose learning rate vanished first: its ``highest`` and ``last``, and after how many calls of ``zero_grad`` it
+        fell (``updates``), of all calls, those of other optimizers too (``updates_of``)."""
         rows = self._by_name.get("learning_rate", ())
         if not rows:
             return {}

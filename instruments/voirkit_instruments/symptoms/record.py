@@ -4,7 +4,8 @@
 - ``load_state_dict`` that is given the model's own tensors;
 - the epoch of a ``DistributedSampler`` at each iterator of its loader;
 - the memory that forked workers have for themselves when an epoch or they themselves end, and how many objects their dataset holds;
-- the most memory that the process has held, at a ``zero_grad`` in so many; where it has grown, what there is more of (``census``).
+- the most memory that the process has held, at a ``zero_grad`` in so many; where it has grown, what there is more of (``census``);
+- the learning rate of the optimizer that is there at that ``zero_grad``, where it falls to next to nothing.
 
 At each step this is one short call; the rest is done once an epoch or less often. Memory is asked of getrusage: reading it from /proc took
 150 us of a step with cold caches. Checked with torch 2.1 and 2.15.
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from voirkit.runner.overseer import Overseer
 
 KIND = CATEGORY = "symptom"
-MEMORY_PERIOD = 8  # calls of zero_grad between two samples of memory, at first
-MEMORY_SAMPLES = 128  # after so many the period doubles
+SAMPLE_PERIOD = 7  # calls of zero_grad from one sample to the next, at first: odd, so that of two optimizers by turns each has its turn
+SAMPLES = 128  # after so many there are half as many
 GROWTH_BYTES = 32 << 20  # of memory, after which what lives is looked at first; then after twice as many, and so on
 MOST_CENSUSES = 3  # of a run
 LONG_CENSUS_NS = 50_000_000  # after one that took longer there is one more
@@ -56,7 +57,7 @@ class Symptoms:
         self._marks: dict[str, int] = {}  # how many marks of each name there are
         self._patches: Any = None
         self._places: Any = None
-        self._period = self._countdown = MEMORY_PERIOD
+        self._period = self._countdown = SAMPLE_PERIOD
         self._samples = self._worker_looks = 0
         self._zero_grads = self._cleared = 0
         self._where_cleared: str | None = None
@@ -70,8 +71,8 @@ class Symptoms:
         from voirkit_instruments.guard import Guard
         from voirkit_instruments.identity import IdentityMap, LoaderNumbers
         from voirkit_instruments.steps.events import (
+            BACKWARD_BEGAN,
             LOADER_ITERATED,
-            LOSS,
             MODULE_ZERO_GRAD,
             WORKERS_STOPPED,
             ZERO_GRAD,
@@ -100,7 +101,7 @@ class Symptoms:
         self._sample, self._note_cleared = self._guard.guarded(self._take_sample), self._guard.guarded(self._look_at_gradients)
         self._events.subscribe(ZERO_GRAD, before=self._before_zero_grad)
         self._events.subscribe(MODULE_ZERO_GRAD, before=self._before_module_zero_grad)
-        self._events.subscribe(LOSS, before=self._before_backward)
+        self._events.subscribe(BACKWARD_BEGAN, before=self._before_backward)
         self._events.subscribe(LOADER_ITERATED, before=self._guard.guarded(self._before_iterator))
         self._events.subscribe(WORKERS_STOPPED, before=self._guard.guarded(self._before_shutdown))
         self._patches = FunctionPatches(lambda said: self._ov.warn(f"symptoms: {said}"))
@@ -206,8 +207,8 @@ class Symptoms:
         if kind == "optimizer":
             self._learning_rate(owner).add(self._zero_grads, owner.param_groups)
         self._samples += 1
-        if self._samples % MEMORY_SAMPLES == 0:
-            self._period *= 2
+        if self._samples % SAMPLES == 0:
+            self._period = 2 * self._period + 1
         self._countdown = self._period
 
     def _note_growth(self, held: int) -> None:

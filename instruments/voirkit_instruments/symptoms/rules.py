@@ -17,7 +17,8 @@ _MB = 1e6
 OFTEN = 0.9  # of the steps without an update: so often must gradients have been cleared
 PASSES_AN_UPDATE = 1.5  # from which on gradients are accumulated
 FEW_EPOCHS = 3  # iterators of a distributed sampler, under which nothing is said
-FEW_UPDATES, VANISHED = 100, 0.5  # updates under which nothing is said of the learning rate; share of them at which it is next to nothing
+FEW_UPDATES = 100  # calls of zero_grad, under which nothing is said of the learning rate
+VANISHED = 0.5  # share of them at which it must be next to nothing
 GRAPHS_OF_EVALUATION = 0.5  # share of its batches
 WORKER_BYTES, BYTES_OF_OBJECT, WORKER_OBJECTS = 48 * _MB, 32, 100_000
 GROWTH_BYTES, GROWTH_SHARE = 64 * _MB, 0.2
@@ -68,7 +69,7 @@ def _eval_mode_while_training(figures: Figures, summary: Summary) -> Iterator[Fi
 def _learning_rate_vanishes(figures: Figures, summary: Summary) -> Iterator[Finding]:
     rate = figures.get("learning_rate")
     if rate and rate["updates_of"] >= FEW_UPDATES and rate["updates_of"] - rate["updates"] >= VANISHED * rate["updates_of"]:
-        yield Finding.of("learning-rate-vanishes", rate)
+        yield Finding.of("learning-rate-vanishes", {**rate, "share": rate["updates"] / rate["updates_of"]})
 
 
 def _evaluation_builds_graphs(figures: Figures, summary: Summary) -> Iterator[Finding]:
