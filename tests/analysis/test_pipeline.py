@@ -177,7 +177,8 @@ def test_a_run_that_recorded_no_loader_has_none(tmp_path: Path) -> None:
     record(tmp_path / "run", Loader(records=False))
     summary = told(tmp_path)
     assert summary["loader"] is None
-    assert summary["steps"]["loader"] == {"workers": 2, "dataset": "Pictures", "batch_size": 4}
+    loader = {"workers": 2, "dataset": "Pictures", "batch_size": 4, "sampler": None, "samples": 24}
+    assert summary["steps"]["loader"] == loader
 
 
 @pytest.mark.parametrize("chunk", [7, 50, 100_000])

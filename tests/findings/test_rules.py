@@ -43,6 +43,17 @@ def test_the_first_loss_that_is_no_number_is_named(bad: float) -> None:
     assert f"{bad} from loss 123 on" in finding.because
 
 
+def test_a_loss_that_is_no_number_leads_to_the_gradient_that_was_none_before() -> None:
+    broken = summary([2.0, math.nan])
+    (finding,) = found(broken)
+    assert "--parameters" in finding.next
+    first = {"what": "NaN in the gradient", "name": "2.bias", "step": 30}
+    (finding,) = found({**broken, "parameters": {"not_finite": first}})
+    assert finding.because.endswith("NaN in the gradient of 2.bias first, in step 30.")
+    assert finding.evidence["parameter"] == first
+    assert "--parameters" not in finding.next
+
+
 def test_a_loss_that_does_not_fall_is_told() -> None:
     assert kinds(summary(noisy(2, 2, noise=0))) == ["loss-not-falling"]
     assert kinds(summary(noisy(2, 3))) == ["loss-not-falling"]

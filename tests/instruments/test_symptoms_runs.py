@@ -22,6 +22,7 @@ def causes(place: Place, script: str, argument: str) -> list[dict[str, Any]]:
 
 LEAK = """
 import sys
+import time
 import torch
 
 model = torch.nn.Linear(64, 8)
@@ -33,6 +34,8 @@ for step in range(300):
     loss.backward()
     optimizer.step()
     kept.append(torch.ones(int(sys.argv[1]) // 4))
+    if step == 150:
+        time.sleep(1.0)  # memory grows with the steps, however long they take
 """
 
 

@@ -83,10 +83,10 @@ _KINDS = (
     Kind(
         name="loss-not-finite",
         severity=Severity.BUG,
-        because="The loss{whose_words} is {value} {since_words} ({n:,} of {of:,} that were looked at).",
+        because="The loss{whose_words} is {value} {since_words} ({n:,} of {of:,} that were looked at).{first_words}",
         next=(
             "Look at the step before: the learning rate, a division or logarithm of 0, float16 without a scaler."
-            " torch.autograd.set_detect_anomaly(True) names the operation."
+            " torch.autograd.set_detect_anomaly(True) names the operation.{look_words}"
         ),
         meaning="The loss is nan or infinite. From there on each update spoils the weights: nothing is learned any more.",
         condition=(

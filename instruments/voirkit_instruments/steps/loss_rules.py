@@ -20,7 +20,7 @@ _ERROR_OF_MEDIAN = 1.25  # standard error of a median over that of a mean
 def findings(summary: Mapping[str, Any]) -> Iterator[Finding]:
     """All findings of the rules below."""
     series = _series(summary.get("loss"))
-    yield from _loss_not_finite(series)
+    yield from _loss_not_finite(series, summary.get("parameters"))
     has_checks = summary.get("checks") is not None
     yield from _loss_not_falling(series, "" if has_checks else "; voirkit --checks looks for what keeps a loss from falling")
 
@@ -31,12 +31,19 @@ def _series(loss: Loss | None) -> list[tuple[Loss, str]]:
     return [(row, f" of optimizer {row['optimizer'] + 1}") for row in rows] or ([(loss, "")] if loss else [])
 
 
-def _loss_not_finite(series: Sequence[tuple[Loss, str]]) -> Iterator[Finding]:
+def _loss_not_finite(series: Sequence[tuple[Loss, str]], parameters: Mapping[str, Any] | None) -> Iterator[Finding]:
+    """What was not finite before the loss was, is told by what watches the parameters."""
+    first = (parameters or {}).get("not_finite")
+    words = {
+        "first_words": f" {first['what']} of {first['name']} first, in step {first['step']:,}." if first else "",
+        "look_words": "" if parameters else " voirkit --parameters names the gradient that is not finite first.",
+    }
     for loss, whose in series:
         counts = loss.get("not_finite")
         if counts:
             since = f"from loss {counts['first']:,} on" if counts["n"] > 1 else f"at loss {counts['first']:,}"
-            yield Finding.of("loss-not-finite", {**counts, "whose_words": whose, "since_words": since})
+            evidence = {**counts, **({"parameter": first} if first else {})}
+            yield Finding.of("loss-not-finite", {**evidence, "whose_words": whose, "since_words": since, **words})
             return
 
 

@@ -115,36 +115,28 @@ class _Marks:
             start_ns: When each step of training began, ascending; shape (steps,).
 
         Returns:
-            ``eighths``: medians by eighth of the time of training, bytes, without the first eighth, in which libraries and caches are
-            filled; ``steps``: how many began between the middles of the first and the last of these; ``samples``; ``kept``: what there is
-            more of since a step, where that was looked at. Empty where there are few samples, or an eighth has none.
+            ``eighths``: medians by eighth of the steps, bytes, without the first eighth, in which libraries and caches are filled;
+            ``steps``: how many lie between the middles of the first and the last of these; ``samples``; ``kept``: what there is more of
+            since a step, where that was looked at. Empty where there are few samples, or an eighth has none.
         """
         rows = self._by_name.get("memory", [])
         own = [row for row in rows if row[3] == rows[0][3]]
         if len(own) < _FEW_SAMPLES or not len(start_ns):
             return {}
-        at_ns, held = self._without_censuses(np.array([row[0] for row in own])), np.array([row[1] for row in own], dtype=float)
-        edges_ns = np.linspace(at_ns[0], at_ns[-1], _EIGHTHS + 1)
-        eighth = np.minimum(np.searchsorted(edges_ns, at_ns, side="right") - 1, _EIGHTHS - 1)
+        steps, held = np.searchsorted(start_ns, [row[0] for row in own]), np.array([row[1] for row in own], dtype=float)
+        edges = np.linspace(steps[0], steps[-1], _EIGHTHS + 1)
+        eighth = np.minimum(np.searchsorted(edges, steps, side="right") - 1, _EIGHTHS - 1)
         parts = [held[eighth == number] for number in range(1, _EIGHTHS)]
         if not all(map(len, parts)):
             return {}
-        middles_ns = (edges_ns[1:3].mean(), edges_ns[-2:].mean())
-        first, last = np.searchsorted(self._without_censuses(start_ns), middles_ns)
-        memory = {"eighths": [float(np.median(part)) for part in parts], "steps": int(last - first), "samples": len(own)}
+        between = edges[-2:].mean() - edges[1:3].mean()
+        memory = {"eighths": [float(np.median(part)) for part in parts], "steps": int(between), "samples": len(own)}
         growths = [row for row in self._by_name.get("growth", ()) if row[3] == rows[0][3]]
         if growths:
             _, since_ns, arguments, _ = growths[-1]
             kept = json.loads(arguments["more"])
             memory["kept"] = {"since_step": int(np.searchsorted(start_ns, since_ns)), **kept}
         return memory
-
-    def _without_censuses(self, at_ns: Array) -> Array:
-        """Times on a clock that stands still while the recording looks at what lives: in a short run that takes as long as many steps."""
-        rows = self._by_name.get("census", ())
-        took_ns = np.concatenate(([0], np.cumsum([row[1] for row in rows]))).astype(np.int64)
-        moved: Array = at_ns - took_ns[np.searchsorted([row[0] for row in rows], at_ns, side="left")]
-        return moved
 
 
 def _draws_alone(leading: Rank, summary: Mapping[str, Any]) -> bool:

@@ -225,7 +225,6 @@ class Symptoms:
         census = Census(self._torch, self._first_census)
         self._recorder.span(self._recorder.name("voirkit", "look", kind="phase"), census.at_ns, now())
         self._recorder.timed(1, census.took_ns, "instruments")
-        self._mark("census", census.took_ns, {})
         if self._first_census is None:
             self._first_census = census
         else:
