@@ -70,4 +70,4 @@ def test_missing_zero_grad_is_found_with_its_line(place: Place) -> None:
 
 def test_the_step_and_the_gradient_with_the_first_nan_are_named(place: Place) -> None:
     err = before(place, "first_nan", "--parameters").err
-    assert "NaN in the gradient of 2.bias first, in step 30." in " ".join(err.split())
+    assert "NaN in the gradient of 2.bias came first, in step 30." in " ".join(err.split())

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
 from voirkit.commands import explain
-from voirkit.errors import CommandLineError
-from voirkit.findings import CATALOGUE, Finding, Severity, ranked
+from voirkit.errors import CommandLineError, PartFailures
+from voirkit.findings import CATALOGUE, Finding, Severity, findings_of, ranked
+from voirkit.findings.silent_bugs import SILENT_BUGS
 from voirkit.plugins import installed_instruments
+from voirkit_instruments.checks.analyse import DETECTORS
 from voirkit_instruments.what_if.record_changes import CHANGES
 
 
 @pytest.mark.parametrize("kind", CATALOGUE.values(), ids=CATALOGUE)
 def test_each_kind_is_documented_in_whole_sentences(kind) -> None:
     stands_alone = kind.severity not in (Severity.ADVICE, Severity.VERDICT)  # these stand in brackets, or in other words
-    in_report = (kind.because, kind.next) if stands_alone else ()
+    in_report = (kind.because, kind.next) if stands_alone and kind.because else ()
     for words in (*in_report, kind.meaning, kind.condition, kind.confirm, kind.mend):
         assert words.endswith((".", ").", "`"))
         assert "  " not in words
@@ -68,3 +71,27 @@ def test_the_gravest_comes_first_then_what_saves_most() -> None:
     findings = [Finding(name, "", "", gain=gain) for name, gain in zip(names, (0.1, 0.5, None), strict=True)]
     assert [finding.kind for finding in ranked(findings)] == ["same-order-each-epoch", "slow-sampler", "iterator-each-step"]
     assert Severity.BUG < Severity.MEMORY < Severity.SYMPTOM < Severity.TIME
+
+
+def test_each_check_is_a_kind_of_the_catalogue_and_silences_kinds_that_there_are() -> None:
+    assert {kind.name for kind in SILENT_BUGS} == {detector.name for detector in DETECTORS}
+    assert {name for kind in CATALOGUE.values() for name in kind.silences} <= CATALOGUE.keys()
+
+
+def check(name: str, found: bool | None) -> dict[str, Any]:
+    return {"name": name, "found": found, "step": 3, "where": "train.py:12", "because": "Why.", "next": "Mend.", "evidence": {"n": 8}}
+
+
+def test_a_check_that_found_something_is_a_finding() -> None:
+    summary = {"checks": [check("missing-zero-grad", True), check("same-order", False), check("dead-units", None)]}
+    (finding,) = findings_of(summary, PartFailures())
+    assert (finding.kind, finding.where, finding.because) == ("missing-zero-grad", "train.py:12", "step 3, train.py:12: Why.")
+    assert finding.severity == Severity.BUG
+    assert finding.evidence == {"step": 3, "n": 8}
+
+
+def test_a_specific_finding_silences_what_is_said_in_general_of_the_same() -> None:
+    nan = {"loss": {"n": 9, "not_finite": {"first": 2, "value": "nan", "n": 7, "of": 9}, "curve": []}}
+    assert [finding.kind for finding in findings_of(nan, PartFailures())] == ["loss-not-finite"]
+    found = {**nan, "checks": [check("not-finite", True)]}
+    assert [finding.kind for finding in findings_of(found, PartFailures())] == ["not-finite"]

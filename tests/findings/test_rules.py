@@ -49,7 +49,7 @@ def test_a_loss_that_is_no_number_leads_to_the_gradient_that_was_none_before() -
     assert "--parameters" in finding.next
     first = {"what": "NaN in the gradient", "name": "2.bias", "step": 30}
     (finding,) = found({**broken, "parameters": {"not_finite": first}})
-    assert finding.because.endswith("NaN in the gradient of 2.bias first, in step 30.")
+    assert finding.because.endswith("; NaN in the gradient of 2.bias came first, in step 30.")
     assert finding.evidence["parameter"] == first
     assert "--parameters" not in finding.next
 

@@ -14,7 +14,8 @@ import pytest
 from conftest import CLEAN
 
 from voirkit_instruments.checks.analyse_facts import Fact, Facts
-from voirkit_instruments.checks.analyse_waste import embeddings, findings, padding
+from voirkit_instruments.checks.analyse_waste import embeddings, padding
+from voirkit_instruments.checks.rules import findings
 
 torch: Any = pytest.importorskip("torch")
 

@@ -168,22 +168,22 @@ def test_verdict_and_advice_are_never_cut(width: int) -> None:
 
 
 BUGS = [
-    {"name": f"bug-{n}", "found": True, "step": n, "where": "train.py:3", "because": "Why it is one. " * 12, "next": f"Mend {n}."}
+    {"kind": f"bug-{n}", "severity": "bug", "because": f"step {n}, train.py:3: " + "Why it is one. " * 12, "next": f"Mend {n}."}
     for n in range(4)
 ]
 
 
 @pytest.mark.parametrize("width", [60, 100])
 def test_a_bug_that_was_found_is_never_cut_and_stands_above_the_advice(width: int) -> None:
-    lines = drawn({**MUCH, "checks": BUGS}, width)
+    lines = drawn({**MUCH, "findings": BUGS}, width)
     text = " ".join(" ".join(lines).split())
     for bug in BUGS:
-        assert f"{bug['name']} step {bug['step']}, train.py:3: {bug['because'].strip()} next {bug['next']}" in text
+        assert f"{bug['kind']} {bug['because'].strip()} next {bug['next']}" in text
     assert text.index("bug-3") < text.index("input-bound")
 
 
 def test_more_bugs_than_a_screen_holds_leave_room_for_what_else_is_known() -> None:
-    lines = drawn({**MUCH, "checks": [{**BUGS[0], "name": f"bug-{n}"} for n in range(20)]})
+    lines = drawn({**MUCH, "findings": [{**BUGS[0], "kind": f"bug-{n}"} for n in range(20)]})
     assert sum("bug-" in line for line in lines) == 20
     assert any("input-bound" in line for line in lines)
     assert any("optimizer" in line for line in lines)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from voirkit.findings.advice import ADVICE
 from voirkit.findings.kind import Kind, Severity
+from voirkit.findings.silent_bugs import SILENT_BUGS
 from voirkit.findings.verdicts import VERDICTS
 
 _KINDS = (
@@ -83,10 +84,10 @@ _KINDS = (
     Kind(
         name="loss-not-finite",
         severity=Severity.BUG,
-        because="The loss{whose_words} is {value} {since_words} ({n:,} of {of:,} that were looked at).{first_words}",
+        because="The loss{whose_words} is {value} {since_words} ({n:,} of {of:,} that were looked at){first_words}.",
         next=(
             "Look at the step before: the learning rate, a division or logarithm of 0, float16 without a scaler."
-            " torch.autograd.set_detect_anomaly(True) names the operation.{look_words}"
+            " torch.autograd.set_detect_anomaly(True) names the operation{look_words}."
         ),
         meaning="The loss is nan or infinite. From there on each update spoils the weights: nothing is learned any more.",
         condition=(
@@ -193,10 +194,7 @@ _KINDS = (
         because=(
             "The memory that the process needs grows with the steps: from {first_words} to {last_words}, {each_words} a step{kept_words}."
         ),
-        next=(
-            "Look for what is kept from every step: losses with their graph (keep loss.item()), lists of outputs. --checks "
-            "names graphs that are kept."
-        ),
+        next=("Look for what is kept from every step: losses with their graph (keep loss.item()), lists of outputs{look_words}."),
         meaning="The memory that the program holds rises steadily while it trains. Most often tensors are kept with their graphs.",
         condition=(
             "The most memory that the process has held is asked for at each seventh `zero_grad`. Without the first"
@@ -399,4 +397,4 @@ _KINDS = (
         ),
     ),
 )
-CATALOGUE: dict[str, Kind] = {kind.name: kind for kind in (*_KINDS, *ADVICE, *VERDICTS)}
+CATALOGUE: dict[str, Kind] = {kind.name: kind for kind in (*_KINDS, *SILENT_BUGS, *ADVICE, *VERDICTS)}

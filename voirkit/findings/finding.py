@@ -82,7 +82,8 @@ class Finding:
 
 
 def findings_of(summary: Summary, failures: PartFailures) -> list[Finding]:
-    """What the rules of all instruments find in a summary, the gravest first. A rule that fails costs its own findings.
+    """What the rules of all instruments find in a summary, the gravest first, without what a finding of a more specific kind silences. A
+    rule that fails costs its own findings.
 
     Args:
         summary: With the parts of instruments, ``steps``, ``evaluation`` and ``wall``.
@@ -93,7 +94,8 @@ def findings_of(summary: Summary, failures: PartFailures) -> list[Finding]:
         if instrument.findings:
             rules = partial(_applied, instrument.findings, summary)
             findings += failures.attempt(f"findings of {instrument.name}", rules, [])
-    return ranked(findings)
+    silenced = {kind for finding in findings for kind in CATALOGUE[finding.kind].silences}
+    return ranked(finding for finding in findings if finding.kind not in silenced)
 
 
 def _applied(rules: str, summary: Summary) -> list[Finding]:

@@ -25,7 +25,7 @@ class Kind:
     Attributes:
         name: As in ``summary.json`` and for ``voirkit explain``.
         severity: How grave it is.
-        because: Template of what a report says of it; empty for a verdict, whose words are made of the figures.
+        because: Template of what a report says of it; empty for verdicts and silent bugs, whose words are made where they are found.
         next: Template of what to do about it; the same.
         meaning: What it means, for the documentation.
         condition: When it is said, with its thresholds.
@@ -34,6 +34,7 @@ class Kind:
         gain: Where the figure of what mending it would save comes from; empty where none is printed.
         explains: The kind of verdict whose time it explains; no general advice is given about the same time then.
         part_of: The kind of verdict of whose time it is a part: it is ranked with the general advice, by what it would save.
+        silences: Kinds of the same cause, or of what follows from it, that are not told beside it.
     """
 
     name: str
@@ -47,3 +48,4 @@ class Kind:
     gain: str = ""
     explains: str = ""
     part_of: str = ""
+    silences: tuple[str, ...] = ()

@@ -305,14 +305,13 @@ def _own_options(manifest: Mapping[str, Any]) -> list[str] | None:
 
 
 def said(first: Side, second: Side) -> dict[str, tuple[Any, Any]]:
-    """Scripts, verdicts, alerts, checks that found something, how each ended: those that are not the same."""
+    """Scripts, verdicts, alerts, how each ended: those that are not the same."""
     facts: dict[str, Callable[[Summary], Any]] = {
         "script": script_name,
         "ended": lambda one: one.get("ended"),
         "exit code": lambda one: one.get("exit_code"),
         "verdict": lambda one: _at(one, "verdict", "kind"),
         "alerts": lambda one: sorted(alert["kind"] for alert in one.get("alerts") or ()),
-        "checks": lambda one: sorted(check["name"] for check in one.get("checks") or () if check.get("found")),
     }
     pairs = {name: tuple(_together(map(fact, side.summaries)) for side in (first, second)) for name, fact in facts.items()}
     return {name: (a, b) for name, (a, b) in pairs.items() if a != b}

@@ -15,7 +15,7 @@ INSTRUMENT = Instrument(
     summarise="voirkit_instruments.checks.analyse:summarise",
     summarised_from=("check",),
     sections="voirkit_instruments.checks.analyse:sections",
-    findings="voirkit_instruments.checks.analyse_waste:findings",
+    findings="voirkit_instruments.checks.rules:findings",
     leads=True,
     event_names={
         "check.on": "checks begin",

@@ -1,4 +1,4 @@
-"""``checks`` of a summary: what each detector says of a run (docs/checks.md); and how reports show it."""
+"""``checks`` of a summary: what each detector says of a run; and how reports show it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from voirkit.analysis.document import Rank
-from voirkit.report.sections import Block, Details, Finding, InText, OnPage, Section, Table, Text
+from voirkit.report.sections import Block, Details, InText, OnPage, Section, Table, Text
 from voirkit.runs.opened import Run
 from voirkit_instruments.checks import analyse_data, analyse_models, analyse_optimizers, analyse_waste
 from voirkit_instruments.checks.analyse_facts import Detector, facts_of
 
-# In the order of docs/checks.md.
 DETECTORS: tuple[Detector, ...] = (
     analyse_optimizers.missing_zero_grad,
     analyse_optimizers.misplaced_zero_grad,
@@ -58,25 +57,23 @@ Checks = Sequence[Mapping[str, Any]]
 
 
 def sections(checks: Checks, summary: Mapping[str, Any]) -> Iterator[Section]:
-    """Each silent bug with its evidence; the other checks in a line, on a page with their reasons."""
+    """What was looked for, beside the silent bugs, which are findings: what was not found, and what cannot be told; on a page with the
+    evidence."""
     found, unknown, healthy = ([check for check in checks if check["found"] is state] for state in (True, None, False))
-    bugs = {check["name"]: Finding(check["name"], f"{_place(check)}{check['because']}", check.get("next") or "") for check in found}
-    if bugs:
-        yield Section("bugs", "Silent bugs", [InText([*bugs.values()])], fixed=True)
-    others: list[Block] = [OnPage([Text(f"{len(checks)} looked for, {len(found) or 'none'} found.", mood="note")])]
+    blocks: list[Block] = [OnPage([Text(f"{len(checks)} looked for, {len(found) or 'none'} found.", mood="note")])]
     most = _most_looked_at(checks)
     for check in found:
         evidence = [(str(key), _words(value)) for key, value in (check.get("evidence") or {}).items()]
-        others.append(OnPage([bugs[check["name"]], Table(("evidence", ""), evidence, left=(0, 1))]))
-    others.append(InText([*_in_lines(unknown, healthy)]))
+        blocks.append(OnPage([Table((check["name"], ""), evidence, left=(0, 1))]))
+    blocks.append(InText([*_in_lines(unknown, healthy)]))
     if most:
-        others.append(Text(_counts(most), "looked at", one_line=True))
+        blocks.append(Text(_counts(most), "looked at", one_line=True))
     for title, head, chosen in (("cannot be told", "why", unknown), ("looked for and not found", "seen", healthy)):
         if chosen:
             rows = [(check["name"], check["because"], _counts(check.get("looked_at") or {})) for check in chosen]
             table = Table(("check", head, "looked at"), rows, left=(0, 1, 2))
-            others.append(OnPage([Details(f"{len(chosen)} {title}", [table])]))
-    yield Section("checks", "Checks" if found else "Silent bugs", others, least=3)
+            blocks.append(OnPage([Details(f"{len(chosen)} {title}", [table])]))
+    yield Section("checks", "Checks", blocks, least=3)
 
 
 def _in_lines(unknown: Checks, healthy: Checks) -> Iterator[Text]:
@@ -100,12 +97,6 @@ def _most_looked_at(checks: Checks) -> dict[str, int]:
 
 def _counts(looked_at: Mapping[str, int]) -> str:
     return ", ".join(f"{n:,} {unit}" for unit, n in looked_at.items() if n)
-
-
-def _place(check: Mapping[str, Any]) -> str:
-    step, where = check.get("step"), check.get("where")
-    places = [*([f"step {step:,}"] if step is not None else []), *([str(where)] if where else [])]
-    return f"{', '.join(places)}: " if places else ""
 
 
 def _words(value: object) -> str:

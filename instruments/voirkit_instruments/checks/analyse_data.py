@@ -7,14 +7,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from voirkit_instruments.checks.analyse_facts import Epoch, Fact, Facts, Finding, Verdicts, by_optimizer, detector, training, unknown
+from voirkit_instruments.checks.analyse_facts import Answer, Answers, Epoch, Fact, Facts, by_optimizer, detector, training, unknown
 
 _FEWEST_BATCHES, _FEWEST_OF_A_CLASS = 3, 4  # with less, order says little
 _FEWEST_SAMPLES = 16
 
 
 @detector("not-shuffled", "step", "epoch", looks_at=("epoch",))
-def not_shuffled(facts: Facts) -> Verdicts:
+def not_shuffled(facts: Facts) -> Answers:
     shuffled = False
     for _, epochs in training(facts):
         first = epochs[0]
@@ -31,7 +31,7 @@ def not_shuffled(facts: Facts) -> Verdicts:
     return unknown("No epoch of training over a loader came to its end.")
 
 
-def _of_sequential(epochs: list[Epoch]) -> Finding | str | None:
+def _of_sequential(epochs: list[Epoch]) -> Answer | str | None:
     """Of a loader that goes through a dataset from the first sample to the last, each time. Returns a finding; or why there is none; None
     if nothing can be said against it."""
     first = epochs[0]
@@ -45,7 +45,7 @@ def _of_sequential(epochs: list[Epoch]) -> Finding | str | None:
     }  # fmt: skip
     advice = "Give the DataLoader of the training data shuffle=True (or a sampler that shuffles)."
     if runs == classes and random_runs > 2 * classes:
-        return Finding(
+        return Answer(
             f"The loader goes through the {n} samples in the order of the data set, which holds one class after another: each of "
             f"{classes} classes in one piece, in {_epochs(epochs)}.",
             first.where_made, advice, evidence,
@@ -55,7 +55,7 @@ def _of_sequential(epochs: list[Epoch]) -> Finding | str | None:
     if abs(runs - random_runs) > 0.2 * random_runs:
         return "Batches of training are in the order of the data set, in which neighbours are alike: it may be one of time."
     if first["shuffle"] is False:
-        return Finding(
+        return Answer(
             f"shuffle=False: the loader goes through the {n} samples of {classes} classes in the order of the data set, the same batches "
             f"in {_epochs(epochs)}.",
             first.where_made, advice, evidence,
@@ -67,7 +67,7 @@ def _of_sequential(epochs: list[Epoch]) -> Finding | str | None:
 
 
 @detector("same-order", "step", "epoch", looks_at=("epoch",))
-def same_order(facts: Facts) -> Verdicts:
+def same_order(facts: Facts) -> Answers:
     looked, reasons = 0, []
     for _, of_loader in training(facts):
         for epochs in by_optimizer(of_loader):
@@ -81,7 +81,7 @@ def same_order(facts: Facts) -> Verdicts:
                 continue
             distributed = first.sampler == "DistributedSampler"
             why = "set_epoch() was not called" if distributed else "the seed is set again before each"
-            yield Finding(
+            yield Answer(
                 f"The {first['n']} samples were shuffled into the same order in each of {len(epochs)} epochs: {why}.",
                 epochs[1].fact,
                 "Call sampler.set_epoch(epoch) before each epoch." if distributed else "Set the seed once, before the first epoch.",
@@ -115,7 +115,7 @@ _MOST_MISSED = 0.1  # more than this is a part of the data set that was chosen
 
 
 @detector("samples-missed", "step", "epoch", looks_at=("epoch",))
-def samples_missed(facts: Facts) -> Verdicts:
+def samples_missed(facts: Facts) -> Answers:
     whole = False
     for process, of_loader in training(facts):
         epochs = [epoch for epoch in of_loader if epoch["exhausted"] and epoch["n"] is not None]
@@ -135,8 +135,8 @@ def samples_missed(facts: Facts) -> Verdicts:
     return "Every sample was seen, but for those that were left out on purpose."
 
 
-def _of_missed(epochs: list[Epoch], seen_by: dict[str, set[int]]) -> Finding | str | None:
-    """Of a loader's epochs; a finding, or why there is none, or None if all is well."""
+def _of_missed(epochs: list[Epoch], seen_by: dict[str, set[int]]) -> Answer | str | None:
+    """Of a loader's epochs; a answer, or why there is none, or None if all is well."""
     first = epochs[0]
     missed = [epoch["missed"] for epoch in epochs]
     if not any(missed):
@@ -154,7 +154,7 @@ def _of_missed(epochs: list[Epoch], seen_by: dict[str, set[int]]) -> Finding | s
         "sampler": first["sampler"],
     }
     if said > first["batches"] and all(missed):
-        return Finding(
+        return Answer(
             f"The loader says that it has {said} batches and gives {first['batches']}: {missed[0]} of {first['size']} samples are not seen "
             "in the first epoch.",
             first.where_made, "Let the sampler's __iter__ give as many as its __len__ says.", {**evidence, "batches_said": said},
@@ -166,7 +166,7 @@ def _of_missed(epochs: list[Epoch], seen_by: dict[str, set[int]]) -> Finding | s
         return f"{missed[0]} of {first['size']} samples are left to another loader of the same data set."
     if missed[0] > max(_MOST_MISSED * first["size"], first["batch_size"] - 1 if first["batch_size"] > 0 else 0):
         return f"The program's own sampler chose {first['distinct']} of {first['size']} samples; whether on purpose is not known."
-    return Finding(
+    return Answer(
         f"The same {missed[0]} of {first['size']} samples (the first of them is number {first['missed_first']}) were not seen in any of "
         f"{len(epochs)} epochs: the program's own sampler never gives them.",
         first.where_made, "Let the sampler give all samples, or shuffle before it leaves some out.", evidence,
@@ -183,7 +183,7 @@ def _sets(process: Facts) -> dict[str, set[int]]:
 
 
 @detector("samples-twice", "step", "epoch", looks_at=("epoch", "held"))
-def samples_twice(facts: Facts) -> Verdicts:
+def samples_twice(facts: Facts) -> Answers:
     once = False
     held = _worker_batches(facts)
     for _, epochs in training(facts):
@@ -197,12 +197,12 @@ def samples_twice(facts: Facts) -> Verdicts:
     return "No sample was seen twice in an epoch." if once else unknown("No epoch of training came to its end.")
 
 
-def _of_twice(first: Epoch) -> Finding | str | None:
+def _of_twice(first: Epoch) -> Answer | str | None:
     more = first["n"] - first["distinct"]
     if not more or first["replacement"] or first.sampler in ("WeightedRandomSampler", "DistributedSampler"):
         return None
     if first["at_seams"] == more and more >= first["batches"] - 2 > 0:
-        return Finding(
+        return Answer(
             f"Batches overlap: {more} samples were seen twice in an epoch, each as the last of a batch and the first of the next.",
             first.where_made, "Let batches begin where the one before has ended.",
             {"samples": first["distinct"], "seen": first["n"], "sampler": first["sampler"]},
@@ -219,7 +219,7 @@ def _worker_batches(facts: Facts) -> dict[tuple[int, int, int], dict[int, list[i
     return found
 
 
-def _of_stream(epochs: list[Epoch], batches_by_worker: dict[tuple[int, int, int], dict[int, list[int]]]) -> Finding | str | None:
+def _of_stream(epochs: list[Epoch], batches_by_worker: dict[tuple[int, int, int], dict[int, list[int]]]) -> Answer | str | None:
     """Of an iterable dataset: two workers whose first two batches hold the same read the same."""
     if (epochs[0]["workers"] or 0) < 2:
         return "The samples of an iterable data set are not asked for by number, and no two workers read it."
@@ -233,7 +233,7 @@ def _of_stream(epochs: list[Epoch], batches_by_worker: dict[tuple[int, int, int]
         if most < 2:
             unsure = ""
             continue
-        return Finding(
+        return Answer(
             f"{most} workers each read the same samples of {epoch['dataset']}: each is seen {most} times in an epoch.",
             epoch.where_made, "Split the data between workers: see torch.utils.data.get_worker_info().",
             {"workers": epoch["workers"], "alike": most, "batches": epoch["batches"]},
@@ -248,7 +248,7 @@ _ADVICE = (
 
 
 @detector("same-augmentation", "step", "epoch", looks_at=("epoch", "drawn"))
-def same_augmentation(facts: Facts) -> Verdicts:
+def same_augmentation(facts: Facts) -> Answers:
     drawn: dict[tuple[int, int, int], list[Fact]] = {}
     for fact in facts.of("drawn"):
         drawn.setdefault((fact.rank, fact.args.get("iterator", -1), fact.args.get("turn", -1)), []).append(fact)
@@ -273,14 +273,14 @@ def same_augmentation(facts: Facts) -> Verdicts:
     return f"Generators that the data set draws from differed between workers and epochs ({looked} epochs)."
 
 
-def _between_workers(epochs: Sequence[Epoch], drawn: Sequence[Sequence[Fact]]) -> Finding | None:
+def _between_workers(epochs: Sequence[Epoch], drawn: Sequence[Sequence[Fact]]) -> Answer | None:
     for epoch, facts in zip(epochs, drawn, strict=True):
         alike: Counter[tuple[object, ...]] = Counter(_drawn(fact) for fact in facts if fact.args["worker"] >= 0)
         if not alike:
             continue
         which, n = alike.most_common(1)[0]
         if n > 1:
-            return Finding(
+            return Answer(
                 f"{n} of {epoch['workers']} workers began with {which[0]} in the same state and drew the same numbers from it: samples of "
                 "different workers are augmented alike.",
                 epoch.fact, _ADVICE, {"generator": which[0], "workers": epoch["workers"], "alike": n},
@@ -288,7 +288,7 @@ def _between_workers(epochs: Sequence[Epoch], drawn: Sequence[Sequence[Fact]]) -
     return None
 
 
-def _between_epochs(epochs: Sequence[Epoch], drawn: Sequence[Sequence[Fact]]) -> Finding | None:
+def _between_epochs(epochs: Sequence[Epoch], drawn: Sequence[Sequence[Fact]]) -> Answer | None:
     if len(epochs) < 2 or not all(drawn):
         return None
     common = {(fact.args["worker"], *_drawn(fact)) for fact in drawn[0]}
@@ -297,7 +297,7 @@ def _between_epochs(epochs: Sequence[Epoch], drawn: Sequence[Sequence[Fact]]) ->
     if not common:
         return None
     which = sorted(str(one[1]) for one in common)[0]
-    return Finding(
+    return Answer(
         f"In each of {len(epochs)} epochs {which} began in the same state, and the same numbers were drawn from it: the augmentation is "
         "the same in each epoch.",
         epochs[1].fact, _ADVICE, {"generator": which, "workers": epochs[0]["workers"], "epochs": len(epochs)},
@@ -312,7 +312,7 @@ _APART = 1e-5  # relative; the last digits may differ between devices of differe
 
 
 @detector("ranks-same-data", "step", looks_at=("rank", "epoch"))
-def ranks_same_data(facts: Facts) -> Verdicts:
+def ranks_same_data(facts: Facts) -> Answers:
     alone = _single_rank(facts)
     if alone is not None:
         return alone
@@ -329,7 +329,7 @@ def ranks_same_data(facts: Facts) -> Verdicts:
                 continue
             compared += 1
             if (epoch["order"], epoch["content"]) == (other["order"], other["content"]):
-                yield Finding(
+                yield Answer(
                     f"Ranks {epoch.fact.rank} and {other.fact.rank} saw the same {epoch['n']} samples in the same order, and their first "
                     "batches held the same.",
                     epoch.where_made, "Give the DataLoader sampler=DistributedSampler(dataset), and call its set_epoch() each epoch.",
@@ -340,7 +340,7 @@ def ranks_same_data(facts: Facts) -> Verdicts:
     return f"Ranks saw different samples, or in a different order ({compared} epochs compared)."
 
 
-def _single_rank(facts: Facts) -> Finding | str | None:
+def _single_rank(facts: Facts) -> Answer | str | None:
     """What is to be said where the facts of no two ranks are here."""
     if len(facts.ranks) > 1:
         return None
@@ -374,7 +374,7 @@ def _is_data_parallel(facts: Facts, by_rank: dict[int, dict[tuple[object, ...], 
 
 
 @detector("ranks-diverge", "step", looks_at=("rank", "step", "weights"))
-def ranks_diverge(facts: Facts) -> Verdicts:
+def ranks_diverge(facts: Facts) -> Answers:
     alone = _single_rank(facts)
     if alone is not None:
         return alone
@@ -391,7 +391,7 @@ def ranks_diverge(facts: Facts) -> Verdicts:
     return f"The parameters of {len(facts.ranks)} ranks were alike at {len(alike)} steps that were examined."
 
 
-def _of_diverged(facts: Facts, alike: list[dict[int, Fact]], apart: list[dict[int, Fact]]) -> Finding:
+def _of_diverged(facts: Facts, alike: list[dict[int, Fact]], apart: list[dict[int, Fact]]) -> Answer:
     parallel = {fact.rank for fact in facts.of("parallel")}
     if len(parallel) < len(facts.ranks):
         if facts.has("collective"):
@@ -406,7 +406,7 @@ def _of_diverged(facts: Facts, alike: list[dict[int, Fact]], apart: list[dict[in
         if parallel
         else "Wrap the model in DistributedDataParallel, and call that."
     )
-    return Finding(
+    return Answer(
         f"The parameters of ranks {', '.join(map(str, sorted(apart[0])))} differ after step {at.value} of the optimizer by "
         f"{_distance(apart[0]):.1e} of their size, and by {_distance(alike[-1]):.1e} after step {alike[-1][at.rank].value}.",
         at, advice, {"ranks": sorted(apart[0]), "distance": _distance(alike[-1]), "looked_at": len(alike), "apart": len(apart)},

@@ -182,7 +182,7 @@ LEAST_LOOKS = 3  # that a bug must have been seen at: a script's first step, or 
 
 
 @dataclass(frozen=True)
-class Finding:
+class Answer:
     """What a detector reports."""
 
     because: str  # why, in a sentence
@@ -193,22 +193,22 @@ class Finding:
     found: bool | None = True  # whether the bug is there; None: that is not known
 
 
-def unknown(because: str) -> Finding:
+def unknown(because: str) -> Answer:
     """It is not known whether the bug is there."""
-    return Finding(because, found=None)
+    return Answer(because, found=None)
 
 
 # What a detector yields: the bug, which ends it, or what makes it doubtful whether there is none, the last of which counts. It returns, if
 # there is neither, what says that there is none.
-Verdicts = Generator[Finding | str, None, Finding | str]
+Answers = Generator[Answer | str, None, Answer | str]
 
 
 @dataclass(frozen=True)
 class Detector:
     """Something that is looked for."""
 
-    name: str  # as it stands in the summary, the table and docs/checks.md: "missing-zero-grad"
-    look: Callable[[Facts], Verdicts]  # at the facts of all ranks
+    name: str  # as it stands in the summary, the table and the catalogue of findings: "missing-zero-grad"
+    look: Callable[[Facts], Answers]  # at the facts of all ranks
     needs: tuple[str, ...] = ()  # names of facts of which there must be at least one; without, it cannot tell
     looks_at: tuple[str, ...] = ()  # names of facts whose number says what was looked at
 
@@ -216,46 +216,46 @@ class Detector:
         """Its entry in ``summary["checks"]``."""
         missing = [name for name in self.needs if not facts.has(name)]
         if not any(facts.has(name) for name in _TRAINING):
-            finding = unknown("No training was seen: no backward pass, and no step of a torch optimizer.")
+            answer = unknown("No training was seen: no backward pass, and no step of a torch optimizer.")
         elif missing:
-            finding = unknown(_why_missing(missing[0], facts))
+            answer = unknown(_why_missing(missing[0], facts))
         else:
             try:
-                finding = self.decide(facts)
+                answer = self.decide(facts)
             except (LookupError, TypeError, ValueError, AttributeError) as exc:  # facts that are not like any known ones
-                finding = unknown(f"The facts cannot be read ({type(exc).__name__}: {exc}).")
-        finding = _enough(finding, facts)
-        at = finding.at
+                answer = unknown(f"The facts cannot be read ({type(exc).__name__}: {exc}).")
+        answer = _enough(answer, facts)
+        at = answer.at
         return {
-            "name": self.name, "found": finding.found, "step": None if at is None else facts.step(at),
-            "where": None if at is None else at.where, "because": finding.because, "next": finding.next, "evidence": dict(finding.evidence),
-            "answer": ANSWERS[finding.found], "looked_at": looked_at(facts, self.looks_at),
+            "name": self.name, "found": answer.found, "step": None if at is None else facts.step(at),
+            "where": None if at is None else at.where, "because": answer.because, "next": answer.next, "evidence": dict(answer.evidence),
+            "answer": ANSWERS[answer.found], "looked_at": looked_at(facts, self.looks_at),
         }  # fmt: skip
 
-    def decide(self, facts: Facts) -> Finding:
+    def decide(self, facts: Facts) -> Answer:
         """What it finds."""
         doubt: str | None = None
-        verdicts = self.look(facts)
+        answers = self.look(facts)
         while True:
             try:
-                verdict = next(verdicts)
+                answer = next(answers)
             except StopIteration as end:
-                verdict = end.value if doubt is None else unknown(doubt)
-                return verdict if isinstance(verdict, Finding) else Finding(verdict, found=False)
-            if isinstance(verdict, Finding):
-                return verdict
-            doubt = verdict
+                answer = end.value if doubt is None else unknown(doubt)
+                return answer if isinstance(answer, Answer) else Answer(answer, found=False)
+            if isinstance(answer, Answer):
+                return answer
+            doubt = answer
 
 
-def _enough(finding: Finding, facts: Facts) -> Finding:
-    """The finding, if it rests on enough looks."""
-    looks = max(facts.count("step"), facts.count("scaler")) if finding.looks is None else finding.looks
-    if not finding.found or looks >= LEAST_LOOKS:
-        return finding
-    return unknown(f"{finding.because} That rests on {looks} {'look' if looks == 1 else 'looks'}: {LEAST_LOOKS} are needed.")
+def _enough(answer: Answer, facts: Facts) -> Answer:
+    """The answer, if it rests on enough looks."""
+    looks = max(facts.count("step"), facts.count("scaler")) if answer.looks is None else answer.looks
+    if not answer.found or looks >= LEAST_LOOKS:
+        return answer
+    return unknown(f"{answer.because} That rests on {looks} {'look' if looks == 1 else 'looks'}: {LEAST_LOOKS} are needed.")
 
 
-def detector(name: str, *needs: str, looks_at: tuple[str, ...]) -> Callable[[Callable[[Facts], Verdicts]], Detector]:
+def detector(name: str, *needs: str, looks_at: tuple[str, ...]) -> Callable[[Callable[[Facts], Answers]], Detector]:
     """Makes a detector of the function that looks: see ``Detector``."""
     return lambda look: Detector(name, look, needs, looks_at)
 

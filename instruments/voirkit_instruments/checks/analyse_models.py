@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from voirkit_instruments.checks.analyse_facts import LEAST_LOOKS, Fact, Facts, Finding, Verdicts, detector, unknown
+from voirkit_instruments.checks.analyse_facts import LEAST_LOOKS, Answer, Answers, Fact, Facts, detector, unknown
 
 _FEW = 3  # steps
 
@@ -25,7 +25,7 @@ class _Trained:
 
 
 @detector("eval-while-training", "step", "backward", "call", looks_at=("call", "step"))
-def eval_while_training(facts: Facts) -> Verdicts:
+def eval_while_training(facts: Facts) -> Answers:
     looked = 0
     for process in facts.processes():
         layers = _layers(process)
@@ -55,7 +55,7 @@ def eval_while_training(facts: Facts) -> Verdicts:
                 )
             else:
                 since = "left in eval mode" if seen.train else "never put into train mode"
-                yield Finding(
+                yield Answer(
                     f"{found['kind']} was {since} and trained like that for {len(seen.eval)} steps: {said} layers work as in evaluation.",
                     seen.eval[0],
                     "Call model.train() before each epoch's training, after every model.eval().",
@@ -127,7 +127,7 @@ def _by_step(process: Facts) -> dict[int, _Trained]:
 
 
 @detector("train-while-evaluating", "step", "call", looks_at=("call",))
-def train_while_evaluating(facts: Facts) -> Verdicts:
+def train_while_evaluating(facts: Facts) -> Answers:
     evaluated = False
     for process in facts.processes():
         layers = _layers(process)
@@ -157,7 +157,7 @@ def train_while_evaluating(facts: Facts) -> Verdicts:
                 yield f"{found['kind']} is used in eval mode; its calls at {wrong[0].where} may bring statistics up to date."
                 continue
             said = " and ".join([*([f"{dropout} dropout"] if dropout else []), *([f"{norm} batch norm"] if norm else [])])
-            yield Finding(
+            yield Answer(
                 f"{found['kind']} was evaluated in train mode, {len(wrong)} times: {said} layers work as in training"
                 + (", and its statistics take in the evaluation's data." if norm else "."),
                 wrong[0],
@@ -188,7 +188,7 @@ _FEW_LOOKS = 2
 
 
 @detector("loss-not-connected", "look", "reach", looks_at=("look", "graph"))
-def loss_not_connected(facts: Facts) -> Verdicts:
+def loss_not_connected(facts: Facts) -> Answers:
     for process in facts.processes():
         looks, reached = process.of("look"), process.of("reach")
         if not looks or not reached or any(look.args["graded"] > look.args["zero"] for look in looks):
@@ -200,7 +200,7 @@ def loss_not_connected(facts: Facts) -> Verdicts:
             continue
         loose = [reach for reach in reached if reach.args["leaf_root"]]
         how = "it is a new tensor, without a history" if loose else "what it was computed from ends before them"
-        yield Finding(
+        yield Answer(
             "The backward pass reaches no parameter, and no parameter of an optimizer ever has a gradient: the loss is not connected to "
             f"them, {how}.",
             (loose or reached)[0],
@@ -223,13 +223,13 @@ _WRONG = {
 
 
 @detector("softmax-before-cross-entropy", "backward", looks_at=("loss_call",))
-def softmax_before_cross_entropy(facts: Facts) -> Verdicts:
+def softmax_before_cross_entropy(facts: Facts) -> Answers:
     harmless = False
     for fact in facts.of("loss_input"):
         wrong = _WRONG.get((fact.args["loss"], fact.args["input"]))
         if wrong is not None:
             why, what = wrong
-            yield Finding(
+            yield Answer(
                 f"The output of {fact.args['input']} goes into {fact.args['loss']}: {why}. Gradients are weak, the loss cannot get small.",
                 fact,
                 what,
@@ -251,7 +251,7 @@ _NO_LOSS_CALL = "No loss function of torch's that is looked at was called: a los
 
 
 @detector("loss-broadcast", "backward", looks_at=("loss_call",))
-def loss_broadcast(facts: Facts) -> Verdicts:
+def loss_broadcast(facts: Facts) -> Answers:
     for process in facts.processes():
         seen = process.of("loss_shapes")
         if seen:
@@ -259,7 +259,7 @@ def loss_broadcast(facts: Facts) -> Verdicts:
             same = [fact for fact in seen if (fact.args["loss"], fact.where) == (first.args["loss"], first.where)]
             given, target, becomes = (first.args[key] for key in ("input", "target", "becomes"))
             what = "A loss written by hand" if first.args["loss"] == "a difference" else first.args["loss"]
-            yield Finding(
+            yield Answer(
                 f"{what} compares an output of shape {given} with a target of shape {target}: they are broadcast to {becomes}, each output "
                 "is compared with every target.",
                 first,
@@ -289,7 +289,7 @@ def _by_line(facts: list[Fact]) -> dict[str | None, list[Fact]]:
 
 
 @detector("graph-kept", "graph", looks_at=("backward", "graph"))
-def graph_kept(facts: Facts) -> Verdicts:
+def graph_kept(facts: Facts) -> Answers:
     passes = 0
     for process in facts.processes():
         for looks in _by_line(process.of("graph")).values():
@@ -297,7 +297,7 @@ def graph_kept(facts: Facts) -> Verdicts:
             kept = [look for look in looks if look.args["kept"] >= _KEPT]
             most = max(look.args["kept"] for look in looks)
             if len(kept) >= LEAST_LOOKS and kept[-1] is looks[-1]:
-                yield Finding(
+                yield Answer(
                     f"The graphs of earlier steps are still alive when the next are made ({most} at once, of those examined): "
                     "memory grows with each step.",
                     kept[0],
@@ -307,7 +307,7 @@ def graph_kept(facts: Facts) -> Verdicts:
                 )
             growth = _growth(looks)
             if growth:
-                yield Finding(
+                yield Answer(
                     f"Each backward pass goes through {growth:g} nodes more than the one before ({looks[1].args['nodes']} at pass "
                     f"{looks[1].value}, {looks[-1].args['nodes']} at pass {looks[-1].value}): all earlier graphs are in it.",
                     looks[1],
@@ -317,7 +317,7 @@ def graph_kept(facts: Facts) -> Verdicts:
                 )
             piled = _piled_up(looks)
             if piled and len(kept) < LEAST_LOOKS:
-                yield Finding(
+                yield Answer(
                     f"Tensors with graphs pile up: {looks[-1].args['living']:,} are alive at pass {looks[-1].value:,}, "
                     f"{looks[0].args['living']:,} at pass {looks[0].value:,}; each keeps all that it was computed from.",
                     looks[-1],
@@ -355,7 +355,7 @@ def _growth(looks: list[Fact]) -> float:
 
 
 @detector("dead-units", "graph", looks_at=("units",))
-def dead_units(facts: Facts) -> Verdicts:
+def dead_units(facts: Facts) -> Answers:
     for process in facts.processes():
         for looks in _by_line(process.of("units")).values():
             last = looks[-1]
@@ -371,7 +371,7 @@ def dead_units(facts: Facts) -> Verdicts:
             if share < _DEAD:
                 yield f"{said}: features that are rare on purpose look alike."
                 continue
-            yield Finding(
+            yield Answer(
                 f"{said}: they are dead, no gradient comes through them.",
                 last,
                 "Lower the learning rate, look at the initialization and at the scale of the inputs, or use LeakyReLU or GELU.",

@@ -7,17 +7,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from voirkit_instruments.checks.analyse_facts import Fact, Facts, Finding, Verdicts, detector, unknown
+from voirkit_instruments.checks.analyse_facts import Answer, Answers, Fact, Facts, detector, unknown
 
 _FEW = 2  # looks at least: at the first step a script may still be about to begin
 
 
 @detector("frozen-parameters", "look", looks_at=("look",))
-def frozen_parameters(facts: Facts) -> Verdicts:
+def frozen_parameters(facts: Facts) -> Answers:
     some = 0
     for _, which, looks in facts.by_optimizer("look"):
         if looks[0].args["held"] and not any(look.args["trainable"] or look.args["graded"] for look in looks):
-            yield Finding(
+            yield Answer(
                 f"All {looks[0].args['held']} parameters that the optimizer ({looks[0].args['kind']}) holds are frozen "
                 "(requires_grad is False): its steps change nothing.",
                 looks[0],
@@ -32,7 +32,7 @@ def frozen_parameters(facts: Facts) -> Verdicts:
 
 
 @detector("foreign-parameters", "look", "reach", looks_at=("look", "graph"))
-def foreign_parameters(facts: Facts) -> Verdicts:
+def foreign_parameters(facts: Facts) -> Answers:
     for process, which, looks in facts.by_optimizer("look"):
         unheld = process.of("unheld")
         last = unheld[-1] if unheld else None
@@ -53,7 +53,7 @@ def foreign_parameters(facts: Facts) -> Verdicts:
             said += f"{last.value} of the model are held by no optimizer"
         else:
             continue
-        yield Finding(
+        yield Answer(
             f"{said} ({last.args['names']}).",
             looks[0],
             "Make the optimizer after the model has its final form (made again, copied, wrapped, its head replaced).",
@@ -64,7 +64,7 @@ def foreign_parameters(facts: Facts) -> Verdicts:
 
 
 @detector("never-updated", "look", "reach", looks_at=("look", "graph"))
-def never_updated(facts: Facts) -> Verdicts:
+def never_updated(facts: Facts) -> Answers:
     if foreign_parameters.decide(facts).found:
         return unknown("An optimizer holds parameters of another model, which is reported on its own.")
     for process in facts.processes():
@@ -82,7 +82,7 @@ def never_updated(facts: Facts) -> Verdicts:
             yield f"{last.value} parameters of another model get gradients and are in no optimizer ({last.args['names']})."
         elif (last.args["after"] and last.args["partly"]) or last.args["unnamed"]:
             whose = f" of {last.args['models']}" if last.args["models"] else ""
-            yield Finding(
+            yield Answer(
                 f"{last.value} parameters{whose} get gradients, but no optimizer holds them and they never change: {last.args['names']}.",
                 next((fact for fact in unheld if fact.where), last),
                 "Give them to the optimizer (layers in a plain list are no part of a module: nn.ModuleList), or freeze them with "
@@ -99,7 +99,7 @@ def never_updated(facts: Facts) -> Verdicts:
 
 
 @detector("no-gradient", "look", looks_at=("look",))
-def no_gradient(facts: Facts) -> Verdicts:
+def no_gradient(facts: Facts) -> Answers:
     said = ""
     for process, which, looks in facts.by_optimizer("look"):
         without = process.of("without", optimizer=which)
@@ -114,7 +114,7 @@ def no_gradient(facts: Facts) -> Verdicts:
             continue
         n, names = last.args["never"], last.args["names"]
         if last.args["before"]:
-            yield Finding(
+            yield Answer(
                 f"{n} trainable parameters of {last.args['model'] or 'the model'} never receive a gradient, though their layers are "
                 f"called before those that do: {names}.",
                 without[0],
@@ -130,7 +130,7 @@ def no_gradient(facts: Facts) -> Verdicts:
 
 
 @detector("missing-zero-grad", "step", "backward", looks_at=("step", "backward", "look"))
-def missing_zero_grad(facts: Facts) -> Verdicts:
+def missing_zero_grad(facts: Facts) -> Answers:
     looked = 0
     for process in facts.processes():
         for which in sorted({fact.args["optimizer"] for fact in process.of("cleared", "uncleared")}):
@@ -140,7 +140,7 @@ def missing_zero_grad(facts: Facts) -> Verdicts:
             if len(kept) > len(since):  # from the first time on more often than not
                 at = kept[0]
                 steps = len(process.of("step", optimizer=which))
-                yield Finding(
+                yield Answer(
                     f"New gradients were added to those that the step before had used, which nobody had cleared, at {len(kept)} of "
                     f"{len(kept) + len(since)} steps that were examined since ({steps} in all).",
                     at,
@@ -154,7 +154,7 @@ def missing_zero_grad(facts: Facts) -> Verdicts:
 
 
 @detector("misplaced-zero-grad", "step", "backward", "look", looks_at=("look", "zero_grad"))
-def misplaced_zero_grad(facts: Facts) -> Verdicts:
+def misplaced_zero_grad(facts: Facts) -> Answers:
     for process, which, looks in facts.by_optimizer("look"):
         empty = [look for look in looks if look.args["trainable"] and _is_empty(look)]
         if all(look.args["graded"] and look.args["graded"] == look.args.get("unread") for look in looks):
@@ -168,7 +168,7 @@ def misplaced_zero_grad(facts: Facts) -> Verdicts:
             continue
         between = _cleared_before_step(process, which)
         if between is not None:
-            yield Finding(
+            yield Answer(
                 "The gradients were cleared between the backward pass and the optimizer's step, which had none to use, at each of the "
                 f"{len(looks)} steps that were examined.",
                 between,
@@ -218,7 +218,7 @@ _HALF_PERIODS = 10  # of a cosine that is used as one: it comes down once
 
 
 @detector("learning-rate-zero", "step", looks_at=("step", "scheduler"))
-def learning_rate_zero(facts: Facts) -> Verdicts:
+def learning_rate_zero(facts: Facts) -> Answers:
     for process, which, steps in facts.by_optimizer("step"):
         if all(step.value == RATES_UNREAD for step in steps):
             yield f"The learning rate of optimizer {which} cannot be read: it is on a device, or under another name than lr."
@@ -236,7 +236,7 @@ def learning_rate_zero(facts: Facts) -> Verdicts:
         if still and (n < _TAIL or n < _TAIL_SHARE * len(steps)):
             continue
         when = "in every step" if still == 0 else f"in the last {n} of {len(steps)} steps"
-        yield Finding(
+        yield Answer(
             f"The learning rate of optimizer {which} was 0 {when}: they change nothing.",
             steps[still],
             "Look at the schedule: its length, its warm-up (integer division?), whether it steps by batch or by epoch.",
@@ -246,7 +246,7 @@ def learning_rate_zero(facts: Facts) -> Verdicts:
 
 
 @detector("scheduler-before-optimizer", "step", looks_at=("step", "scheduler"))
-def scheduler_before_optimizer(facts: Facts) -> Verdicts:
+def scheduler_before_optimizer(facts: Facts) -> Answers:
     for process in facts.processes():
         worked = process.of("step", "scaler")
         first = worked[0] if worked else None
@@ -258,7 +258,7 @@ def scheduler_before_optimizer(facts: Facts) -> Verdicts:
         for scheduler in early:
             again = [s for s in process.of("scheduler") if s.where == scheduler.where and first is not None and s.at_ns > first.at_ns]
             if again:  # else a schedule that is brought to where a run goes on
-                yield Finding(
+                yield Answer(
                     f"{scheduler.args['scheduler']}.step() comes before the optimizer's step: the schedule's first value is never used, "
                     "and each comes one too early.",
                     scheduler,
@@ -271,7 +271,7 @@ def scheduler_before_optimizer(facts: Facts) -> Verdicts:
 
 
 @detector("scheduler-too-often", "step", looks_at=("step", "scheduler"))
-def scheduler_too_often(facts: Facts) -> Verdicts:
+def scheduler_too_often(facts: Facts) -> Answers:
     for process in facts.processes():
         for which in sorted({fact.args["optimizer"] for fact in process.of("scheduler")}):
             steps = process.of("step", optimizer=which)
@@ -289,7 +289,7 @@ def scheduler_too_often(facts: Facts) -> Verdicts:
                 at = next((n for n, step in enumerate(steps) if step.at_ns >= last.at_ns), len(steps))
                 left = len(steps) - at
                 if left >= _TAIL and left >= _TAIL_SHARE * len(steps):
-                    yield Finding(
+                    yield Answer(
                         f"{kind}.step() comes with every optimizer step, and the learning rate is next to nothing "
                         f"({last.args['rate']:.1e}, of {last.args['peak']:.1e}) in the last {left} of {len(steps)} steps.",
                         scheduled[0],
@@ -298,7 +298,7 @@ def scheduler_too_often(facts: Facts) -> Verdicts:
                     )
             period = scheduled[0].args.get("period")
             if period and len(scheduled) >= _HALF_PERIODS * period and len(scheduled) >= _TAIL:
-                yield Finding(
+                yield Answer(
                     f"{kind}.step() comes with every optimizer step, {len(scheduled)} times, and its T_max is {period}: the learning rate "
                     f"goes down to its least and up again {len(scheduled) // (2 * period)} times.",
                     scheduled[0],
@@ -315,7 +315,7 @@ SKIPPED, UNKNOWN = 0, 2  # values of the fact ``scaler``
 
 
 @detector("not-finite", "step", looks_at=("loss_value", "look"))
-def not_finite(facts: Facts) -> Verdicts:
+def not_finite(facts: Facts) -> Answers:
     for process in facts.processes():
         losses, others = process.of("loss_not_finite"), process.of("not_finite")
         if process.has("scaler"):  # an overflow of the scaled loss or of gradients is what a scaler is for
@@ -333,7 +333,7 @@ def not_finite(facts: Facts) -> Verdicts:
             first = steps[-1] if steps and not any(fact.at_ns < steps[-1].at_ns for fact in others) else first
         layers = "; ".join(f"{fact.args['what']}s of {fact.args['names']}" for fact in others)
         loss = f"the loss is {losses[0].args['loss']}" if losses else ""
-        yield Finding(
+        yield Answer(
             f"Not finite: {loss}{'; ' if loss else ''}{layers}.",
             first,
             "Look at this step's batch and at the learning rate; a division, logarithm or square root of 0, float16 without a scaler. "
@@ -350,7 +350,7 @@ def _has_readable_gradients(facts: Facts) -> bool:
 
 
 @detector("skipped-steps", looks_at=("scaler", "step", "backward"))
-def skipped_steps(facts: Facts) -> Verdicts:
+def skipped_steps(facts: Facts) -> Answers:
     is_fused = False
     for process in facts.processes() or [facts]:
         for which in sorted({fact.args["optimizer"] for fact in process.of("scaler")}):
@@ -361,7 +361,7 @@ def skipped_steps(facts: Facts) -> Verdicts:
             if len(asked) < _LEAST_ASKED and 2 * len(skipped) > len(asked):
                 yield f"The gradient scaler left out {len(skipped)} of {len(asked)} steps: more are needed to tell whether it goes on to."
             elif len(asked) >= _LEAST_ASKED and len(skipped) >= _FEW_SKIPPED and len(skipped_late) >= _SHARE_SKIPPED * len(late):
-                yield Finding(
+                yield Answer(
                     f"The gradient scaler left out {len(skipped)} of {len(asked)} steps, and goes on to: gradients are never finite.",
                     skipped[0],
                     "Look for what overflows or is nan in the forward or backward pass (bfloat16, clipping, masks), and call update().",

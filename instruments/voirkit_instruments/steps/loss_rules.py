@@ -35,8 +35,8 @@ def _loss_not_finite(series: Sequence[tuple[Loss, str]], parameters: Mapping[str
     """What was not finite before the loss was, is told by what watches the parameters."""
     first = (parameters or {}).get("not_finite")
     words = {
-        "first_words": f" {first['what']} of {first['name']} first, in step {first['step']:,}." if first else "",
-        "look_words": "" if parameters else " voirkit --parameters names the gradient that is not finite first.",
+        "first_words": f"; {first['what']} of {first['name']} came first, in step {first['step']:,}" if first else "",
+        "look_words": "" if parameters else "; voirkit --parameters names the gradient that is not finite first",
     }
     for loss, whose in series:
         counts = loss.get("not_finite")

@@ -100,6 +100,7 @@ def _memory_grows(figures: Figures, summary: Summary) -> Iterator[Finding]:
         words = {"first_words": size(eighths[0]), "last_words": size(eighths[-1]), "each_words": size(each)}
         kept = memory.get("kept") or {}
         words["kept_words"] = _kept(kept)
+        words["look_words"] = "" if summary.get("checks") is not None else "; voirkit --checks names graphs that are kept"
         evidence = {"first": eighths[0], "last": eighths[-1], "each_step": each, **({"kept": kept} if kept else {})}
         yield Finding.of("memory-grows", {**evidence, **words})
 

@@ -1,0 +1,87 @@
+"""From what ``--checks`` has seen to findings: silent bugs, padding, and embeddings whose rows mostly have no gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from voirkit.findings import Finding
+from voirkit_instruments.checks.analyse_facts import LEAST_LOOKS
+
+LEAST_PADDING = 0.3  # share of the tokens
+MOST_ROWS_WITH_GRADIENT, LEAST_OF_PARAMETERS = 0.05, 0.5  # of an embedding; of all elements that its optimizer holds
+LEAST_OPTIMIZER = 0.1  # of a step, from which on the optimizer explains its time
+
+Summary = Mapping[str, Any]
+
+
+def findings(summary: Summary) -> Iterator[Finding]:
+    """All findings of the rules below."""
+    yield from _silent_bugs(summary)
+    yield from _padding(summary)
+    yield from _dense_embedding(summary)
+
+
+def _silent_bugs(summary: Summary) -> Iterator[Finding]:
+    """What the detectors have found; the words are theirs."""
+    for check in summary.get("checks") or ():
+        if check["found"]:
+            evidence = {"step": check["step"], **check["evidence"]}
+            because = f"{_place(check)}{check['because']}"
+            yield Finding(check["name"], because, check["next"], check["where"] or "", evidence=evidence)
+
+
+def _place(check: Mapping[str, Any]) -> str:
+    step, where = check["step"], check["where"]
+    places = [*([f"step {step:,}"] if step is not None else []), *([where] if where else [])]
+    return f"{', '.join(places)}: " if places else ""
+
+
+def _padding(summary: Summary) -> Iterator[Finding]:
+    padded = [loader for loader in summary.get("token_padding") or () if _is_padded(loader)]
+    if not padded:
+        return
+    loader = max(padded, key=lambda loader: float(loader["padding"]))
+    share, fixed = loader["padding"] / loader["tokens"], loader["beyond_longest"] / loader["padding"]
+    evidence = {name: loader[name] for name in ("looks", "columns", "token", "side")}
+    figures = {**evidence, "share": share, "beyond_longest": fixed, "fixed_words": _fixed_words(fixed)}
+    yield Finding.of("padding", figures, where=loader["where"] or "")
+
+
+def _is_padded(loader: Mapping[str, Any]) -> bool:
+    if loader["padded_looks"] < LEAST_LOOKS or not loader["lengths_differ"]:
+        return False
+    return bool(loader["padding"] >= LEAST_PADDING * loader["tokens"])
+
+
+def _fixed_words(fixed: float) -> str:
+    if fixed < LEAST_PADDING:
+        return "long and short rows are in one batch"
+    return f"{fixed:.0%} of it is beyond the longest row of its batch"
+
+
+def _dense_embedding(summary: Summary) -> Iterator[Finding]:
+    dense = [table for table in summary.get("dense_embeddings") or () if _is_mostly_without_gradient(table)]
+    if not dense:
+        return
+    table = max(dense, key=lambda table: int(table["rows"] * table["columns"]))
+    share = table["sampled_with_gradient"] / table["sampled_rows"]
+    evidence = {name: table[name] for name in ("name", "rows", "columns", "looks", "sampled_rows")}
+    words = f"{share:.2%}" if share else f"fewer than {1 / table['sampled_rows']:.2%}"
+    figures = {**evidence, "share": share, "share_words": words}
+    explains = "compute-bound" if _optimizer_share(summary) >= LEAST_OPTIMIZER else ""
+    yield Finding.of("dense-embedding-gradient", figures, where=table["where"] or "", explains=explains)
+
+
+def _is_mostly_without_gradient(table: Mapping[str, Any]) -> bool:
+    if table["looks"] < LEAST_LOOKS or table["rows"] * table["columns"] < LEAST_OF_PARAMETERS * table["held"]:
+        return False
+    return bool(table["sampled_with_gradient"] <= MOST_ROWS_WITH_GRADIENT * table["sampled_rows"])
+
+
+def _optimizer_share(summary: Summary) -> float:
+    """The optimizer's share of a step, and that of clearing gradients; 0 where no step was counted."""
+    phases = (summary.get("steps") or {}).get("phases") or {}
+    other = phases.get("other") or {}
+    cleared = (other.get("parts") or {}).get("zero_grad") or {}
+    return float((phases.get("optimizer") or {}).get("share") or 0.0) + float(cleared.get("share") or 0.0)
