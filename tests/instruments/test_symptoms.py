@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from voirkit_instruments.steps.events import LOSS, StepEvents
 from voirkit_instruments.symptoms.census import Census, growth
+from voirkit_instruments import resources
 from voirkit_instruments.symptoms.record import SAMPLE_PERIOD, Symptoms, count_objects, private_bytes
 
 Marks = Callable[[str], list[dict[str, Any]]]
@@ -193,6 +194,17 @@ def test_memory_is_sampled_at_a_zero_grad_in_so_many(optimizer: torch.optim.Opti
     samples = marks("memory")
     assert len(samples) == 2
     assert all(sample["bytes"] > 1e6 for sample in samples)
+
+
+def test_what_a_launcher_has_held_is_not_taken_for_the_memory_of_the_process(
+    optimizer: torch.optim.Optimizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resources, "max_rss", lambda whose: 10**15)
+    with recorded() as marks:
+        for _ in range(SAMPLE_PERIOD):
+            optimizer.zero_grad()
+    (sample,) = marks("memory")
+    assert 1e6 < sample["bytes"] < 1e12
 
 
 class Described(torch.utils.data.Dataset):

@@ -34,9 +34,9 @@ def memory() -> dict[str, Any]:
     Of the children those count that have ended. With getrusage a program that is started anew seems to have held what its parent did
     then, so that of a child only what is more than the parent's tells anything.
     """
-    found: dict[str, Any] = {"peak": 0, "process_peak": _high_water() or _max_rss("RUSAGE_SELF"), "units": "bytes"}
+    found: dict[str, Any] = {"peak": 0, "process_peak": high_water() or max_rss("RUSAGE_SELF"), "units": "bytes"}
     # Loading resource takes half a millisecond, which a script without children need not pay. (These times are in hundredths of a second.)
-    children = _max_rss("RUSAGE_CHILDREN") if sum(os.times()[2:4]) else 0
+    children = max_rss("RUSAGE_CHILDREN") if sum(os.times()[2:4]) else 0
     found["peak"] = max(found["process_peak"], children)
     devices = _devices()
     if devices:
@@ -54,7 +54,12 @@ def resident_bytes() -> int:
         os.close(file)
 
 
-def _max_rss(whose: str) -> int:
+def max_rss(whose: str) -> int:
+    """What processes have held at most, bytes; 0 where the system does not tell. Of a process it may be what its launcher had held.
+
+    Args:
+        whose: ``RUSAGE_SELF`` or ``RUSAGE_CHILDREN``.
+    """
     try:
         import resource
     except ImportError:  # Windows has none; and a script may have emptied sys.path
@@ -62,7 +67,7 @@ def _max_rss(whose: str) -> int:
     return int(resource.getrusage(getattr(resource, whose)).ru_maxrss) * (1 if sys.platform == "darwin" else 1024)
 
 
-def _high_water() -> int | None:
+def high_water() -> int | None:
     """What this process has held; getrusage may tell what its launcher did."""
     try:
         with open("/proc/self/status", "rb") as file:

@@ -17,6 +17,7 @@ import json
 import os
 import sys
 import time
+from functools import partial
 
 from voirkit.imports import when_imported
 from voirkit_instruments.values import parameters_of, tensors_of
@@ -84,12 +85,7 @@ class Symptoms:
             from voirkit.trace import recorder
 
             self._recorder = recorder
-        try:
-            from resource import getrusage
-
-            self._usage: Any = getrusage
-        except ImportError:
-            self._usage = None
+        self._held = _memory_held()
         self._torch = torch
         self._guard = Guard(self._ov.warn, "symptoms: nothing more is looked at")
         self._memory = self._recorder.name(CATEGORY, "memory", kind=KIND, value="bytes")
@@ -200,8 +196,8 @@ class Symptoms:
 
     def _take_sample(self, kind: str, owner: Any) -> None:
         """Of what changes slowly: the memory that the process has held, and the learning rate."""
-        if self._usage is not None:  # another system than Linux and macOS has none
-            held = self._usage(0).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        held = self._held()
+        if held:  # another system than Linux and macOS does not tell
             self._recorder.mark(self._memory, now(), 0, held)
             self._note_growth(held)
         if kind == "optimizer":
@@ -340,6 +336,16 @@ def private_bytes(pid: int | None) -> int | None:
     except OSError:
         return None
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(b"Private_Dirty:")), None)
+
+
+def _memory_held() -> Callable[[], int]:
+    """What tells how much memory this process has held: at most; at present, where the former is what its launcher had held."""
+    from voirkit_instruments import resources
+
+    own_bytes = resources.high_water()
+    if own_bytes is not None and resources.max_rss("RUSAGE_SELF") > own_bytes + GROWTH_BYTES:
+        return resources.resident_bytes
+    return partial(resources.max_rss, "RUSAGE_SELF")
 
 
 _MOST_COUNTED = 1_000_000
