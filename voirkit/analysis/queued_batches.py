@@ -97,7 +97,8 @@ class _Handing:
 
     def _next_source(self, i: int, get: QueueGet) -> tuple[_Source | None, Request | None]:
         """The iterator whose first batch a queue brings, when those of the one before are over: of the same thread, or, of a queue that has
-        brought none yet, that for whose batch was waited, else the first."""
+        brought none yet, that for whose batch was waited, else the first that was read since the thread last worked (what was read before
+        that may have come another way), else the first."""
         before = self._filling.get(get.queue)
         ready = [(source, batch) for source in self._waiting if (batch := source.next_before(get.end_ns)) is not None]
         if before is not None:
@@ -106,7 +107,9 @@ class _Handing:
                 return None, None
         else:
             awaited = [(source, batch) for source, batch in ready if get.start_ns <= batch.end_ns <= get.end_ns]
-            ready = awaited[-1:] or ready
+            worked = bisect_left(self._works_ns, get.start_ns)
+            since_ns = self._works_ns[worked - 1] if worked else 0
+            ready = awaited[-1:] or [(source, batch) for source, batch in ready if batch.end_ns > since_ns] or ready
         return ready[0] if ready else (None, None)
 
     def _says_that_it_is_over(self, i: int, queue: int, thread: int) -> bool:
