@@ -115,13 +115,14 @@ SCRIPT = """
     optimizer = torch.optim.Adam(model.parameters())
     data = TensorDataset(torch.randn(1600, 8), torch.randint(0, 4, (1600,)))
     full, young = [gc.get_stats()[i]["collections"] for i in (2, 0)]
-    objects = len(gc.get_objects())
     for _ in range(4):
         for x, y in DataLoader(data, batch_size=16):
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(x), y).backward()
             optimizer.step()
     after = gc.get_stats()
+    gc.collect()
+    objects = len(gc.get_objects())
     print(json.dumps([after[2]["collections"] - full, after[0]["collections"] - young, objects]))
 """
 

@@ -124,6 +124,7 @@ class Program:
     def run(self) -> Any:
         """Run the rest. Returns what the function returned with ``module:function``, else None."""
         parts = self._rest() if self.function is None else []
+        self.tree = None  # as many objects as the script has words, which each garbage collection in it would look at
         self.begins()
         try:
             if self.function is not None:
