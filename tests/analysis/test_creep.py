@@ -43,7 +43,7 @@ def test_memory_that_a_finding_tells_of_is_told_once():
         def recorded(self, kind):
             raise AssertionError("nothing more is to be read")
 
-    words = {"first_words": "1 GB", "last_words": "2 GB", "each_words": "1 MB", "kept_words": ""}
+    words = {"first_words": "1 GB", "last_words": "2 GB", "each_words": "1 MB", "kept_words": "", "look_words": ""}
     assert memory_creep(Monitored(), [Finding.of("memory-grows", words)]) is None
 
 

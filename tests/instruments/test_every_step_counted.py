@@ -5,14 +5,22 @@ from __future__ import annotations
 import os
 
 import pytest
-from generated_programs import Program, programs, steps_of_program
-from hypothesis import HealthCheck, assume, given, settings
+from generated_programs import Program, Section, programs, steps_of_program
+from hypothesis import HealthCheck, assume, example, given, settings
 
 pytestmark = pytest.mark.long
 
 N = int(os.environ.get("VOIRKIT_PROGRAMS", "500"))
 
+# Found among 20,000.
+DRAWN_THEN_FORCES = ("whole epoch", ""), ("evaluation", "drawn"), ("evaluation", "loop mode forces")
 
+
+def one_training(*sections: tuple[str, str]) -> Program:
+    return Program((2,), 1, tuple((0, Section(kind, evaluates=evaluates)) for kind, evaluates in sections))
+
+
+@example(one_training(*DRAWN_THEN_FORCES))
 @settings(max_examples=N, deadline=None, suppress_health_check=list(HealthCheck))
 @given(programs())
 def test_every_step_of_a_program_is_counted(program: Program) -> None:

@@ -16,9 +16,9 @@ from planted import Loop, Seen, clock, seen
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+from voirkit_instruments import resources
 from voirkit_instruments.steps.events import LOSS, StepEvents
 from voirkit_instruments.symptoms.census import Census, growth
-from voirkit_instruments import resources
 from voirkit_instruments.symptoms.record import SAMPLE_PERIOD, Symptoms, count_objects, private_bytes
 
 Marks = Callable[[str], list[dict[str, Any]]]

@@ -197,7 +197,7 @@ def evaluating(work: Work, marks: Marks, turn: Array, turns: Sequence[StepInterv
     quiet = np.flatnonzero(calls & ~found & ~work.grad)
     if not len(quiet):
         return found
-    training = work.chosen(_trains(work, found))
+    training = work.chosen(_trains(work, found | ~asked))  # without loops that evaluate, whose models may take gradients
     before = np.searchsorted(training.start_ns, work.start_ns[quiet])
     after_call = np.append(training.kind == Work.FORWARD, False)[before - 1]  # its backward is still to come
     next_ns = np.append(training.start_ns, _NEVER)[before]
