@@ -14,6 +14,7 @@ N = int(os.environ.get("VOIRKIT_PROGRAMS", "500"))
 
 # Found among 20,000.
 DRAWN_THEN_FORCES = ("whole epoch", ""), ("evaluation", "drawn"), ("evaluation", "loop mode forces")
+ZIPPED_THEN_FORCES = ("zipped", ""), ("evaluation", "hand mode forces")
 
 
 def one_training(*sections: tuple[str, str]) -> Program:
@@ -21,6 +22,7 @@ def one_training(*sections: tuple[str, str]) -> Program:
 
 
 @example(one_training(*DRAWN_THEN_FORCES))
+@example(one_training(*ZIPPED_THEN_FORCES))
 @settings(max_examples=N, deadline=None, suppress_health_check=list(HealthCheck))
 @given(programs())
 def test_every_step_of_a_program_is_counted(program: Program) -> None:

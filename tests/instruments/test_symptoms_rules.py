@@ -19,8 +19,8 @@ def kinds(symptoms: dict[str, Any] | None = None, **summary: Any) -> list[str]:
 FOUND = {
     "weights-onto-themselves": {"own_weights": {"shared": 6, "tensors": 6, "where": "train.py:3"}},
     "gradients-cleared-unused": {"cleared_gradients": {"n": 300, "zero_grads": 400, "where": "train.py:3"}},
-    "same-order-each-epoch": {"sampler_epochs": {"iterators": 5, "epochs": 1}},
-    "eval-mode-while-training": {"evaluation_mode": {"first_step": 20, "steps_in_eval": 380, "steps": 400}},
+    "same-order": {"sampler_epochs": {"iterators": 5, "epochs": 1}},
+    "eval-while-training": {"evaluation_mode": {"first_step": 20, "steps_in_eval": 380, "steps": 400}},
     "learning-rate-vanishes": {"learning_rate": {"highest": 0.1, "last": 1e-8, "updates": 40, "updates_of": 400}},
     "evaluation-builds-graphs": {"evaluation_graphs": {"batches": 96, "batches_of": 96}},
     "memory-grows": {"memory": {"eighths": [1e9 + 50e6 * at for at in range(7)], "steps": 300, "samples": 20}},

@@ -392,7 +392,8 @@ def _at_end_of_step(work: Work, marks: Marks, begins_ns: Array, ends_ns: Array) 
     before = np.searchsorted(work.start_ns, begins_ns) - 1
     kind, over_ns = np.append(work.kind, Work.OPTIMIZER)[before], np.append(work.end_ns, 0)[before]
     fetched, asked = np.asarray(marks.fetched_ns, dtype=np.int64), np.asarray(marks.asked_ns, dtype=np.int64)
-    has_batch = _first_from(fetched, over_ns) < begins_ns
+    last_asked_ns = np.append(asked, -1)[np.searchsorted(asked, begins_ns) - 1]
+    has_batch = (_first_from(fetched, over_ns) < begins_ns) & np.isin(last_asked_ns, fetched)  # else a loop has ended: it is left over
     next_work_ns = _first_from(work.start_ns, ends_ns)
     is_last = (_first_from(asked, ends_ns) <= next_work_ns) | (next_work_ns == _NEVER)
     behind: Array = (kind == Work.OPTIMIZER) & ~has_batch & is_last

@@ -50,38 +50,6 @@ _KINDS = (
         explains="compute-bound",
     ),
     Kind(
-        name="same-order-each-epoch",
-        severity=Severity.BUG,
-        because="DistributedSampler.set_epoch() is not called: its samples come in the same order in each of {epochs} epochs.",
-        next="Call sampler.set_epoch(epoch) at the begin of each epoch, before the loop over the loader.",
-        meaning=(
-            "A `DistributedSampler` shuffles by its seed and its `epoch`. Where `set_epoch` is not called the epoch stays 0, "
-            "and each epoch has the same order."
-        ),
-        condition="A shuffling `DistributedSampler` has the same `epoch` at each of the iterators that are made of its loader.",
-        confirm="Print the first indices of `iter(sampler)` in two epochs.",
-        mend="`for epoch in range(n): sampler.set_epoch(epoch)`, then the loop over the loader.",
-    ),
-    Kind(
-        name="eval-mode-while-training",
-        severity=Severity.BUG,
-        because=(
-            "The model trains in evaluation mode after an evaluation, first at step {first_step:,}: {steps_in_eval:,} of {steps:,} steps."
-            " Dropout is off, and batch normalization does not learn."
-        ),
-        next="Call model.train() after each evaluation.",
-        meaning=(
-            "`model.eval()` stays until `model.train()` is called. Where an evaluation does not switch back, all training "
-            "after it runs without dropout and with fixed statistics of batch normalization."
-        ),
-        condition=(
-            "Steps call the model in training mode, and after an evaluation in evaluation mode, to the end or to the next `train()`. Where "
-            "that changes without an evaluation, it is on purpose, and no finding."
-        ),
-        confirm="Print `model.training` in the loop.",
-        mend="`model.train()` at the begin of each epoch.",
-    ),
-    Kind(
         name="loss-not-finite",
         severity=Severity.BUG,
         because="The loss{whose_words} is {value} {since_words} ({n:,} of {of:,} that were looked at){first_words}.",
@@ -277,7 +245,7 @@ _KINDS = (
         condition="At least half of the steps, and at least five, have an iterator of their own that gives one batch.",
         confirm="Count how often the dataset's samples are read: many more than are trained on.",
         mend="`batches = itertools.cycle(loader)`, or a loop over epochs.",
-        gain="the time in which iterators are made, but for the first: recorded",
+        gain="the time in which iterators are made and, without workers, their first indices drawn, but for the first: recorded",
         explains="input-bound",
     ),
     Kind(

@@ -1,4 +1,5 @@
-"""Kinds of silent bugs, which ``--checks`` looks for. Their words are made of the facts of the run (``voirkit_instruments.checks``)."""
+"""Kinds of silent bugs, which ``--checks`` looks for. Their words are made of the facts of the run (``voirkit_instruments.checks``); two
+are also found without that flag, in the words that stand here."""
 
 from __future__ import annotations
 
@@ -7,8 +8,17 @@ from voirkit.findings.kind import Kind, Severity
 _NOT_LEARNING = ("loss-not-falling",)
 
 
-def _bug(name: str, meaning: str, condition: str, confirm: str, mend: str, silences: tuple[str, ...] = _NOT_LEARNING) -> Kind:
-    words = {"meaning": meaning, "condition": condition, "confirm": confirm, "mend": mend}
+def _bug(
+    name: str,
+    meaning: str,
+    condition: str,
+    confirm: str,
+    mend: str,
+    silences: tuple[str, ...] = _NOT_LEARNING,
+    because: str = "",
+    next: str = "",
+) -> Kind:
+    words = {"meaning": meaning, "condition": condition, "confirm": confirm, "mend": mend, "because": because, "next": next}
     return Kind(name=name, severity=Severity.BUG, silences=silences, **words)
 
 
@@ -154,15 +164,21 @@ SILENT_BUGS = (
         "eval-while-training",
         "A model with dropout or batch norm is trained in evaluation mode: dropout is off, statistics are not brought up to date.",
         (
-            "It was left in evaluation mode after training in training mode, or never put into it, for three steps or more; the call of "
-            "the first such step is told. If some of its parameters are frozen, if another optimizer trains only a part of them then (a "
-            "head on what was trained before), or if only batch norm with loaded statistics is concerned from the first step on, as in "
-            "fine-tuning, it cannot be told. Single layers in evaluation mode, and gradients taken for an attack, are no finding. "
-            "`F.dropout(x, training=…)` is not seen."
+            "Without a flag: steps call the model in training mode, and after an evaluation in evaluation mode, to the end or to the "
+            "next `train()`. With `--checks`: it was left in evaluation mode after training in training mode, or never put into it, for "
+            "three steps or more; the call of the first such step is told. If some of its parameters are frozen, if another optimizer "
+            "trains only a part of them then (a head on what was trained before), or if only batch norm with loaded statistics is "
+            "concerned from the first step on, as in fine-tuning, it cannot be told. Single layers in evaluation mode, and gradients "
+            "taken for an attack, are no finding. `F.dropout(x, training=…)` is not seen."
         ),
         "Print `model.training` in the loop.",
         "`model.train()` before each epoch's training.",
-        silences=("eval-mode-while-training",),
+        silences=(),
+        because=(
+            "The model trains in evaluation mode after an evaluation, first at step {first_step:,}: {steps_in_eval:,} of {steps:,} "
+            "steps. Dropout is off, and batch normalization does not learn."
+        ),
+        next="Call model.train() after each evaluation.",
     ),
     _bug(
         "train-while-evaluating",
@@ -301,12 +317,15 @@ SILENT_BUGS = (
         "same-order",
         "Data is shuffled into the same order in each epoch.",
         (
-            "A digest of the indices is the same in all epochs, where torch's own samplers shuffle and the same optimizer was stepped: "
-            "`set_epoch()` of a `DistributedSampler` was forgotten, or the seed is set in each epoch."
+            "Without a flag: a shuffling `DistributedSampler` has the same `epoch` at each of the iterators that are made of its "
+            "loader. With `--checks`: a digest of the indices is the same in all epochs, where torch's own samplers shuffle and the "
+            "same optimizer was stepped: `set_epoch()` of a `DistributedSampler` was forgotten, or the seed is set in each epoch."
         ),
         "Print the first indices of `iter(loader.sampler)` in two epochs.",
         "`sampler.set_epoch(epoch)` before each epoch; the seed once, before the first.",
-        silences=("same-order-each-epoch",),
+        silences=(),
+        because="DistributedSampler.set_epoch() is not called: its samples come in the same order in each of {epochs} epochs.",
+        next="Call sampler.set_epoch(epoch) at the begin of each epoch, before the loop over the loader.",
     ),
     _bug(
         "ranks-same-data",

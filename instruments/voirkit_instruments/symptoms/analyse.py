@@ -148,7 +148,8 @@ def _drawing(runs: Sequence[Run], leading: Rank) -> dict[str, Any]:
     """How long the sampler of a loader without workers took to draw the indices of batches: from a request to its indices.
 
     Returns:
-        ``later_s`` of ``n`` batches of training, without the first of each loop; empty where nothing is known of it.
+        ``later_s`` of ``n`` batches of training, without the first of each loop; ``first_s``, that of the first batches of all loops but
+        one. Empty where nothing is known of it.
     """
     train = leading.steps.train
     if not len(train):
@@ -157,16 +158,18 @@ def _drawing(runs: Sequence[Run], leading: Rank) -> dict[str, Any]:
         if not run.recorded(BATCH_KIND):
             continue
         phases = _of_process(records(run), leading)
-        start_ns, end_ns = _later_requests(phases)
+        start_ns, end_ns, is_first = _requests(phases)
         step = np.searchsorted(train.start_ns, start_ns, side="right") - 1
         is_training = (step >= 0) & (start_ns < (train.start_ns + train.time_ns)[step])
-        start_ns, end_ns = start_ns[is_training], end_ns[is_training]
+        start_ns, end_ns, is_first = start_ns[is_training], end_ns[is_training], is_first[is_training]
         drawn_ns = np.append(np.sort(_of_process(records(run, BATCH_KIND), leading).start_ns), _NEVER)
         drawn_ns = drawn_ns[np.searchsorted(drawn_ns, start_ns)]
         is_known = drawn_ns <= end_ns
         if is_known.any():
-            spent_ns = int((drawn_ns - start_ns)[is_known].sum())
-            return {"later_s": spent_ns * 1e-9, "n": int(np.count_nonzero(is_known))}
+            spent_s = (drawn_ns - start_ns) * 1e-9
+            is_later = is_known & ~is_first
+            first_s = float(spent_s[is_known & is_first][1:].sum())
+            return {"later_s": float(spent_s[is_later].sum()), "n": int(np.count_nonzero(is_later)), "first_s": first_s}
     return {}
 
 
@@ -176,14 +179,15 @@ def _of_process(found: Records, rank: Rank) -> Records:
     return found.chosen(np.isin(found.process, own))
 
 
-def _later_requests(phases: Records) -> tuple[Array, Array]:
-    """When requests for batches began and ended, without the first of each iterator; ascending."""
+def _requests(phases: Records) -> tuple[Array, Array, Array]:
+    """When requests for batches began and ended, and whether they are the first of their iterators; ascending."""
     numbers = [number for number, name in enumerate(phases.names) if name == ("dataloader", "fetch")]
     asked = np.flatnonzero(np.isin(phases.name, numbers))
     asked = asked[np.argsort(phases.start_ns[asked], kind="stable")]
     episodes = np.array([arguments.get("episode", -1) for arguments in phases.arguments])[phases.args[asked]]
-    later = np.delete(asked, np.unique(episodes, return_index=True)[1])
-    return phases.start_ns[later], phases.start_ns[later] + phases.duration_ns[later]
+    is_first = np.zeros(len(asked), bool)
+    is_first[np.unique(episodes, return_index=True)[1]] = True
+    return phases.start_ns[asked], phases.start_ns[asked] + phases.duration_ns[asked], is_first
 
 
 def _ends_ns(runs: Sequence[Run], name: tuple[str, str]) -> dict[tuple[int, str, int], list[int]]:

@@ -33,8 +33,9 @@ FEW_SINGLE, SINGLE_OF_EVALUATION, EVALUATION_OF_RUN = 20, 0.9, 0.05
 def findings(summary: Summary) -> Iterator[Finding]:
     """All findings of the rules below."""
     figures = summary.get("symptoms") or {}
+    told = {check["name"] for check in summary.get("checks") or () if check["found"]}  # with more evidence
     for rule in RULES:
-        yield from rule(figures, summary)
+        yield from (finding for finding in rule(figures, summary) if finding.kind not in told)
 
 
 def _weights_onto_themselves(figures: Figures, summary: Summary) -> Iterator[Finding]:
@@ -54,16 +55,16 @@ def _gradients_cleared_unused(figures: Figures, summary: Summary) -> Iterator[Fi
         yield Finding.of("gradients-cleared-unused", counts, where=_place(cleared))
 
 
-def _same_order_each_epoch(figures: Figures, summary: Summary) -> Iterator[Finding]:
+def _same_order(figures: Figures, summary: Summary) -> Iterator[Finding]:
     sampler = figures.get("sampler_epochs")
     if sampler and sampler["epochs"] == 1 and sampler["iterators"] >= FEW_EPOCHS:
-        yield Finding.of("same-order-each-epoch", {"epochs": sampler["iterators"]})
+        yield Finding.of("same-order", {"epochs": sampler["iterators"]})
 
 
-def _eval_mode_while_training(figures: Figures, summary: Summary) -> Iterator[Finding]:
+def _eval_while_training(figures: Figures, summary: Summary) -> Iterator[Finding]:
     mode = figures.get("evaluation_mode")
     if mode:
-        yield Finding.of("eval-mode-while-training", mode)
+        yield Finding.of("eval-while-training", mode)
 
 
 def _learning_rate_vanishes(figures: Figures, summary: Summary) -> Iterator[Finding]:
@@ -154,7 +155,8 @@ def _iterator_each_step(figures: Figures, summary: Summary) -> Iterator[Finding]
         return
     workers = (steps.get("loader") or {}).get("workers") or 0
     started = f"; each started {workers} worker{'s' if workers > 1 else ''}" if workers else ""
-    yield Finding.of("iterator-each-step", {**iterators, "workers_words": started}, gain=_of_run(iterators["again_s"], summary))
+    again_s = iterators["again_s"] + (figures.get("drawing") or {}).get("first_s", 0.0)
+    yield Finding.of("iterator-each-step", {**iterators, "again_s": again_s, "workers_words": started}, gain=_of_run(again_s, summary))
 
 
 def _slow_sampler(figures: Figures, summary: Summary) -> Iterator[Finding]:
@@ -191,8 +193,8 @@ def _evaluation_one_by_one(figures: Figures, summary: Summary) -> Iterator[Findi
 RULES: tuple[Callable[[Figures, Summary], Iterator[Finding]], ...] = (
     _weights_onto_themselves,
     _gradients_cleared_unused,
-    _same_order_each_epoch,
-    _eval_mode_while_training,
+    _same_order,
+    _eval_while_training,
     _learning_rate_vanishes,
     _evaluation_builds_graphs,
     _workers_copy_dataset,
