@@ -369,7 +369,7 @@ def _in_evaluation_mode(work: Work, marks: Marks) -> Array:
     """What is done between an ``eval()`` and the next ``train()``, of any module, between which nothing is trained.
 
     Gradients may be taken there (forces, attacks), if no optimizer steps, and for at most half of the backward passes elsewhere, or at the
-    end of steps: what is done so in the middle of each step is a part of it (adversarial training).
+    end of steps, or where no optimizer steps any more: what is done so in the middle of each step is a part of it (adversarial training).
     """
     off, on = _switches(marks)
     if not len(off):
@@ -381,16 +381,19 @@ def _in_evaluation_mode(work: Work, marks: Marks) -> Array:
     region = np.searchsorted(off, walks, side="right") - 1
     trains = (region < 0) | (walks >= until[region])
     is_seldom = bool(len(updates)) & (np.count_nonzero(differentiates) <= _OFTEN * np.count_nonzero(trains))
-    valid = ~has_update & (~has_walk | is_seldom | (bool(len(updates)) & _at_end_of_step(work, marks, off, until)))
+    is_unused = _first_from(updates, off) == _NEVER
+    valid = ~has_update & (~has_walk | is_seldom | (bool(len(updates)) & (is_unused | _at_end_of_step(work, marks, off, until))))
     at = np.searchsorted(off, work.start_ns, side="right") - 1
     inside: Array = (at >= 0) & valid[at] & (work.start_ns < until[at])
     return inside & (~work.training | (work.kind == Work.BACKWARD))
 
 
 def _at_end_of_step(work: Work, marks: Marks, begins_ns: Array, ends_ns: Array) -> Array:
-    """Which stretches of time lie behind an optimizer's step, and before anything is asked of a loader or the end of all work."""
-    before = np.searchsorted(work.start_ns, begins_ns) - 1
-    kind, over_ns = np.append(work.kind, Work.OPTIMIZER)[before], np.append(work.end_ns, 0)[before]
+    """Which stretches of time lie behind an optimizer's step, with at most calls without gradients between, and before anything is asked of
+    a loader or the end of all work."""
+    trained = work.chosen((work.kind != Work.FORWARD) | work.grad)
+    before = np.searchsorted(trained.start_ns, begins_ns) - 1
+    kind, over_ns = np.append(trained.kind, Work.OPTIMIZER)[before], np.append(trained.end_ns, 0)[before]
     fetched, asked = np.asarray(marks.fetched_ns, dtype=np.int64), np.asarray(marks.asked_ns, dtype=np.int64)
     last_asked_ns = np.append(asked, -1)[np.searchsorted(asked, begins_ns) - 1]
     has_batch = (_first_from(fetched, over_ns) < begins_ns) & np.isin(last_asked_ns, fetched)  # else a loop has ended: it is left over
