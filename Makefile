@@ -17,7 +17,7 @@ export OMP_NUM_THREADS ?= 1
 # Hundreds of tests import torch in a process of its own: it is compiled once, also where PYTHONDONTWRITEBYTECODE is set.
 export UV_COMPILE_BYTECODE ?= 1
 
-.PHONY: demo test test-long test-all test-slow test-readers test-frameworks test-trackers test-peers test-sanitize test-gpu fuzz packages contracts matrix matrix-newest lint format types docs benchmarks bench acceptance check clean
+.PHONY: demo test test-long test-long-instruments test-long-others test-all test-slow test-readers test-frameworks test-trackers test-peers test-sanitize test-gpu fuzz packages contracts matrix matrix-newest lint format types docs benchmarks bench acceptance check clean
 
 demo: $(DEMO_STAMP)
 	$(PY) examples/resnet/make_images.py
@@ -28,8 +28,14 @@ FAST := not slow and not readers and not frameworks and not trackers and not gpu
 test: $(STAMP)
 	$(PY) -m pytest -n 2 --dist worksteal -m "$(FAST) and not long"
 
-test-long: $(STAMP)
-	$(PY) -m pytest -n 2 --dist worksteal -m "$(FAST) and long"
+# In two halves, of which the machine that checks a change runs one.
+test-long: test-long-instruments test-long-others
+
+test-long-instruments: $(STAMP)
+	$(PY) -m pytest -n 2 --dist worksteal -m "$(FAST) and long" tests/instruments
+
+test-long-others: $(STAMP)
+	$(PY) -m pytest -n 2 --dist worksteal -m "$(FAST) and long" --ignore=tests/instruments
 
 test-all: test test-long test-slow test-readers test-frameworks test-trackers test-sanitize matrix matrix-newest
 
