@@ -200,3 +200,29 @@ def test_a_warning_that_can_not_be_told_is_in_the_totals(traced: Traced) -> None
         print(recorder.end().stopped is not None)
     """)
     assert out == "True\n"
+
+
+def test_a_place_that_a_thread_had_taken_as_recording_stopped_holds_no_event(tmp_path: Path) -> None:
+    """With the recorder in Python: another thread may take the windows away between a place and its record."""
+    traced = Traced(tmp_path, "python")
+    out, _ = traced.told(
+        """
+        from voirkit.trace import plain
+        n = name("a", "b")
+        recorder.begin(FOLDER)
+        span(n, 1, 2)
+        window, place = plain._local.room
+
+        def interrupted():
+            taken = place()
+            recorder._recording._stop("planted")
+            return taken
+
+        plain._local.room = window, interrupted
+        span(n, 3, 4)
+        totals = recorder.end()
+        print(totals.events, totals.dropped)
+        """
+    )
+    assert out == "1 {'a.b': 1}\n"
+    assert traced.read().rows == 1

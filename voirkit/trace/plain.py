@@ -356,7 +356,7 @@ def inherit(last: int) -> None:
 
 def close() -> list[tuple[Any, int, int, bool]]:
     """Take the windows away from all threads. Returns each segment, where it ends, how many of its places hold no event, and whether nobody
-    writes into it for sure."""
+    writes into it for sure. Without a segment: places that were taken when the windows were taken away before, and never written to."""
     global _local, _writers, _free, _inherited, _holes
     while _too_deep:
         late = _too_deep.pop()
@@ -371,6 +371,8 @@ def close() -> list[tuple[Any, int, int, bool]]:
             dropped = drop(writer.window)  # before it is looked how far it goes: another thread may write until then
             ends.append((writer.segment, writer.position(), writer.markers + empty, dropped and not writer.busy))
             empty = 0
+    if empty:
+        ends.append((None, layout.HEADER_BYTES, empty, False))
     return ends
 
 

@@ -268,6 +268,8 @@ class Recording:
     def _close(self) -> None:
         for segment, end, others, is_free in self.engine.close():
             self._events += (end - layout.HEADER_BYTES) // layout.RECORD_BYTES - others
+            if segment is None:
+                continue
             self._ends[segment.number] = end
             if is_free:
                 segment.cut(end)
