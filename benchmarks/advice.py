@@ -53,15 +53,21 @@ def seconds(script: Path, *arguments: str) -> tuple[float, float]:
     return ended - began, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def advised(script: Path, word: str) -> dict[str, Any] | None:
-    """The advice of a run under voirkit that has a word in it."""
+def summary_of(script: Path, argument: str, *flags: str) -> dict[str, Any]:
+    """The summary of a run under voirkit."""
     with tempfile.TemporaryDirectory() as folder:
         run = os.path.join(folder, "run")
         launcher = LAUNCHERS.get(script.stem, ())
-        words = [sys.executable, *launcher, "-m", "voirkit", "--run-dir", run, *FLAGS.get(script.stem, ()), str(script), "before"]
+        words = [sys.executable, *launcher, "-m", "voirkit", "--run-dir", run, *flags, str(script), argument]
         subprocess.run(words, check=True, env=_ENVIRONMENT, capture_output=True)
-        summary = json.loads(Path(run, "summary.json").read_text())
-    return next((one for one in summary["advice"] if word in one["do"]), None)
+        summary: dict[str, Any] = json.loads(Path(run, "summary.json").read_text())
+    return summary
+
+
+def advised(script: Path, word: str) -> dict[str, Any] | None:
+    """The advice of a run under voirkit that has a word in it."""
+    advice = summary_of(script, "before", *FLAGS.get(script.stem, ()))["advice"]
+    return next((one for one in advice if word in one["do"]), None)
 
 
 def _predicted(advice: dict[str, Any]) -> str:
@@ -69,7 +75,8 @@ def _predicted(advice: dict[str, Any]) -> str:
     return "  n/a" if advice["win"] is None else f"{advice['win']:5.0%}"
 
 
-def _saved(shares: list[float]) -> str:
+def saved(shares: list[float]) -> str:
+    """What is printed of the shares that pairs of runs have saved: the median, and from where to where they are."""
     return f"{statistics.median(shares):5.0%} ({min(shares):.0%} .. {max(shares):.0%})"
 
 
@@ -96,7 +103,7 @@ def main() -> int:
             pairs.append((seconds(script, "before"), after))
         clock, cpu = ([1 - after[i] / before[i] for before, after in pairs] for i in (0, 1))
         failed += max(statistics.median(clock), statistics.median(cpu)) <= 0
-        row = f"{name:20} predicted {_predicted(advice)}   reached {_saved(clock)} of the time, {_saved(cpu)} of processor time"
+        row = f"{name:20} predicted {_predicted(advice)}   reached {saved(clock)} of the time, {saved(cpu)} of processor time"
         print(f"{row}   {advice['do']}")
         (before, before_cpu), (after, after_cpu) = (
             (statistics.median(one) for one in zip(*side, strict=True)) for side in zip(*pairs, strict=True)

@@ -9,14 +9,12 @@ plain python, in turn. A saving is the median of neighbouring runs, of the time 
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from advice import _saved, seconds
+from advice import saved, seconds, summary_of
 
 SCRIPTS = Path(__file__).parents[1] / "examples" / "findings"
 NEEDS_CHECKS = ("padding", "dense-embedding-gradient")
@@ -24,13 +22,9 @@ NEEDS_CHECKS = ("padding", "dense-embedding-gradient")
 
 def found(script: Path, argument: str, *flags: str) -> dict[str, Any] | None:
     """The finding of the kind that a script is named after; None where there is none."""
-    with tempfile.TemporaryDirectory() as folder:
-        run = Path(folder, "run")
-        words = [sys.executable, "-m", "voirkit", "--run-dir", str(run), *flags, str(script), argument]
-        subprocess.run(words, check=True, capture_output=True)
-        summary = json.loads((run / "summary.json").read_text())
     kind = script.stem.replace("_", "-")
-    return next((finding for finding in summary["findings"] if finding["kind"] == kind), None)
+    findings = summary_of(script, argument, *flags)["findings"]
+    return next((finding for finding in findings if finding["kind"] == kind), None)
 
 
 def printed(script: Path, argument: str) -> str:
@@ -62,7 +56,7 @@ def main() -> int:
         counts = " → ".join(printed(script, argument) for argument in ("before", "after"))
         estimated = "" if finding["gain"] is None else f"{finding['gain']:.0%}"
         said = f"{' '.join(flags)}{': ' if flags else ''}{finding['because']}"
-        print(f"| {finding['kind']} | {said} | {counts} | {estimated} | {_saved(shares)} |", flush=True)
+        print(f"| {finding['kind']} | {said} | {counts} | {estimated} | {saved(shares)} |", flush=True)
     return int(bool(failed))
 
 

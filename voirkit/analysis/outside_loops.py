@@ -381,8 +381,11 @@ def _in_evaluation_mode(work: Work, marks: Marks) -> Array:
     region = np.searchsorted(off, walks, side="right") - 1
     trains = (region < 0) | (walks >= until[region])
     is_seldom = bool(len(updates)) & (np.count_nonzero(differentiates) <= _OFTEN * np.count_nonzero(trains))
-    is_unused = _first_from(updates, off) == _NEVER
-    valid = ~has_update & (~has_walk | is_seldom | (bool(len(updates)) & (is_unused | _at_end_of_step(work, marks, off, until))))
+    evaluates = ~has_walk | is_seldom
+    if len(updates):
+        is_unused = _first_from(updates, off) == _NEVER
+        evaluates |= is_unused | _at_end_of_step(work, marks, off, until)
+    valid = ~has_update & evaluates
     at = np.searchsorted(off, work.start_ns, side="right") - 1
     inside: Array = (at >= 0) & valid[at] & (work.start_ns < until[at])
     return inside & (~work.training | (work.kind == Work.BACKWARD))
@@ -396,7 +399,8 @@ def _at_end_of_step(work: Work, marks: Marks, begins_ns: Array, ends_ns: Array) 
     kind, over_ns = np.append(trained.kind, Work.OPTIMIZER)[before], np.append(trained.end_ns, 0)[before]
     fetched, asked = np.asarray(marks.fetched_ns, dtype=np.int64), np.asarray(marks.asked_ns, dtype=np.int64)
     last_asked_ns = np.append(asked, -1)[np.searchsorted(asked, begins_ns) - 1]
-    has_batch = (_first_from(fetched, over_ns) < begins_ns) & np.isin(last_asked_ns, fetched)  # else a loop has ended: it is left over
+    is_fetched = np.isin(last_asked_ns, fetched)  # else a loop has ended since, and its batch is left over
+    has_batch = is_fetched & (_first_from(fetched, over_ns) < begins_ns)
     next_work_ns = _first_from(work.start_ns, ends_ns)
     is_last = (_first_from(asked, ends_ns) <= next_work_ns) | (next_work_ns == _NEVER)
     behind: Array = (kind == Work.OPTIMIZER) & ~has_batch & is_last

@@ -109,7 +109,8 @@ class _Handing:
             awaited = [(source, batch) for source, batch in ready if get.start_ns <= batch.end_ns <= get.end_ns]
             worked = bisect_left(self._works_ns, get.start_ns)
             since_ns = self._works_ns[worked - 1] if worked else 0
-            ready = awaited[-1:] or [(source, batch) for source, batch in ready if batch.end_ns > since_ns] or ready
+            fresh = [(source, batch) for source, batch in ready if batch.end_ns > since_ns]
+            ready = awaited[-1:] or fresh or ready
         return ready[0] if ready else (None, None)
 
     def _says_that_it_is_over(self, i: int, queue: int, thread: int) -> bool:

@@ -136,8 +136,8 @@ class RunRecord:
     def end_trace(self) -> None:
         """Nothing is recorded from here on."""
         recorder = sys.modules.get(recording.RECORDER)
-        if recorder is not None and ("torch" in sys.modules or recorder.has_recorded()):
-            recording.record_imports()  # so a program of torch that does nothing with it has a report too
+        if recorder is not None:
+            recording.record_imports()  # the recorder is loaded with torch: a program that does nothing with it has a report too
         self._imports_ns = recording.end_imports()
         if self._files is not None:
             self._files.manifest["moments"]["imports_ns"] = self._imports_ns

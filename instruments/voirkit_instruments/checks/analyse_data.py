@@ -32,7 +32,7 @@ def not_shuffled(facts: Facts) -> Answers:
 
 
 def _of_sequential(epochs: list[Epoch]) -> Answer | str | None:
-    """Of a loader that goes through a dataset from the first sample to the last, each time. Returns a finding; or why there is none; None
+    """Of a loader that goes through a dataset from the first sample to the last, each time. Returns the bug; or why there is none; None
     if nothing can be said against it."""
     first = epochs[0]
     if not first["ordered"]:
@@ -136,7 +136,7 @@ def samples_missed(facts: Facts) -> Answers:
 
 
 def _of_missed(epochs: list[Epoch], seen_by: dict[str, set[int]]) -> Answer | str | None:
-    """Of a loader's epochs; a answer, or why there is none, or None if all is well."""
+    """Of a loader's epochs; an answer, or why there is none, or None if all is well."""
     first = epochs[0]
     missed = [epoch["missed"] for epoch in epochs]
     if not any(missed):

@@ -129,8 +129,9 @@ class _Marks:
         parts = [held[eighth == number] for number in range(1, _EIGHTHS)]
         if not all(map(len, parts)):
             return {}
-        between = edges[-2:].mean() - edges[1:3].mean()
-        memory = {"eighths": [float(np.median(part)) for part in parts], "steps": int(between), "samples": len(own)}
+        medians = [float(np.median(part)) for part in parts]
+        steps_between = int(edges[-2:].mean() - edges[1:3].mean())
+        memory = {"eighths": medians, "steps": steps_between, "samples": len(own)}
         growths = [row for row in self._by_name.get("growth", ()) if row[3] == rows[0][3]]
         if growths:
             _, since_ns, arguments, _ = growths[-1]
