@@ -15,6 +15,12 @@ N = int(os.environ.get("VOIRKIT_PROGRAMS", "500"))
 # Found among 20,000.
 DRAWN_THEN_FORCES = ("whole epoch", ""), ("evaluation", "drawn"), ("evaluation", "loop mode forces")
 ZIPPED_THEN_FORCES = ("zipped", ""), ("evaluation", "hand mode forces")
+FORCES_TWICE = (("evaluation", "hand mode forces"),) * 2 + (("by hand", ""),)
+FORCES_THEN_ONE_STEP = Program((2,), 1, ((0, Section("evaluation", evaluates="hand mode forces")), (0, Section("by hand", n=1))))
+# The pool's batches are read by the main thread, and its optimizer is that of a thread that trains beside another.
+FED_BY_ANOTHER = Program(
+    (2, 2), 1, ((0, Section("steps in a pool")), (1, Section("loop")), (0, Section("at once", epochs=2)), (1, Section("whole epoch")))
+)
 
 
 def one_training(*sections: tuple[str, str]) -> Program:
@@ -23,6 +29,9 @@ def one_training(*sections: tuple[str, str]) -> Program:
 
 @example(one_training(*DRAWN_THEN_FORCES))
 @example(one_training(*ZIPPED_THEN_FORCES))
+@example(one_training(*FORCES_TWICE))
+@example(FORCES_THEN_ONE_STEP)
+@example(FED_BY_ANOTHER)
 @settings(max_examples=N, deadline=None, suppress_health_check=list(HealthCheck))
 @given(programs())
 def test_every_step_of_a_program_is_counted(program: Program) -> None:

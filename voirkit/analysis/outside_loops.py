@@ -368,8 +368,9 @@ def declared_evaluation(work: Work, marks: Marks) -> Array:
 def _in_evaluation_mode(work: Work, marks: Marks) -> Array:
     """What is done between an ``eval()`` and the next ``train()``, of any module, between which nothing is trained.
 
-    Gradients may be taken there (forces, attacks), if no optimizer steps, and for at most half of the backward passes elsewhere, or at the
-    end of steps, or where no optimizer steps any more: what is done so in the middle of each step is a part of it (adversarial training).
+    Gradients may be taken there (forces, attacks), if no optimizer steps, and between at most half as many steps as there are backward
+    passes elsewhere, or at the end of steps, or where no optimizer steps any more: what is done so in the middle of each step is a part of
+    it (adversarial training).
     """
     off, on = _switches(marks)
     if not len(off):
@@ -380,7 +381,8 @@ def _in_evaluation_mode(work: Work, marks: Marks) -> Array:
     differentiates = has_walk & ~has_update
     region = np.searchsorted(off, walks, side="right") - 1
     trains = (region < 0) | (walks >= until[region])
-    is_seldom = bool(len(updates)) & (np.count_nonzero(differentiates) <= _OFTEN * np.count_nonzero(trains))
+    n_steps = len(np.unique(np.searchsorted(updates, off[differentiates])))
+    is_seldom = bool(len(updates)) & (n_steps <= _OFTEN * np.count_nonzero(trains))
     evaluates = ~has_walk | is_seldom
     if len(updates):
         is_unused = _first_from(updates, off) == _NEVER
@@ -393,7 +395,7 @@ def _in_evaluation_mode(work: Work, marks: Marks) -> Array:
 
 def _at_end_of_step(work: Work, marks: Marks, begins_ns: Array, ends_ns: Array) -> Array:
     """Which stretches of time lie behind an optimizer's step, with at most calls without gradients between, and before anything is asked of
-    a loader or the end of all work."""
+    a loader or the end of all work; of a training of a single step, also those before it."""
     trained = work.chosen((work.kind != Work.FORWARD) | work.grad)
     before = np.searchsorted(trained.start_ns, begins_ns) - 1
     kind, over_ns = np.append(trained.kind, Work.OPTIMIZER)[before], np.append(trained.end_ns, 0)[before]
@@ -403,6 +405,8 @@ def _at_end_of_step(work: Work, marks: Marks, begins_ns: Array, ends_ns: Array) 
     has_batch = is_fetched & (_first_from(fetched, over_ns) < begins_ns)
     next_work_ns = _first_from(work.start_ns, ends_ns)
     is_last = (_first_from(asked, ends_ns) <= next_work_ns) | (next_work_ns == _NEVER)
+    if np.count_nonzero(trained.kind == Work.OPTIMIZER) == 1:
+        is_last |= True
     behind: Array = (kind == Work.OPTIMIZER) & ~has_batch & is_last
     return behind
 

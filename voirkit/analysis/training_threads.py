@@ -65,7 +65,7 @@ class _Group:
         """Whether a thread that works takes turns with these."""
         if self.is_busy_beside(thread):
             return False
-        if not thread.updates or thread.optimizers & self._optimizers:
+        if not thread.updates or thread.optimizers & self._optimizers or any(_feeds(thread, other) for other in self.threads):
             return True
         return all(_switches_seldom(thread, other) for other in self.threads if other.updates)
 
@@ -84,19 +84,23 @@ def group_by_training(threads: Sequence[ThreadActivity]) -> list[list[ThreadActi
         if groups and not (leader.updates or leader.backward_passes):
             break
         group = _Group(leader)
-        apart = []
-        for thread in waiting:
-            if group.takes_turns_with(thread):
-                group.add(thread)
-            else:
-                apart.append(thread)
-        waiting = apart
+        # One that joins may bring another along: whose optimizer it shares, or whose batches it trains on.
+        while (thread := next((one for one in waiting if group.takes_turns_with(one)), None)) is not None:
+            group.add(thread)
+            waiting.remove(thread)
         if not any(one.reads_queue for one in group.threads):
             for thread in [one for one in loading if not group.is_busy_beside(one)]:
                 group.add(thread)
                 loading.remove(thread)
         groups.append(group)
     return [group.threads for group in groups]
+
+
+def _feeds(reader: ThreadActivity, trainer: ThreadActivity) -> bool:
+    """Whether a thread asks loaders for a batch before each step of another, which asks for none itself."""
+    if not reader.fetches or trainer.fetches or trainer.reads_queue:
+        return False
+    return len(np.unique(np.searchsorted(reader.busy[0], trainer.work[0]))) >= trainer.updates > 0
 
 
 def _switches_seldom(one: ThreadActivity, other: ThreadActivity) -> bool:
