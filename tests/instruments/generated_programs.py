@@ -255,6 +255,19 @@ class Section:
                 training.counts.add("items", len(batch[0]))
             training.optimizer.step()
 
+    def _summed(self, training: Training) -> None:
+        """One backward pass through the losses of all batches."""
+        for _ in range(self.epochs):
+            training.optimizer.zero_grad()
+            losses = []
+            for x, y in READS[self.read](training.loader):
+                losses.append(F.mse_loss(training.model(x), y))
+                training.counts.add("steps")
+                training.counts.add("items", len(x))
+            torch.stack(losses).sum().backward()
+            training.counts.add("backward_passes")
+            training.optimizer.step()
+
     def _zipped(self, training: Training) -> None:
         for _ in range(self.epochs):
             for batch, _other in zip(training.loader, training.held_out, strict=False):
@@ -357,7 +370,7 @@ class Section:
             thread.join()
 
 
-LOOPS = ("loop", "whole epoch", "zipped", "two optimizers")
+LOOPS = ("loop", "whole epoch", "summed", "zipped", "two optimizers")
 BY_HAND = ("drawn once", "drawn by a loop", "drawn and kept", "peeked", "unasked", "by hand", "drawn anew")
 WITHOUT_LOADER = (*BY_HAND, "batches from a pool")
 THREADS = ("in a thread", "steps in a pool", "batches from a pool", "at once")
@@ -393,7 +406,7 @@ def _sections(draw: st.DrawFn, batches: int) -> Section:
         can_leave = batches > 2 and accumulates == 1 and read not in OTHER_THREADS and "groups" not in read and read != "one ahead"
         leaves_after = draw(st.integers(0, batches - 1)) if can_leave else 0
         return Section(kind, read, epochs, accumulates, leaves_after, evaluates, every)
-    if kind in ("whole epoch", "two optimizers"):
+    if kind in ("whole epoch", "summed", "two optimizers"):
         return Section(kind, draw(st.sampled_from(("for", "next", "next until empty"))), epochs)
     n = draw(st.integers(1, 6))
     accumulates = draw(st.integers(1, 2)) if kind in BY_HAND and kind != "drawn anew" else 1

@@ -964,6 +964,26 @@ def test_gradients_of_all_batches_are_one_update_and_a_step_a_batch(says: Says, 
     assert (found.n, found.items, found.phases["optimizer"]) == (10, [4] * 10, 4)
 
 
+def test_losses_that_are_summed_and_walked_through_once_are_trained_on(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        for _ in range(2):
+            torch.stack([loop.model(x).sum() for x, _ in loop.loader]).sum().backward()
+            loop.optimizer.step()
+            loop.optimizer.zero_grad()
+
+    found = says(script)
+    assert (found.n, found.evaluated, found.items, found.phases["optimizer"]) == (10, 0, [4] * 10, 4)
+
+
+def test_a_step_by_hand_after_it_is_one_of_its_own(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        torch.stack([loop.model(x).sum() for x, _ in loop.loader]).sum().backward()
+        loop.optimizer.step()
+        loop.train_on((torch.zeros(4, 4), torch.zeros(4, dtype=torch.long)))
+
+    assert says(script).n == 6
+
+
 # threads
 
 

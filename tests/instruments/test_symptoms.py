@@ -298,6 +298,70 @@ def test_evaluation_of_a_frozen_copy_builds_none(told: Told) -> None:
     assert "evaluation_graphs" not in told(script)
 
 
+def test_losses_of_a_loop_that_are_walked_through_after_it_are_no_evaluation(told: Told) -> None:
+    loop = Loop()
+
+    def script() -> None:
+        epoch(loop)
+        loop.optimizer.zero_grad()
+        torch.stack([loop.model(x).mean() for x, _ in loop.held_out]).sum().backward()
+        loop.optimizer.step()
+
+    assert not told(script).keys() & {"evaluation_graphs", "evaluated_in_training"}
+
+
+@pytest.fixture
+def dropping() -> Loop:
+    """A training whose model has dropout."""
+    loop = Loop()
+    loop.model.linear.append(torch.nn.Dropout(0.5))
+    return loop
+
+
+def test_a_model_with_dropout_that_is_evaluated_in_training_mode_is_told(told: Told, dropping: Loop) -> None:
+    def script() -> None:
+        epoch(dropping)
+        with torch.no_grad():
+            for x, _ in dropping.held_out:
+                dropping.model(x)
+
+    assert told(script)["evaluated_in_training"] == {"batches": 2, "batches_of": 2}
+
+
+def test_without_gradients_switched_off_that_builds_graphs_too(told: Told, dropping: Loop) -> None:
+    def script() -> None:
+        epoch(dropping)
+        for x, _ in dropping.held_out:
+            dropping.model(x)
+
+    figures = told(script)
+    assert figures["evaluated_in_training"] == figures["evaluation_graphs"] == {"batches": 2, "batches_of": 2}
+
+
+def test_a_model_without_such_layers_may_be_evaluated_in_training_mode(told: Told) -> None:
+    loop = Loop()
+
+    def script() -> None:
+        epoch(loop)
+        with torch.no_grad():
+            for x, _ in loop.held_out:
+                loop.model(x)
+
+    assert "evaluated_in_training" not in told(script)
+
+
+def test_so_may_one_that_is_evaluated_in_both_modes(told: Told, dropping: Loop) -> None:
+    def script() -> None:
+        epoch(dropping)
+        for training in (True, False):
+            dropping.model.train(training)
+            with torch.no_grad():
+                for x, _ in dropping.held_out:
+                    dropping.model(x)
+
+    assert "evaluated_in_training" not in told(script)
+
+
 def test_training_that_stays_in_evaluation_mode_is_told_with_its_first_step(told: Told) -> None:
     loop = Loop()
 

@@ -14,7 +14,7 @@ from voirkit.analysis.drawn_batches import end_outlasted_loops, join_redrawn
 from voirkit.analysis.nesting import Array
 from voirkit.analysis.read_ahead import shift_read_ahead, spread_groups
 from voirkit.analysis.segmentation import OUTSIDE, Kind, Request, Segmentation, Work, split_at_requests
-from voirkit.analysis.work_times import NEVER, any_between, batches_by_episode, ends_of_work
+from voirkit.analysis.work_times import NEVER, any_between, batches_by_episode, ends_of_work, first_from
 
 _EPOCH_STRIDE = 1 << 32  # epoch k of iterator i has the number i + k times this: more than there are iterators
 
@@ -157,24 +157,31 @@ def _worked(made: Segmentation, work: Work) -> tuple[Array, Array, Array]:
 def _include_last_updates(requests: Sequence[Request], work: Work) -> list[Request]:
     """The requests, each loop that gradients are taken in with what the optimizer does about them after it: its last step ends there.
 
-    So a step over all data ends (``for batch in loader: backward()``, then ``step()``), and so do batches that are left over of groups.
+    So a step over all data ends (``for batch in loader: backward()``, then ``step()``), and so do batches that are left over of groups; and
+    losses that are summed in the loop, and walked through after it with no model call of their own.
     """
     optimizers = work.of(Work.OPTIMIZER)
-    others_ns = np.append(work.of(Work.FORWARD | Work.BACKWARD).start_ns, NEVER)
-    asks_ns = np.array([*(r.start_ns for r in requests if r.kind in (Kind.ITER, Kind.FETCH)), NEVER], dtype=np.int64)
-    backward_ns = work.of(Work.BACKWARD).start_ns.tolist()
+    calls, passes = work.of(Work.FORWARD), work.of(Work.BACKWARD)
+    asks_ns = np.array([r.start_ns for r in requests if r.kind in (Kind.ITER, Kind.FETCH)], dtype=np.int64)
     closing = [i for i, r in enumerate(requests) if r.kind in (Kind.END, Kind.LEFT)]
     if not closing or not len(optimizers.start_ns):
         return list(requests)
     over_ns = np.array([requests[i].start_ns for i in closing])
-    until_ns = np.minimum(others_ns[np.searchsorted(others_ns[:-1], over_ns)], asks_ns[np.searchsorted(asks_ns[:-1], over_ns)])
-    first, behind = (np.searchsorted(optimizers.start_ns, at) for at in (over_ns, until_ns))
+    call_ns, pass_ns, ask_ns = (first_from(times, over_ns) for times in (calls.start_ns, passes.start_ns, asks_ns))
+    next_ns = np.minimum(call_ns, ask_ns)
+    first, behind, behind_sum = (np.searchsorted(optimizers.start_ns, at) for at in (over_ns, np.minimum(next_ns, pass_ns), next_ns))
+    passes_ns = passes.start_ns.tolist()
     completed = list(requests)
     batches = batches_by_episode(requests)
-    for i, begin, end in zip(closing, first.tolist(), behind.tolist(), strict=True):
+    for k, i in enumerate(closing):
         request = requests[i]
         begun_ns = requests[batches[request.episode].fetches[0]].start_ns if request.episode in batches else request.start_ns
-        if begin < end and any_between(backward_ns, begun_ns, request.start_ns):
+        end = int(behind[k])
+        if not any_between(passes_ns, begun_ns, request.start_ns):
+            own = slice(*np.searchsorted(calls.start_ns, (begun_ns, request.start_ns)).tolist())
+            trains = calls.grad[own] & calls.training[own]
+            end = int(behind_sum[k]) if len(trains) and trains.all() and pass_ns[k] < next_ns[k] else 0
+        if first[k] < end:
             stepped_ns = int(optimizers.end_ns[end - 1])
             completed[i] = replace(request, start_ns=stepped_ns, end_ns=stepped_ns)
     return sorted(completed, key=lambda r: r.start_ns)

@@ -15,6 +15,7 @@ import numpy as np
 
 from voirkit.analysis.nesting import Array
 from voirkit.analysis.segmentation import OUTSIDE, Kind, Request, StepInterval, Work
+from voirkit.analysis.work_times import NEVER, first_from
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,8 @@ def _first_takeover(between: Array) -> int | None:
 def _read_ahead(work: Work, turn: Array, turns: Sequence[StepInterval], episode: int) -> int:
     """How many batches a loop asks for before it trains on the first, and so trains on when it has no more (transformers' Trainer)."""
     own = np.flatnonzero([t.episode == episode for t in turns])
-    walks = np.isin(own, turn[work.kind == Work.BACKWARD])
-    return int(np.argmax(walks)) if walks.any() else 0
+    works = np.isin(own, turn[(work.kind == Work.BACKWARD) | ((work.kind == Work.FORWARD) & work.grad)])
+    return int(np.argmax(works)) if works.any() else 0
 
 
 def requests_of_steps(led: Sequence[Led], work: Work, number: int) -> list[Request]:
@@ -146,7 +147,6 @@ def requests_of_steps(led: Sequence[Led], work: Work, number: int) -> list[Reque
 # evaluation by hand
 
 
-_NEVER = np.iinfo(np.int64).max
 _OFTEN = 0.5  # of the steps: what is called under no_grad in so many of them is a part of them (a teacher, a target network)
 
 
@@ -200,16 +200,16 @@ def evaluating(work: Work, marks: Marks, turn: Array, turns: Sequence[StepInterv
     training = work.chosen(_trains(work, found | ~asked))  # without loops that evaluate, whose models may take gradients
     before = np.searchsorted(training.start_ns, work.start_ns[quiet])
     after_call = np.append(training.kind == Work.FORWARD, False)[before - 1]  # its backward is still to come
-    next_ns = np.append(training.start_ns, _NEVER)[before]
+    next_ns = np.append(training.start_ns, NEVER)[before]
     inside = turn[quiet] != OUTSIDE
-    ends = np.array([_NEVER if t.end_ns is None else t.end_ns for t in turns] + [_NEVER], dtype=np.int64)[turn[quiet]]
-    loops = np.array([*(t.start_ns for t in turns if t.episode in trains), _NEVER], dtype=np.int64)
+    ends = np.array([NEVER if t.end_ns is None else t.end_ns for t in turns] + [NEVER], dtype=np.int64)[turn[quiet]]
+    loops = np.array([*(t.start_ns for t in turns if t.episode in trains), NEVER], dtype=np.int64)
     loop_ns = loops[np.searchsorted(loops[:-1], work.start_ns[quiet])]
     zeroed_ns = _zeroed(work, marks)
-    zeroed = np.append(zeroed_ns, _NEVER)[np.searchsorted(zeroed_ns, work.start_ns[quiet])]
-    begins = np.minimum(loop_ns, np.where(work.training[quiet], zeroed, _NEVER))
+    zeroed = np.append(zeroed_ns, NEVER)[np.searchsorted(zeroed_ns, work.start_ns[quiet])]
+    begins = np.minimum(loop_ns, np.where(work.training[quiet], zeroed, NEVER))
     between = ~after_call & (next_ns >= np.where(inside, ends, begins))
-    between |= ~inside & (next_ns == _NEVER)
+    between |= ~inside & (next_ns == NEVER)
     step = np.where(inside, turn[quiet], -1 - np.searchsorted(steps_ns, work.start_ns[quiet]))
     n_loops, n_steps = len(np.unique(step[~between & inside])), len(np.unique(step[~between & ~inside]))
     seldom = np.where(inside, n_loops < _OFTEN * (len(loops) - 1), n_steps < _OFTEN * len(steps_ns))
@@ -355,7 +355,7 @@ def _zeroed(work: Work, marks: Marks) -> Array:
     """When gradients were set to zero for the work that follows. A closure (LBFGS) does it in the optimizer's step, which begins it."""
     walks = work.of(Work.BACKWARD).start_ns
     inside, starts, ends = _step_around(work, marks.zeroed_ns)
-    by_closure = inside & (np.append(walks, _NEVER)[np.searchsorted(walks, marks.zeroed_ns)] < ends)
+    by_closure = inside & (np.append(walks, NEVER)[np.searchsorted(walks, marks.zeroed_ns)] < ends)
     return np.sort(np.where(by_closure, starts, marks.zeroed_ns))
 
 
@@ -375,9 +375,9 @@ def _in_evaluation_mode(work: Work, marks: Marks) -> Array:
     off, on = _switches(marks)
     if not len(off):
         return np.zeros(len(work.start_ns), dtype=bool)
-    until = np.append(on, _NEVER)[np.searchsorted(on, off)]
+    until = np.append(on, NEVER)[np.searchsorted(on, off)]
     walks, updates = work.of(Work.BACKWARD).start_ns, work.of(Work.OPTIMIZER).start_ns
-    has_walk, has_update = (_first_from(times, off) < until for times in (walks, updates))
+    has_walk, has_update = (first_from(times, off) < until for times in (walks, updates))
     differentiates = has_walk & ~has_update
     region = np.searchsorted(off, walks, side="right") - 1
     trains = (region < 0) | (walks >= until[region])
@@ -385,7 +385,7 @@ def _in_evaluation_mode(work: Work, marks: Marks) -> Array:
     is_seldom = bool(len(updates)) & (n_steps <= _OFTEN * np.count_nonzero(trains))
     evaluates = ~has_walk | is_seldom
     if len(updates):
-        is_unused = _first_from(updates, off) == _NEVER
+        is_unused = first_from(updates, off) == NEVER
         evaluates |= is_unused | _at_end_of_step(work, marks, off, until)
     valid = ~has_update & evaluates
     at = np.searchsorted(off, work.start_ns, side="right") - 1
@@ -402,19 +402,13 @@ def _at_end_of_step(work: Work, marks: Marks, begins_ns: Array, ends_ns: Array) 
     fetched, asked = np.asarray(marks.fetched_ns, dtype=np.int64), np.asarray(marks.asked_ns, dtype=np.int64)
     last_asked_ns = np.append(asked, -1)[np.searchsorted(asked, begins_ns) - 1]
     is_fetched = np.isin(last_asked_ns, fetched)  # else a loop has ended since, and its batch is left over
-    has_batch = is_fetched & (_first_from(fetched, over_ns) < begins_ns)
-    next_work_ns = _first_from(work.start_ns, ends_ns)
-    is_last = (_first_from(asked, ends_ns) <= next_work_ns) | (next_work_ns == _NEVER)
+    has_batch = is_fetched & (first_from(fetched, over_ns) < begins_ns)
+    next_work_ns = first_from(work.start_ns, ends_ns)
+    is_last = (first_from(asked, ends_ns) <= next_work_ns) | (next_work_ns == NEVER)
     if np.count_nonzero(trained.kind == Work.OPTIMIZER) == 1:
         is_last |= True
     behind: Array = (kind == Work.OPTIMIZER) & ~has_batch & is_last
     return behind
-
-
-def _first_from(times_ns: Array, at_ns: Array) -> Array:
-    """Of each instant, the first of some ascending times that is not before it."""
-    first: Array = np.append(times_ns, _NEVER)[np.searchsorted(times_ns, at_ns)]
-    return first
 
 
 def _annotation(work: Work, marks: Marks) -> Array:

@@ -15,6 +15,7 @@ import numpy as np
 from voirkit.analysis.nesting import NONE, Array, innermost, outer_first
 from voirkit.analysis.segmentation import Kind, Request
 from voirkit.analysis.steps import BACKWARD, COMPILE, GC, IMPORT, Steps, Table, Timeline
+from voirkit.analysis.work_times import NEVER, first_from
 from voirkit.runs.summary import PHASES
 
 if TYPE_CHECKING:
@@ -36,14 +37,17 @@ def symptoms_of(records: Records, chosen: Array, meaning: Array, timeline: Timel
         steps: Its steps.
 
     Returns:
-        ``evaluation_graphs``, ``evaluation_mode``, ``iterators``, ``first_batches_s``, ``single_samples``, ``slower``, ``collections``: see
-        the function that makes each. Empty where nothing is to be said.
+        ``evaluation_graphs``, ``evaluation_mode``, ``evaluated_in_training``, ``iterators``, ``first_batches_s``, ``single_samples``,
+        ``slower``, ``collections``: see the function that makes each. Empty where nothing is to be said.
     """
     calls = _ModelCalls(records, chosen)
     batches = _training_batches(timeline, steps.train)
+    read = _reads_loader(timeline, steps.evaluation)
+    over = _is_over(calls, timeline, steps.evaluation)
     figures = {
-        "evaluation_graphs": _evaluation_graphs(calls, steps.evaluation),
+        "evaluation_graphs": _evaluation_graphs(calls, steps.evaluation, over, read),
         "evaluation_mode": _evaluation_mode(calls, steps),
+        "evaluated_in_training": _evaluated_in_training(calls, steps, over & read),
         "iterators": _iterators(timeline, batches),
         "first_batches_s": _first_batches(batches),
         "single_samples": int((steps.evaluation.items == 1).sum()),
@@ -54,20 +58,31 @@ def symptoms_of(records: Records, chosen: Array, meaning: Array, timeline: Timel
 
 
 class _ModelCalls:
-    """Outermost module calls with gradients on: when each began, and in which mode; arrays of shape (n,), ascending."""
+    """Outermost module calls; arrays of shape (n,), ascending.
+
+    Attributes:
+        start_ns: When each began.
+        training: Whether the module was in training mode.
+        grad: Whether it built a graph: gradients were on, and it has parameters to train.
+        modal: Whether it was in training mode and has layers that work otherwise in it.
+        module: Which class, as an index into all arguments: the first with its name.
+    """
 
     def __init__(self, records: Records, chosen: Array) -> None:
         forward = [number for number, name in enumerate(records.names) if name == ("compute", "forward")]
         calls = chosen[np.isin(records.name[chosen], forward)]
-        grad, training, frozen = _flag(records, "grad", True), _flag(records, "training", True), _flag(records, "frozen", False)
         args = records.args[calls]
-        with_graph = grad[args] & ~frozen[args]
-        self.start_ns: Array = records.start_ns[calls][with_graph]
-        self.training: Array = training[args][with_graph]
+        first = {name: i for i, name in reversed([*enumerate(one.get("module") for one in records.arguments)])}
+        classes = np.array([first[one.get("module")] for one in records.arguments], dtype=np.int64)
+        self.start_ns: Array = records.start_ns[calls]
+        self.training = _flag(records, "training", True)[args]
+        self.grad = (_flag(records, "grad", True) & ~_flag(records, "frozen", False))[args]
+        self.modal = _flag(records, "modal", False)[args]
+        self.module: Array = classes[args]
 
-    def counts(self, table: Table, training: bool) -> Array:
-        """How many of the calls in a mode began in each step; shape (steps,)."""
-        start_ns = self.start_ns[self.training == training]
+    def counts(self, table: Table, which: Array) -> Array:
+        """How many of some calls began in each step; shape (steps,)."""
+        start_ns = self.start_ns[which]
         first, last = (np.searchsorted(start_ns, at) for at in (table.start_ns, table.start_ns + table.time_ns))
         found: Array = last - first
         return found
@@ -77,12 +92,45 @@ def _flag(records: Records, key: str, otherwise: bool) -> Array:
     return np.array([bool(arguments.get(key, otherwise)) for arguments in records.arguments], dtype=bool)
 
 
-def _evaluation_graphs(calls: _ModelCalls, evaluation: Table) -> dict[str, int]:
-    """``batches``: how many of the evaluated ``batches_of`` built graphs that no backward pass used."""
-    if not len(evaluation):
-        return {}
-    builds = (calls.counts(evaluation, training=False) > 0) & (evaluation.own_ns[:, BACKWARD] == 0)
+def _reads_loader(timeline: Timeline, table: Table) -> Array:
+    """In which steps of a table a batch was asked for; shape (steps,)."""
+    asked_ns = np.array([request.start_ns for request in timeline.requests if request.kind is Kind.FETCH], dtype=np.int64)
+    first, last = (np.searchsorted(asked_ns, at) for at in (table.start_ns, table.start_ns + table.time_ns))
+    found: Array = last > first
+    return found
+
+
+def _is_over(calls: _ModelCalls, timeline: Timeline, evaluation: Table) -> Array:
+    """Which evaluated batches no backward pass can use, neither within nor after them: it has other calls before it; shape (steps,)."""
+    others_ns = calls.start_ns[calls.grad & ~_inside(calls.start_ns, evaluation)]
+    passes_ns = timeline.start_ns[timeline.meaning == BACKWARD]
+    call_ns, pass_ns = (first_from(times, evaluation.start_ns + evaluation.time_ns) for times in (others_ns, passes_ns))
+    found: Array = (evaluation.own_ns[:, BACKWARD] == 0) & ((call_ns < pass_ns) | (pass_ns == NEVER))
+    return found
+
+
+def _evaluation_graphs(calls: _ModelCalls, evaluation: Table, over: Array, read: Array) -> dict[str, int]:
+    """``batches``: how many of the evaluated ``batches_of`` built graphs that no backward pass used. In training mode those alone that a
+    loader gave: a policy that acts without one is trained on what it did."""
+    in_evaluation, in_training = (calls.counts(evaluation, calls.grad & (calls.training == mode)) > 0 for mode in (False, True))
+    builds = (in_evaluation | (in_training & read)) & over
     return {"batches": int(builds.sum()), "batches_of": len(evaluation)} if builds.any() else {}
+
+
+def _evaluated_in_training(calls: _ModelCalls, steps: Steps, chosen: Array) -> dict[str, int]:
+    """``batches``: how many of the chosen batches were evaluated by a model in training mode that is trained too, has layers for which that
+    matters, and is never called in evaluation mode; ``batches_of`` all. Empty where there are none."""
+    trained = np.unique(calls.module[_inside(calls.start_ns, steps.train) & calls.modal & calls.grad])
+    forgets = calls.modal & np.isin(calls.module, np.setdiff1d(trained, calls.module[~calls.training]))
+    batches = int(((calls.counts(steps.evaluation, forgets) > 0) & chosen).sum())
+    return {"batches": batches, "batches_of": int(chosen.sum())} if batches else {}
+
+
+def _inside(at_ns: Array, table: Table) -> Array:
+    """Which instants lie in a step of a table."""
+    step = np.searchsorted(table.start_ns, at_ns, side="right") - 1
+    found: Array = (step >= 0) & (at_ns < (table.start_ns + table.time_ns)[np.maximum(step, 0)]) if len(table) else step >= 0
+    return found
 
 
 def _evaluation_mode(calls: _ModelCalls, steps: Steps) -> dict[str, int]:
@@ -92,8 +140,8 @@ def _evaluation_mode(calls: _ModelCalls, steps: Steps) -> dict[str, int]:
     train = steps.train
     if not len(train) or not len(steps.evaluation):
         return {}
-    in_training = calls.counts(train, training=True) > 0
-    in_evaluation = (calls.counts(train, training=False) > 0) & ~in_training
+    in_training = calls.counts(train, calls.grad & calls.training) > 0
+    in_evaluation = (calls.counts(train, calls.grad & ~calls.training) > 0) & ~in_training
     changes = np.flatnonzero(in_training[:-1] & in_evaluation[1:]) + 1  # steps after one in training mode
     if not len(changes):
         return {}
@@ -109,9 +157,7 @@ def _evaluation_mode(calls: _ModelCalls, steps: Steps) -> dict[str, int]:
 def _training_batches(timeline: Timeline, train: Table) -> list[Request]:
     """The requests for batches that lie in steps of training, ascending."""
     asked = [request for request in timeline.requests if request.kind is Kind.FETCH]
-    at_ns = np.array([request.start_ns for request in asked], dtype=np.int64)
-    step = np.searchsorted(train.start_ns, at_ns, side="right") - 1
-    inside = (step >= 0) & (at_ns < (train.start_ns + train.time_ns)[np.maximum(step, 0)]) if len(train) else step >= 0
+    inside = _inside(np.array([request.start_ns for request in asked], dtype=np.int64), train)
     return [request for request, is_inside in zip(asked, inside.tolist(), strict=True) if is_inside]
 
 

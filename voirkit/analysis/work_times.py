@@ -39,6 +39,12 @@ def any_between(times_ns: Sequence[int], begin_ns: int, end_ns: int) -> bool:
     return at < len(times_ns) and times_ns[at] < end_ns
 
 
+def first_from(times_ns: Array, at_ns: Array) -> Array:
+    """Of each instant, the first of some ascending times that is not before it; ``NEVER`` where there is none."""
+    first: Array = np.append(times_ns, NEVER)[np.searchsorted(times_ns, at_ns)]
+    return first
+
+
 def steps_often(optimizers: Work, begin_ns: int, end_ns: int) -> bool:
     """Whether an optimizer steps more than once between two times."""
     first, last = np.searchsorted(optimizers.start_ns, (begin_ns, end_ns)).tolist()

@@ -126,8 +126,8 @@ _KINDS = (
             "that: it costs time, and where outputs or losses are kept until the end, the memory of all batches."
         ),
         condition=(
-            "Batches are evaluated in which a module with trainable parameters is called in evaluation mode, with gradients "
-            "on, and no backward pass follows: at least half of those of the evaluation."
+            "Batches are evaluated in which a module with trainable parameters is called with gradients on, in evaluation mode or, if a "
+            "loader gave them, in training mode, and no backward pass follows: at least half of those of the evaluation."
         ),
         confirm="`output.grad_fn` is not None in the evaluation.",
         mend="`with torch.no_grad():` around the loop, or `@torch.inference_mode()` over the function that evaluates.",

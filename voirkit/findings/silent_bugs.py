@@ -187,13 +187,19 @@ SILENT_BUGS = (
             "data that is held out."
         ),
         (
-            "It is called in training mode in all loops over loaders in which nothing is trained. If it is evaluated in both modes "
-            "(dropout for uncertainty, statistics brought up to date), or outside of loops over loaders, it cannot be told. A generator "
-            "that makes samples while the discriminator is trained, and `update_bn`, are no finding."
+            "It is called in training mode in all loops over loaders in which nothing is trained. Without a flag: in two batches or more, "
+            "and only if no model of its class is called in evaluation mode in the whole run. If it is evaluated in both modes (dropout "
+            "for uncertainty, statistics brought up to date), or outside of loops over loaders, it cannot be told. A generator that makes "
+            "samples while the discriminator is trained, and `update_bn`, are no finding."
         ),
         "Print `model.training` in the evaluation.",
         "`model.eval()` before the evaluation, and `model.train()` after it.",
         silences=(),
+        because=(
+            "{batches:,} of {batches_of:,} batches were evaluated by a model in training mode: its layers of dropout or batch "
+            "normalization work there as in training."
+        ),
+        next="Call model.eval() before the evaluation, and model.train() after it.",
     ),
     _bug(
         "loss-not-connected",

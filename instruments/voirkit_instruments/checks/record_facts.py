@@ -21,6 +21,7 @@ from types import ModuleType
 from voirkit.fork import at_fork
 from voirkit.intercept import ThreadState
 from voirkit_instruments.identity import Ordinals
+from voirkit_instruments.layers import MOST_MODULES, children, drops, keeps_statistics, modules, parameters
 from voirkit_instruments.places import Places
 from voirkit_instruments.values import ProbeCost, is_readable, quiet
 
@@ -216,9 +217,7 @@ def _is_worker() -> bool:
 
 # models: seldom also their layers and the names of their parameters
 
-_MOST_MODULES = 50_000
 _RECENT = 64
-_DROPS = ("DropPath", "StochasticDepth", "DropBlock2d")  # of timm and torchvision
 _WRAPPERS = ("_orig_mod", "module")  # of torch.compile and DistributedDataParallel
 
 
@@ -247,7 +246,7 @@ class ModelFacts(Watcher):
         if not self.collecting:
             here.inside = FORWARD
             return now()
-        if id(module) not in called and self._grad() and len(called) < _MOST_MODULES:
+        if id(module) not in called and self._grad() and len(called) < MOST_MODULES:
             called[id(module)] = weakref.ref(module)
         if here.inside == COLLECTING:
             return 0
@@ -281,7 +280,7 @@ class ModelFacts(Watcher):
         where = self._facts.where()
         args = self._arguments.get((where, key))
         if args is None:
-            if len(self._arguments) > _MOST_MODULES:
+            if len(self._arguments) > MOST_MODULES:
                 self._arguments.clear()
             args = self._arguments[where, key] = self._facts.arguments(where, model=number, training=training, grad=grad)
         self._facts.span(self._call, began, now(), args, 0)
@@ -322,7 +321,7 @@ class ModelFacts(Watcher):
         for number, model in self._live():
             model = unwrapped(model, _WRAPPERS)
             for path, module in modules(model):
-                for name, parameter in _parameters(module).items():
+                for name, parameter in parameters(module).items():
                     if parameter is not None:
                         full = f"{path}.{name}" if path else name
                         found.setdefault(id(parameter), (full, type(model).__name__, bool(model.training), number))
@@ -336,7 +335,7 @@ class ModelFacts(Watcher):
             model = unwrapped(model, _WRAPPERS)
             for path, module in modules(model):
                 if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
-                    weight = _parameters(module).get("weight")
+                    weight = parameters(module).get("weight")
                     found.setdefault(id(weight), f"{path}.weight" if path else "weight")
         return found
 
@@ -344,7 +343,7 @@ class ModelFacts(Watcher):
         """Write which of the models called last have parameters that an optimizer holds, with gradients; once for each."""
         for number, model in self._live():
             if (number, optimizer) not in self._trained:
-                own = [id(p) for _, one in modules(model) for p in _parameters(one).values() if p is not None]
+                own = [id(p) for _, one in modules(model) for p in parameters(one).values() if p is not None]
                 n = sum(key in graded for key in own)
                 if n:
                     self._trained.add((number, optimizer))
@@ -355,55 +354,32 @@ class ModelFacts(Watcher):
         found: dict[int, None] = {}
         for known in list(self.called.values()):
             module = known()
-            if module is not None and (not _children(module) or type(module).__module__.startswith("torch.nn")):
-                found.update((id(parameter), None) for parameter in _parameters(module).values() if parameter is not None)
+            if module is not None and (not children(module) or type(module).__module__.startswith("torch.nn")):
+                found.update((id(parameter), None) for parameter in parameters(module).values() if parameter is not None)
         return list(found)
 
 
 def unwrapped(module: Any, wrappers: tuple[str, ...]) -> Any:
     """The model in what stands around it."""
     while True:
-        children = _children(module)
-        inner = next((children[name] for name in wrappers if name in children), None)
-        if inner is None or len(children) != 1 or _parameters(module):
+        inside = children(module)
+        inner = next((inside[name] for name in wrappers if name in inside), None)
+        if inner is None or len(inside) != 1 or parameters(module):
             return module
         module = inner
 
 
-def modules(module: Any) -> list[tuple[str, Any]]:
-    """A module and all inside of it, each once, with their full names; not through methods that a program may have overridden."""
-    found: list[tuple[str, Any]] = []
-    seen: set[int] = set()
-    stack = [("", module)]
-    while stack and len(found) < _MOST_MODULES:
-        path, one = stack.pop()
-        if one is None or id(one) in seen:
-            continue
-        seen.add(id(one))
-        found.append((path, one))
-        stack += [(f"{path}.{name}" if path else name, child) for name, child in reversed(list(_children(one).items()))]
-    return found
-
-
 def modes(torch: ModuleType, module: Any) -> dict[str, int]:
     """How many layers of a model drop values, and how many keep running statistics, in train mode (``on``) and not; its parameters."""
-    nn = torch.nn
-    drops, norms, rnn = nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase, nn.modules.rnn.RNNBase
     found = {"dropout_on": 0, "dropout_off": 0, "norm_on": 0, "norm_off": 0, "fresh": 0, "frozen": 0, "trainable": 0}
     for _, one in modules(module):
         state = "on" if one.training else "off"
-        if isinstance(one, drops):
-            found[f"dropout_{state}"] += one.p > 0
-        elif isinstance(one, rnn):
-            found[f"dropout_{state}"] += one.dropout > 0 and one.num_layers > 1
-        elif isinstance(one, nn.MultiheadAttention):
-            found[f"dropout_{state}"] += one.dropout > 0
-        elif isinstance(one, norms):
-            found[f"norm_{state}"] += bool(one.track_running_stats)
-            found["fresh"] += bool(one.track_running_stats) and _is_fresh(torch, one)
-        elif type(one).__name__ in _DROPS:
-            found[f"dropout_{state}"] += (getattr(one, "drop_prob", None) or getattr(one, "p", None) or 0) > 0
-        for parameter in _parameters(one).values():
+        if drops(torch, one):
+            found[f"dropout_{state}"] += 1
+        elif keeps_statistics(torch, one):
+            found[f"norm_{state}"] += 1
+            found["fresh"] += _is_fresh(torch, one)
+        for parameter in parameters(one).values():
             if parameter is not None:
                 found["trainable" if parameter.requires_grad else "frozen"] += 1
     return found
@@ -417,13 +393,3 @@ def _is_fresh(torch: ModuleType, norm: Any) -> bool:
         return False
     with torch._C.DisableTorchFunction():
         return int(counted) == 0 and not bool(mean.any())
-
-
-def _children(module: Any) -> dict[str, Any]:
-    found = vars(module).get("_modules")
-    return found if type(found) is dict or isinstance(found, dict) else {}
-
-
-def _parameters(module: Any) -> dict[str, Any]:
-    found = vars(module).get("_parameters")
-    return found if isinstance(found, dict) else {}

@@ -16,6 +16,7 @@ Figures = Mapping[str, Any]
 _MB = 1e6
 OFTEN = 0.9  # of the steps without an update: so often must gradients have been cleared
 PASSES_AN_UPDATE = 1.5  # from which on gradients are accumulated
+FEW_EVALUATED = 2  # batches, under which nothing is said of the mode in which they were
 FEW_EPOCHS = 3  # iterators of a distributed sampler, under which nothing is said
 FEW_UPDATES = 100  # calls of zero_grad, under which nothing is said of the learning rate
 VANISHED = 0.5  # share of them at which it must be next to nothing
@@ -65,6 +66,12 @@ def _eval_while_training(figures: Figures, summary: Summary) -> Iterator[Finding
     mode = figures.get("evaluation_mode")
     if mode:
         yield Finding.of("eval-while-training", mode)
+
+
+def _train_while_evaluating(figures: Figures, summary: Summary) -> Iterator[Finding]:
+    evaluated = figures.get("evaluated_in_training")
+    if evaluated and evaluated["batches"] >= FEW_EVALUATED:
+        yield Finding.of("train-while-evaluating", evaluated)
 
 
 def _learning_rate_vanishes(figures: Figures, summary: Summary) -> Iterator[Finding]:
@@ -195,6 +202,7 @@ RULES: tuple[Callable[[Figures, Summary], Iterator[Finding]], ...] = (
     _gradients_cleared_unused,
     _same_order,
     _eval_while_training,
+    _train_while_evaluating,
     _learning_rate_vanishes,
     _evaluation_builds_graphs,
     _workers_copy_dataset,

@@ -1,0 +1,63 @@
+"""The layers of a model, and which of them work otherwise in train mode than in eval mode.
+
+Nothing of the program is called: a module's own ``children()`` and ``parameters()`` may be overridden.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
+MOST_MODULES = 50_000
+_DROPS = ("DropPath", "StochasticDepth", "DropBlock2d")  # of timm and torchvision
+
+
+def modules(module: Any) -> list[tuple[str, Any]]:
+    """A module and all inside of it, each once, with their full names."""
+    found: list[tuple[str, Any]] = []
+    seen: set[int] = set()
+    stack = [("", module)]
+    while stack and len(found) < MOST_MODULES:
+        path, one = stack.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        found.append((path, one))
+        stack += [(f"{path}.{name}" if path else name, child) for name, child in reversed(list(children(one).items()))]
+    return found
+
+
+def drops(torch: ModuleType, layer: Any) -> bool:
+    """Whether a layer drops values in train mode."""
+    nn = torch.nn
+    if isinstance(layer, nn.modules.dropout._DropoutNd):
+        return bool(layer.p > 0)
+    if isinstance(layer, nn.modules.rnn.RNNBase):
+        return bool(layer.dropout > 0 and layer.num_layers > 1)
+    if isinstance(layer, nn.MultiheadAttention):
+        return bool(layer.dropout > 0)
+    return type(layer).__name__ in _DROPS and (getattr(layer, "drop_prob", None) or getattr(layer, "p", None) or 0) > 0
+
+
+def keeps_statistics(torch: ModuleType, layer: Any) -> bool:
+    """Whether a layer keeps running statistics, which each batch changes in train mode."""
+    return isinstance(layer, torch.nn.modules.batchnorm._NormBase) and bool(layer.track_running_stats)
+
+
+def depends_on_mode(torch: ModuleType, module: Any) -> bool:
+    """Whether any layer of a model drops values or keeps statistics now, since it is in train mode."""
+    return any(one.training and (drops(torch, one) or keeps_statistics(torch, one)) for _, one in modules(module))
+
+
+def children(module: Any) -> dict[str, Any]:
+    """The modules right inside of one, by name."""
+    found = vars(module).get("_modules")
+    return found if isinstance(found, dict) else {}
+
+
+def parameters(module: Any) -> dict[str, Any]:
+    """Its own parameters, by name, without those of the modules in it; some may be None."""
+    found = vars(module).get("_parameters")
+    return found if isinstance(found, dict) else {}
