@@ -14,7 +14,7 @@ from voirkit.imports import when_imported
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from types import FunctionType, ModuleType
+    from types import CodeType, FunctionType, ModuleType
     from typing import Any
 
     from voirkit.probes.around import Around
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 _NOTHING: Any = object()
+_TRIES = 5
 _TAKEN = "has been changed by somebody else since"
 
 
@@ -81,7 +82,7 @@ class Patches:
             self.table[name] = "is not there" if function is None else "is not written in Python"
             return False
         try:
-            code = around.code(function, qualname)
+            code = _code(around, function, qualname)
         except NoSource as exc:
             self.table[name] = str(exc)
             return False
@@ -161,6 +162,17 @@ class Patches:
                 self.table[name] = _TAKEN
         while self._arounds:
             self._arounds.pop().forget()
+
+
+def _code(around: Around, function: FunctionType, qualname: str | None) -> CodeType:
+    """The function's code with ``around`` in it. Where two threads make syntax trees at once, python loses count of how deep it is in one
+    of them (SystemError, cpython#106905): then once more."""
+    for _ in range(_TRIES):
+        try:
+            return around.code(function, qualname)
+        except SystemError:
+            continue
+    return around.code(function, qualname)
 
 
 def when_there(module: str, install: Callable[[ModuleType], None], off: Callable[[str, str], None]) -> None:

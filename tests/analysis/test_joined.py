@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -57,6 +59,15 @@ def test_throughput_is_what_all_do_while_any_of_them_trains(second: list[int], p
     assert found["steps"]["total_s"] == pytest.approx(passed * 1e-9)
     assert found["steps"]["time_s"]["median"] == pytest.approx(10e-9)
     assert on_the_clock([process(7, [0, 10]), process(8, second)]).steps.train.time_ns.sum() == passed
+
+
+def test_an_import_of_a_later_process_is_one_as_far_as_nobody_trains_meanwhile() -> None:
+    first, beside, later = (importing(process(pid, [at]), 50) for pid, at in ((7, 100), (8, 105), (9, 140)))
+    assert on_the_clock([first, beside, later]).steps.aside_ns["import"] == (50, 140 - 115)
+
+
+def importing(rank: Rank, before_ns: int) -> Rank:
+    return replace(rank, steps=replace(rank.steps, aside_ns={"import": (before_ns, 0)}))
 
 
 def test_what_is_not_recorded_is_said_in_a_line_each() -> None:

@@ -220,6 +220,12 @@ def test_few_steps_and_none_are_unknown():
     assert "evaluated" in said(run(lambda script, k: script.forward()))["because"]
 
 
+def test_an_evaluation_alone_may_take_gradients():
+    evaluation, recorded = {"n": 4, "takes_gradients": True}, {"backward_passes": {"n": 20, "total_s": 1.0}}
+    found = said(run(lambda script, k: None), evaluation=evaluation, recorded_work=recorded)
+    assert found["because"] == "The run trained nothing: 4 batches were evaluated, with 20 backward passes and no optimizer step."
+
+
 def test_checkpoints_between_the_steps_are_a_part_of_the_training():
     script = Script()
     for _epoch in range(5):

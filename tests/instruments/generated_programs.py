@@ -140,6 +140,29 @@ def _through_a_queue(loader: Any) -> Iterator[Any]:
     thread.join()
 
 
+def _by_count(loader: Any) -> Iterator[Any]:
+    """Batches from a queue whose reader knows how many there are, and asks for no word that it is over."""
+    batches: queue.Queue[Any] = queue.Queue(2)
+    thread = threading.Thread(target=lambda: [batches.put(batch) for batch in loader])
+    thread.start()
+    for _ in range(len(loader)):
+        yield batches.get()
+    thread.join()
+
+
+def _groups_of_an_iterator(loader: Any) -> Iterator[Any]:
+    """The iterator is asked again after its end where the last group is short."""
+    iterator = iter(loader)
+    while several := list(itertools.islice(iterator, 2)):
+        yield from several
+
+
+def _peeked_and_gone_on_with(loader: Any) -> Iterator[Any]:
+    iterator = iter(loader)
+    next(iterator)
+    yield from iterator
+
+
 def _through_a_queue_from_here(loader: Any) -> Iterator[Any]:
     """The iterator is made here, and read in another thread."""
     return _through_a_queue(iter(loader))
@@ -153,11 +176,18 @@ READS: dict[str, Callable[[Any], Iterator[Any]]] = {
     "groups of 2": _in_groups(2, _by_for),
     "groups of 3": _in_groups(3, _by_for),
     "groups of 2, one ahead": _in_groups(2, _one_ahead),
+    "groups of an iterator": _groups_of_an_iterator,
+    "after the first": _peeked_and_gone_on_with,
     "queue": _through_a_queue,
     "queue from here": _through_a_queue_from_here,
+    "queue by count": _by_count,
+    "queue by count, groups of 2": _in_groups(2, _by_count),
 }
-LEAST_BATCHES = {"groups of 2": 3, "groups of 3": 4, "groups of 2, one ahead": 4}
-OTHER_THREADS = ("queue", "queue from here")
+LEAST_BATCHES = {
+    "groups of 2": 3, "groups of 3": 4, "groups of 2, one ahead": 4, "groups of an iterator": 3, "queue by count, groups of 2": 3,
+    "after the first": 2,
+}  # fmt: skip
+OTHER_THREADS = ("queue", "queue from here", "queue by count")
 
 
 # evaluation
@@ -403,6 +433,8 @@ def _sections(draw: st.DrawFn, batches: int) -> Section:
         # An epoch whose batches are all taken before any is worked on is not told from a list that is made of them.
         read = draw(st.sampled_from(sorted(read for read in READS if batches > LEAST_BATCHES.get(read, 0))))
         accumulates = draw(st.integers(1, min(2, batches)))
+        if "by count" in read and batches % accumulates:
+            accumulates = 1  # nothing tells that the loop is over: gradients that are left over are those of the next step
         can_leave = batches > 2 and accumulates == 1 and read not in OTHER_THREADS and "groups" not in read and read != "one ahead"
         leaves_after = draw(st.integers(0, batches - 1)) if can_leave else 0
         return Section(kind, read, epochs, accumulates, leaves_after, evaluates, every)
@@ -426,6 +458,9 @@ def programs(draw: st.DrawFn) -> Program:
         if section.kind in WITHOUT_LOADER:
             # Two that do so by turns are not told from one training with two optimizers (a GAN's).
             which = by_hand = max(which, by_hand)
+            # Steps by hand after a loop whose first batch is thrown away look like the last of a loop that is read one batch ahead.
+            if any(before.read == "after the first" for _, before in sections):
+                section = Section("evaluation", evaluates=section.evaluates)
         sections.append((which, section))
     return Program(batches, held_out, tuple(sections))
 

@@ -40,6 +40,12 @@ def test_one_training_is_one_series() -> None:
     assert "passes" not in summary
 
 
+def test_losses_of_an_evaluation_that_takes_gradients_are_not_those_of_the_training() -> None:
+    attacks = [(20.0, 7, None), *[(20.0, 0, None)] * 49]
+    summary = seen(*trained(7, FALLING[:20], 0), *attacks, *trained(7, FALLING[20:], 0), *attacks)
+    assert (summary["first"], summary["last"], summary["n"]) == (3.0, FALLING[-1], 40)
+
+
 def test_trainings_one_after_the_other_are_a_series_each_and_the_last_of_the_longest_is_the_runs() -> None:
     higher = [value + 5 for value in FALLING]
     summary = seen(*trained(7, FALLING, 0), *trained(8, higher, 7), *trained(9, FALLING[:20], 8))
@@ -48,7 +54,7 @@ def test_trainings_one_after_the_other_are_a_series_each_and_the_last_of_the_lon
     ]  # fmt: skip
     assert (summary["first"], summary["last"], summary["n"]) == (8.0, higher[-1], 40)
     assert list(findings({"loss": summary})) == []
-    assert loss_note(summary) == " (of the optimizer with most steps, of 3)"
+    assert loss_note(summary) == " (of optimizer 2 of 3)"
 
 
 def test_a_training_that_does_not_fall_is_named_among_others() -> None:
@@ -186,4 +192,4 @@ def test_the_losses_of_a_script_are_those_that_it_prints(place: Place, extension
     series = run.summary["loss"]["series"]
     assert [one["first"] * one["times"] for one in series] == [pytest.approx(float(line), rel=1e-5) for line in run.out.split()]
     assert [(one["n"], one["updates"], one["passes"], one["times"]) for one in series] == [(12, 6, 2, 2)] * 2
-    assert "(as backward gets it, 1/2 of a batch's; of the optimizer with most steps, of 2)" in " ".join(run.err.split())
+    assert "(as backward gets it, 1/2 of a batch's; of optimizer 2 of 2)" in " ".join(run.err.split())

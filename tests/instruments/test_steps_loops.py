@@ -964,6 +964,63 @@ def test_gradients_of_all_batches_are_one_update_and_a_step_a_batch(says: Says, 
     assert (found.n, found.items, found.phases["optimizer"]) == (10, [4] * 10, 4)
 
 
+def test_a_first_batch_that_is_only_looked_at_is_no_step(says: Says, loop: Loop) -> None:
+    def script() -> None:
+        batches = iter(loop.loader)
+        next(batches)
+        for batch in batches:
+            loop.train_on(batch)
+
+    found = says(script)
+    assert (found.n, found.items) == (4, [4] * 4)
+
+
+def test_an_iterator_that_is_asked_again_after_its_end_has_as_many_steps(says: Says) -> None:
+    loop = Loop(28)
+
+    def script() -> None:
+        batches = iter(loop.loader)
+        while group := list(itertools.islice(batches, 2)):
+            for batch in group:
+                loop.train_on(batch)
+
+    found = says(script)
+    assert (found.n, found.items) == (7, [4] * 7)
+
+
+def test_groups_of_batches_from_a_queue_that_is_read_by_count_have_a_step_a_batch(says: Says) -> None:
+    loop = Loop(32)
+
+    def groups() -> Iterator[list[Any]]:
+        batches = Prefetcher(loop.loader, epochs=1)
+        for _ in range(4):
+            yield [batches.get(), batches.get()]
+
+    def script() -> None:
+        for group in groups():
+            for batch in group:
+                loop.train_on(batch)
+
+    found = says(script)
+    assert (found.n, found.items) == (8, [4] * 8)
+
+
+def test_a_drawn_batch_that_goes_through_two_models_is_evaluated_once(says: Says, loop: Loop) -> None:
+    other = Net()
+
+    def script() -> None:
+        for batch in loop.loader:
+            loop.train_on(batch)
+            x, _ = next(iter(loop.held_out))
+            for model in (loop.model, other):
+                model.eval()
+                model(x)
+                model.train()
+
+    found = says(script)
+    assert (found.n, found.evaluated) == (5, 5)
+
+
 def test_losses_that_are_summed_and_walked_through_once_are_trained_on(says: Says, loop: Loop) -> None:
     def script() -> None:
         for _ in range(2):

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from voirkit.intercept import Patches
 from voirkit.probes import probing
 from voirkit.probes.around import ABSENT, Around
 from voirkit.probes.source import NoSource
@@ -293,3 +294,19 @@ def test_a_function_without_source_is_refused() -> None:
 def test_a_variable_that_is_not_there_is_refused() -> None:
     with pytest.raises(NoSource, match="has no variable y"):
         Calls(("y",)).around.code(plainly)
+
+
+def test_a_function_whose_syntax_tree_python_has_lost_count_of_is_compiled_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled, attempts = Around.code, []  # type: ignore[var-annotated]
+
+    def code(*arguments: Any) -> Any:
+        attempts.append(arguments)
+        if len(attempts) == 1:
+            raise SystemError("AST constructor recursion depth mismatch")
+        return compiled(*arguments)
+
+    monkeypatch.setattr(Around, "code", code)
+    patches = Patches()
+    assert patches.around("plainly", plainly, Calls().around)
+    assert (len(attempts), patches.table) == (2, {"plainly": ""})
+    patches.remove()

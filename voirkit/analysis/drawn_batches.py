@@ -269,10 +269,13 @@ class _OptimizerSteps:
             return _end_after_draw(self._made, turn, requests) if max(counts.values(), default=0) > 1 else None
         for index in self._in_excess(turn, limits):
             earlier = [i for i in self._by_turn[turn] if i < index]
-            if not earlier:
-                return _end_after_draw(self._made, turn, requests)
-            end_ns = int(self._end_ns[earlier[-1]])
             batch = requests[self._made.turns[turn].requests[0]]
+            # What steps after another loop has been begun is of that.
+            others_ns = (r.start_ns for r in requests if r.episode != batch.episode and batch.start_ns < r.start_ns)
+            other_ns = next(others_ns, NEVER)
+            if not earlier and other_ns > self._start_ns[index]:
+                return _end_after_draw(self._made, turn, requests)
+            end_ns = int(self._end_ns[earlier[-1]]) if earlier else other_ns
             return replace(batch, kind=Kind.LEFT, start_ns=end_ns, end_ns=end_ns, items=None)
         return None
 

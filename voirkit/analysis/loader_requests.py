@@ -31,6 +31,7 @@ def normalize_requests(requests: Sequence[Request], work: Work, lengths: Mapping
     requests = _drop_unread(requests, work)
     requests = shift_read_ahead(requests, work)
     requests = spread_groups(requests, work)
+    requests = _drop_peeked(requests, work)
     requests = join_redrawn(requests, work)
     requests = end_outlasted_loops(requests, work)
     requests = _end_left_loops(requests, work)
@@ -78,15 +79,15 @@ def split_kept_iterators(requests: Sequence[Request], work: Work, lengths: Mappi
 
 
 def _drop_unread(requests: Sequence[Request], work: Work) -> list[Request]:
-    """Without iterators that were never read, without the letting go of those that came to their end, and without the making of those
+    """Without iterators that were never read, without what is asked of those that have come to their end, and without the making of those
     that were read only after something was trained: what was made at the top of a script is no step that begins there."""
     first_fetch: dict[int, Request] = {}
-    ended = set()
+    ended: dict[int, Request] = {}
     for request in requests:
         if request.kind is Kind.FETCH:
             first_fetch.setdefault(request.episode, request)
         elif request.kind is Kind.END:
-            ended.add(request.episode)
+            ended.setdefault(request.episode, request)
     trains_ns = work.of(Work.TRAINS).start_ns.tolist()
 
     def is_read(request: Request) -> bool:
@@ -95,9 +96,28 @@ def _drop_unread(requests: Sequence[Request], work: Work) -> list[Request]:
             return False
         if request.kind is Kind.ITER:
             return request.start_ns <= batch.start_ns and not any_between(trains_ns, request.end_ns, batch.start_ns)
-        return request.kind is not Kind.LEFT or request.episode not in ended
+        return request.kind not in (Kind.END, Kind.LEFT) or ended.get(request.episode, request) is request
 
     return [request for request in requests if is_read(request)]
+
+
+def _drop_peeked(requests: Sequence[Request], work: Work) -> list[Request]:
+    """Without the first batches of an iterator with which nothing is done (one is printed, kept for pictures, or passed over), where
+    something is done with all later ones: the first step begins after them."""
+    made = split_at_requests(requests)
+    worked = set(made.turns_at(work.start_ns).tolist())
+    turns: dict[int, list[int]] = {}
+    for i, turn in enumerate(made.turns):
+        if turn.requests:
+            turns.setdefault(turn.episode, []).append(i)
+    peeked: set[int] = set()
+    for episode, own in turns.items():
+        is_worked = [i in worked for i in own]
+        first = is_worked.index(True) if True in is_worked else 0
+        if first and all(is_worked[first:-1]):
+            peeked |= {made.turns[i].requests[0] for i in own[:first]}
+            peeked |= {i for i, r in enumerate(requests) if r.kind is Kind.ITER and r.episode == episode}
+    return [request for i, request in enumerate(requests) if i not in peeked]
 
 
 def _end_left_loops(requests: list[Request], work: Work) -> list[Request]:

@@ -249,7 +249,8 @@ def _with_their_draws(
     """The rows, each from the draws of the batches that it evaluates (``u, v = next(held_out)`` between two steps), and the iterators that
     gave them.
 
-    Those are the last that was asked for before it, with no work between, of a loader that most often is asked for that.
+    Those are the last that was asked for before it, with no work between, of a loader that most often is asked for that. However many
+    calls are given such a batch, it is one.
     """
     asks = sorted((r for r in requests if r.kind in (Kind.ITER, Kind.FETCH)), key=lambda r: r.start_ns)
     asks_ns = [r.start_ns for r in asks]
@@ -275,7 +276,10 @@ def _with_their_draws(
     for row, own in zip(rows, drawn, strict=True):
         if own and 2 * of_evaluation[own[0].loader] >= in_all[own[0].loader]:
             iterators |= {request.episode for request in own}
-            row = replace(row, start_ns=[own[-1].start_ns, *row.start_ns[1:]])
+            fetches_ns = np.array([r.start_ns for r in asks if r.kind is Kind.FETCH and r.loader == own[0].loader])
+            calls_ns = np.array(row.start_ns[1:], dtype=np.int64)  # those before which another batch was drawn
+            again_ns = calls_ns[np.diff(np.searchsorted(fetches_ns, row.start_ns)) > 0]
+            row = replace(row, start_ns=[own[-1].start_ns, *again_ns.tolist()])
         whole.append(row)
     return whole, iterators
 

@@ -541,7 +541,8 @@ def _table(parts: Sequence[Table], order: Array | None = None) -> tuple[Table, A
 def on_the_clock(parts: Sequence[Rank]) -> Rank:
     """Processes that train or evaluate each for itself, as one: of steps that overlap what lies behind the end of all before.
 
-    What each did outside of its steps is left out, but for what the first did before them.
+    What each did outside of its steps is left out, but for what the first did before them, and for imports of the others before their
+    first steps, as far as none was in a step meanwhile.
     """
     parts = sorted(parts, key=lambda part: _begun(part.steps))
     if len(parts) < 2:
@@ -555,6 +556,10 @@ def on_the_clock(parts: Sequence[Rank]) -> Rank:
     own = np.rint(whole.own_ns * (left / np.maximum(whole.time_ns, 1))[:, None]).astype(np.int64)
     both = [Table(begun[which], left[which], whole.items[which], own[which]) for which in (trains, ~trains)]
     aside = {name: (before, 0) for name, (before, _) in parts[0].steps.aside_ns.items()}
+    if "import" in aside:
+        waited = {int(at): int(at - before) for at, before in zip(whole.start_ns[1:], np.maximum.accumulate(end), strict=False)}
+        imported = (min(part.steps.aside_ns["import"][0], max(waited.get(_begun(part.steps), 0), 0)) for part in parts[1:])
+        aside["import"] = aside["import"][0], sum(imported)
     processes = tuple(process for part in parts for process in part.processes)
     return replace(parts[0], steps=Steps(both[0], both[1], True, aside_ns=aside), processes=processes)
 

@@ -120,9 +120,10 @@ class _Handing:
         return left == sum(sizes) + len(sizes) + 1
 
     def _is_worked_on(self, i: int, get: QueueGet) -> bool:
-        """Whether the thread works before it gets anything else."""
+        """Whether the thread works before it gets anything else, but for more of what a queue begins with (batches in groups)."""
         at = bisect_left(self._works_ns, get.end_ns)
-        until_ns = self._gets[i + 1].start_ns if i + 1 < len(self._gets) else None
+        is_new = get.queue not in self._filling
+        until_ns = next((after.start_ns for after in self._gets[i + 1 :] if not (is_new and after.queue == get.queue)), None)
         return at < len(self._works_ns) and (until_ns is None or self._works_ns[at] < until_ns)
 
     def _episode_of(self, get: QueueGet) -> int:

@@ -190,8 +190,9 @@ def loss_note(loss: Mapping[str, Any]) -> str:
         notes.append(f"as backward gets it, 1/{loss['passes']} of an update's")
     elif loss.get("passes"):
         notes.append(f"as backward gets it, {loss['passes']} times an update")
-    if loss.get("series"):
-        notes.append(f"of the optimizer with most steps, of {len(loss['series'])}")
+    if rows := loss.get("series"):
+        most = max(rows, key=lambda row: (row["updates"], row["optimizer"]))
+        notes.append(f"of optimizer {most['optimizer'] + 1} of {len(rows)}")
     return f" ({'; '.join(notes)})" if notes else ""
 
 

@@ -255,6 +255,7 @@ MOST_SERIES = 64
 _MOST_PENDING = 1024  # backward passes without a step of an optimizer
 _LOOKS = 16  # passes of a series of which it is asked whether their loss was divided
 _MOST_DIVISORS = 4
+_FEW_UPDATES, _MANY_PASSES = 8, 4  # after so many updates, so many times the passes of the largest are not of one
 
 
 class LossSeries(Losses):
@@ -270,7 +271,9 @@ class LossSeries(Losses):
         self._divisors: set[float] = set()  # by what losses were divided; 1: by nothing
 
     def add_update(self, losses: list[Any]) -> None:
-        """The optimizer has stepped, for the first time since these losses."""
+        """The optimizer has stepped, for the first time since these losses; of an evaluation before it that took gradients, too."""
+        if self.are_of_evaluation(losses):
+            losses = losses[-self.passes_of_update() :]
         size = len(losses)
         self.updates += 1
         if size == 1:
@@ -279,6 +282,11 @@ class LossSeries(Losses):
             self._sizes[size] = self._sizes.get(size, 0) + 1
         for loss in losses:
             self.add(loss)
+
+    def are_of_evaluation(self, losses: list[Any]) -> bool:
+        """Whether there are many more losses than any update has had, so that an evaluation must have taken gradients (attacks)."""
+        largest = max([*self._sizes, 1])
+        return self.updates >= _FEW_UPDATES and len(losses) > _MANY_PASSES * largest
 
     def note_divisor(self, divisor: float | None) -> None:
         """A loss was divided by this."""
@@ -384,7 +392,7 @@ class SeenLosses:
         """Put losses into a series whose optimizer has not stepped after them."""
         if passes.losses:
             series = self._of(passes, optimizer)
-            for loss in passes.losses:
+            for loss in [] if series.are_of_evaluation(passes.losses) else passes.losses:
                 series.add(loss)
             passes.losses = []
 

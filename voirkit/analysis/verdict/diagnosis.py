@@ -164,19 +164,21 @@ def _late_by_skew(ranks: Sequence[Mapping[str, Any]]) -> Document:
 
 
 def _unknown(n: int, figures: Figures) -> Document:
-    evaluated = (figures.get("evaluation") or {}).get("n", 0)
+    evaluation = figures.get("evaluation") or {}
+    evaluated = evaluation.get("n", 0)
     seen = figures.get("recorded_work") or {}
     trained = {name: (seen.get(name) or {}).get("n", 0) for name in ("optimizer_steps", "backward_passes")}
     if n:
         because = f"Only {n} training step{'s' if n > 1 else ''} came to an end; fewer than {FEW} tell nothing."
         next_ = "Let it run longer."
+    elif evaluated and not trained["optimizer_steps"] and (evaluation.get("takes_gradients") or not trained["backward_passes"]):
+        gradients = training_counts(**trained) if trained["backward_passes"] else "no backward pass"
+        because = f"The run trained nothing: {evaluated} batches were evaluated, with {gradients} and no optimizer step."
+        next_ = "See which lines its time goes to: voirkit --flame SCRIPT."
     elif any(trained.values()):
         because = f"{training_counts(**trained)} were recorded, but none of them lies in a step that can be told from the next."
         next_ = "Say where a step begins with a probe in a voirfile.py: voirkit init SCRIPT writes one to start from."
         return {"kind": "unknown", "because": because, "next": next_, "evidence": {"steps": n, **trained}}
-    elif evaluated:
-        because = f"The run trained nothing: {evaluated} batches were evaluated, without a backward pass or an optimizer step."
-        next_ = "See which lines its time goes to: voirkit --flame SCRIPT."
     elif figures.get("ended") == "exception":
         because, next_ = "The script failed before its first training step.", "Its error, with the traceback that python prints, says why."
     else:
