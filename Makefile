@@ -143,7 +143,7 @@ bench: $(STAMP)
 	$(PY) examples/resnet/make_images.py && $(PY) benchmarks/overhead.py --peers
 
 # Checks that are kept outside the repository; run where they are present.
-ACCEPTANCE ?= badinput crash probes programs truth
+ACCEPTANCE ?= badinput crash probes programs truth reports
 acceptance: $(STAMP)
 	bash tests/acceptance.sh $(ACCEPTANCE)
 

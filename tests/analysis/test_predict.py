@@ -109,6 +109,12 @@ def test_workers_that_start_again_in_each_epoch_are_to_be_kept() -> None:
     assert said == "Keep the workers between epochs: persistent_workers=True. 60% of the wait is for workers that start again."
 
 
+def test_workers_that_compute_in_more_threads_than_there_are_processors_are_to_use_one_each() -> None:
+    said = advise_workers(loader_with(replace(PYTHON, threads=2.04), 2))
+    assert said.startswith("Each of the 2 workers computes in 2.04 threads at once, on 2 processors: give it one, in worker_init_fn")
+    assert "threads at once" not in advise_workers(loader_with(replace(PYTHON, threads=2.04, cores=8), 2))
+
+
 def test_workers_that_start_once_are_no_reason_for_more_of_them() -> None:
     said = advise_workers(loader_with(PYTHON, 2, starts={"n": 1, "total_s": 1.0, "share": 0.8, "again_share": 0.0}))
     assert said == "80% of the wait is for workers that start, which a longer run has no more of."

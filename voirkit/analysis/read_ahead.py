@@ -138,8 +138,8 @@ class _GroupSpreader:
             return
         fetches = batches.fetches
         first, last = self._original[fetches[0]], self._original[fetches[-1]]
-        over = last if batches.closing is None else self._original[batches.closing]
-        horizon_ns = self._next_ask_of_others(over)
+        end = self._end_of(batches)
+        horizon_ns = self._next_ask_of_others(end or last)
         passes = self._passes(first, horizon_ns)
         each = self._passes_of_batch(batches, passes)
         if each:
@@ -182,14 +182,19 @@ class _GroupSpreader:
         """
         first, last = self._original[batches.fetches[0]], self._original[batches.fetches[-1]]
         n = len(batches.fetches)
-        over = None if batches.closing is None else self._original[batches.closing]
-        until_over = len(self._passes(first, NEVER if over is None else over.start_ns))
-        is_asked_again = over is not None and over.kind is Kind.END and until_over > 0
+        end = self._end_of(batches)
+        until_over = len(passes) if end is None else len(self._passes(first, end.start_ns))
+        is_asked_again = end is not None and until_over > 0
         if not self._passes(first, last.start_ns) and not is_asked_again:
             # All were taken before any was worked on: they are kept in a list, and belong to the work if that is gone over once.
             return int(len(passes) == n)
         each = -(-until_over // n)  # of the last batches they may still be to come
         return each if each * n <= len(passes) else 0
+
+    def _end_of(self, batches: BatchRequests) -> Request | None:
+        """The request that found no more; None of a loop that was left, whose iterator may be held until long after it."""
+        closing = None if batches.closing is None else self._original[batches.closing]
+        return closing if closing is not None and closing.kind is Kind.END else None
 
     def _next_ask_of_others(self, over: Request) -> int:
         """When an iterator that trains is first asked, or made, after the last request to this one."""

@@ -72,3 +72,5 @@ def paragraphs(kind: Kind) -> Iterator[tuple[str, str]]:
     yield "How to mend it", kind.mend
     if kind.gain:
         yield "Where its figure comes from", kind.gain[:1].upper() + kind.gain[1:] + "."
+    if kind.example:
+        yield "A script that has it", f"`{kind.example}`, in the project's repository."

@@ -22,6 +22,7 @@ ADVICE = (
     Kind(
         name="whole-batches",
         severity=Severity.ADVICE,
+        example="examples/gallery/whole_batches.py",
         because="{share:.0%} of a step is spent waiting for the next batch, {per_sample_words} a sample",
         next=(
             "Index whole batches at once, data[indices], not sample by sample: give the dataset a __getitems__, or loop over "
@@ -37,6 +38,7 @@ ADVICE = (
     Kind(
         name="load-in-workers",
         severity=Severity.ADVICE,
+        example="examples/gallery/worker_processes.py",
         because=(
             "{share:.0%} of a step is spent waiting for the next batch; loading a batch takes {of_training:.0%} of the time that"
             " training on it takes"
@@ -52,6 +54,7 @@ ADVICE = (
     Kind(
         name="keep-workers",
         severity=Severity.ADVICE,
+        example="examples/gallery/keep_workers.py",
         because="workers were started {starts:,} times; all starts but the first and all stops but the last took {again_words}",
         next="Keep the loader workers of {whose_words} from one loop to the next: DataLoader(..., persistent_workers=True).",
         meaning="A loader starts its workers anew for each loop, and stops them at its end.",
@@ -139,6 +142,7 @@ ADVICE = (
     Kind(
         name="larger-batch",
         severity=Severity.ADVICE,
+        example="examples/gallery/larger_batch.py",
         because="forward and backward take {share:.0%} of a step, {seconds_words}",
         next="Try a larger batch: calling operators takes most of such a small step, whatever the batch.",
         meaning="The tensors are so small that python and the dispatch of operators take more time than their work.",
@@ -150,6 +154,7 @@ ADVICE = (
     Kind(
         name="autocast",
         severity=Severity.ADVICE,
+        example="examples/gallery/lower_precision.py",
         because="forward and backward take {share:.0%} of a step",
         next="Try lower precision: torch.autocast with torch.bfloat16 around the forward pass and the loss.",
         meaning="Matrix products in bfloat16 take about half the time where the hardware has instructions for them.",
@@ -172,6 +177,7 @@ ADVICE = (
     Kind(
         name="fused-optimizer",
         severity=Severity.ADVICE,
+        example="examples/gallery/fused_optimizer.py",
         because="the optimizer's step takes {share:.0%} of a step",
         next="Make the optimizer with fused=True: {optimizer}(..., fused=True).",
         meaning="An optimizer that is not fused goes through all parameters once for each of its operations.",
@@ -218,6 +224,7 @@ ADVICE = (
     Kind(
         name="recompilations",
         severity=Severity.ADVICE,
+        example="examples/gallery/recompiles.py",
         because="{what_words}",
         next="{do_words}",
         meaning="`torch.compile` compiles a function anew when a guard of the compiled one fails: a shape, a number, a type.",
@@ -229,6 +236,7 @@ ADVICE = (
     Kind(
         name="late-rank",
         severity=Severity.ADVICE,
+        example="examples/gallery/late_rank.py",
         because="{what_words}",
         next="{do_words}",
         meaning="Ranks begin a collective at different times: the others wait for the last.",
@@ -256,6 +264,7 @@ ADVICE = (
     Kind(
         name="checkpoints-in-background",
         severity=Severity.ADVICE,
+        example="examples/gallery/fewer_checkpoints.py",
         because="{of_run:.0%} of the run goes into checkpoints",
         next=(
             "Write them less often, or in the background: voirkit --what-if checkpoint-async measures what that wins, on the script as it"
@@ -271,6 +280,7 @@ ADVICE = (
     Kind(
         name="slow-line",
         severity=Severity.ADVICE,
+        example="examples/gallery/log_less.py",
         because="{part_words}",
         next="Do less of {line}, or do it less often: {of_part:.0%} of that time.",
         meaning="Code of the script that is no part of loading or training takes time in steps, or between them.",
@@ -319,6 +329,7 @@ ADVICE = (
     Kind(
         name="evaluate-less",
         severity=Severity.ADVICE,
+        example="examples/gallery/evaluate_less.py",
         because="{of_run:.0%} of the run is evaluation",
         next="Evaluate half as often, or on a part of the data; larger batches{mode_words}.{rollouts_words}{look_words}",
         meaning="Evaluation takes a large part of the run.",

@@ -14,6 +14,7 @@ _KINDS = (
     Kind(
         name="weights-onto-themselves",
         severity=Severity.BUG,
+        example="examples/findings/weights_onto_themselves.py",
         because=(
             "{where}: load_state_dict() was given the model's own tensors ({shared} of {tensors}): it copied the weights onto"
             " themselves, and restored nothing."
@@ -31,6 +32,7 @@ _KINDS = (
     Kind(
         name="gradients-cleared-unused",
         severity=Severity.BUG,
+        example="examples/findings/gradients_cleared_unused.py",
         because=(
             "{where}: zero_grad() cleared gradients that no optimizer step had used, {cleared:,} times of {cleared_of:,}; the"
             " optimizer stepped {steps:,} times in {backward_passes:,} backward passes."
@@ -52,6 +54,7 @@ _KINDS = (
     Kind(
         name="loss-not-finite",
         severity=Severity.BUG,
+        example="examples/gallery/first_nan.py",
         because="The loss{whose_words} is {value} {since_words} ({n:,} of {of:,} that were looked at){first_words}.",
         next=(
             "Look at the step before: the learning rate, a division or logarithm of 0, float16 without a scaler."
@@ -97,6 +100,7 @@ _KINDS = (
     Kind(
         name="learning-rate-vanishes",
         severity=Severity.BUG,
+        example="examples/findings/learning_rate_vanishes.py",
         because=(
             "The learning rate has fallen to next to nothing after {share:.0%} of the training: {last:.2g}, where it was {highest:.2g}."
             " What comes after that hardly changes the model."
@@ -116,6 +120,7 @@ _KINDS = (
     Kind(
         name="evaluation-builds-graphs",
         severity=Severity.MEMORY,
+        example="examples/findings/evaluation_builds_graphs.py",
         because=(
             "Evaluation builds graphs for gradients that nothing uses: {batches:,} of {batches_of:,} batches were evaluated "
             "with gradients on."
@@ -136,6 +141,7 @@ _KINDS = (
     Kind(
         name="workers-copy-dataset",
         severity=Severity.MEMORY,
+        example="examples/findings/workers_copy_dataset.py",
         because=(
             "The dataset of Python objects is copied by its loader workers: each of {workers} has grown to {worker_words} of "
             "its own; the program holds {program_words}."
@@ -159,6 +165,7 @@ _KINDS = (
     Kind(
         name="memory-grows",
         severity=Severity.SYMPTOM,
+        example="examples/findings/memory_grows.py",
         because=(
             "The memory that the process needs grows with the steps: from {first_words} to {last_words}, {each_words} a step{kept_words}."
         ),
@@ -177,6 +184,7 @@ _KINDS = (
     Kind(
         name="steps-get-slower",
         severity=Severity.SYMPTOM,
+        example="examples/findings/steps_get_slower.py",
         because=(
             "Steps get slower: {slowest} takes {first_words} in the first fifth of the run and {last_words} in the last "
             "(medians by fifth: {fifths_words})."
@@ -199,6 +207,7 @@ _KINDS = (
     Kind(
         name="loss-not-falling",
         severity=Severity.SYMPTOM,
+        example="examples/gallery/missing_zero_grad.py",
         because=(
             "The loss{whose_words} does not fall: {first_words} in the first quarter of {training_words}, {last_words} in the last"
             " (medians)."
@@ -219,6 +228,7 @@ _KINDS = (
     Kind(
         name="loss-spike",
         severity=Severity.SYMPTOM,
+        example="examples/findings/loss_spike.py",
         because=("The loss jumps at step {step:,}: {value:.4g}, {times:,.0f} times the median of the losses around it ({usual:.4g})."),
         next="Look at the samples of that step, and clip gradients (torch.nn.utils.clip_grad_norm_).",
         meaning=(
@@ -234,6 +244,7 @@ _KINDS = (
     Kind(
         name="iterator-each-step",
         severity=Severity.TIME,
+        example="examples/findings/iterator_each_step.py",
         because=(
             "A new iterator of the loader is made in each step: {iterators:,} iterators, of which {single:,} gave one batch{workers_words}."
         ),
@@ -251,6 +262,7 @@ _KINDS = (
     Kind(
         name="slow-sampler",
         severity=Severity.TIME,
+        example="examples/findings/slow_sampler.py",
         because=(
             "The first batch of each epoch waits {first_words}, later ones {usual_words}: {sampler} draws the indices of "
             "{samples_words} in the main process before it."
@@ -275,6 +287,7 @@ _KINDS = (
     Kind(
         name="garbage-collection",
         severity=Severity.TIME,
+        example="examples/gallery/freeze_garbage.py",
         because=(
             "Python's garbage collector pauses the run {pauses:,} times for 0.1 ms and more, {total_words} in all: {share:.0%} of the"
             " run, {in_steps:.0%} in its steps."
@@ -299,6 +312,7 @@ _KINDS = (
     Kind(
         name="evaluation-one-by-one",
         severity=Severity.TIME,
+        example="examples/findings/evaluation_one_by_one.py",
         because="Evaluation reads one sample at a time: {batches:,} batches of 1, {share:.0%} of the run.",
         next="Give the evaluation's loader a larger batch_size.",
         meaning=(
@@ -315,6 +329,7 @@ _KINDS = (
     Kind(
         name="padding",
         severity=Severity.TIME,
+        example="examples/findings/padding.py",
         because=(
             "{share:.0%} of the tokens that are trained on are padding: id {token} at the {side} of rows of {columns:,}, in "
             "{looks} batches that were looked at; {fixed_words}."
@@ -343,6 +358,7 @@ _KINDS = (
     Kind(
         name="dense-embedding-gradient",
         severity=Severity.TIME,
+        example="examples/findings/dense_embedding_gradient.py",
         because=(
             "Of the {rows:,} rows of {name} {share_words} have a gradient in a step: it is dense, and the optimizer and "
             "zero_grad go through all of them."

@@ -31,6 +31,7 @@ class Kind:
         condition: When it is said, with its thresholds.
         confirm: How to confirm it.
         mend: How to mend it, with an example.
+        example: A script that has it, by its path in the project; empty where there is none.
         gain: Where the figure of what mending it would save comes from; empty where none is printed.
         explains: The kind of verdict whose time it explains; no general advice is given about the same time then.
         part_of: The kind of verdict of whose time it is a part: it is ranked with the general advice, by what it would save.
@@ -49,3 +50,4 @@ class Kind:
     explains: str = ""
     part_of: str = ""
     silences: tuple[str, ...] = ()
+    example: str = ""

@@ -9,17 +9,9 @@ _NOT_LEARNING = ("loss-not-falling",)
 
 
 def _bug(
-    name: str,
-    meaning: str,
-    condition: str,
-    confirm: str,
-    mend: str,
-    silences: tuple[str, ...] = _NOT_LEARNING,
-    because: str = "",
-    next: str = "",
+    name: str, meaning: str, condition: str, confirm: str, mend: str, *, silences: tuple[str, ...] = _NOT_LEARNING, **more: str
 ) -> Kind:
-    words = {"meaning": meaning, "condition": condition, "confirm": confirm, "mend": mend, "because": because, "next": next}
-    return Kind(name=name, severity=Severity.BUG, silences=silences, **words)
+    return Kind(name, Severity.BUG, meaning, condition, confirm, mend, silences=silences, **more)
 
 
 SILENT_BUGS = (
@@ -35,6 +27,7 @@ SILENT_BUGS = (
         ),
         "Print the norm of a parameter's gradient before each backward pass: it is not 0.",
         "`optimizer.zero_grad()` before each backward pass, or after each step.",
+        example="tests/checks/scripts/planted/no_zero_grad.py",
     ),
     _bug(
         "misplaced-zero-grad",
@@ -46,6 +39,7 @@ SILENT_BUGS = (
         ),
         "Print the norm of a parameter's gradient right before `optimizer.step()`: it is 0.",
         "Call `zero_grad()` before the backward pass, or after the step.",
+        example="tests/checks/scripts/planted/zero_grad_before_step.py",
     ),
     _bug(
         "frozen-parameters",
@@ -56,6 +50,7 @@ SILENT_BUGS = (
         ),
         "Compare a parameter before and after `optimizer.step()`: they are equal.",
         "Make the optimizer from what is to be trained, after parameters were frozen, replaced or thawed.",
+        example="tests/checks/scripts/planted/all_frozen.py",
     ),
     _bug(
         "foreign-parameters",
@@ -70,6 +65,7 @@ SILENT_BUGS = (
         ),
         "`{id(p) for p in model.parameters()} - {id(p) for g in optimizer.param_groups for p in g['params']}` is not empty.",
         "Make the optimizer after the model has its final form.",
+        example="tests/checks/scripts/planted/model_made_anew.py",
     ),
     _bug(
         "never-updated",
@@ -85,6 +81,7 @@ SILENT_BUGS = (
         "`[name for name, p in model.named_parameters() if p.grad is None]`, and compare with the layers that the model calls.",
         "`nn.ModuleList` for layers in a list; give them to the optimizer, or freeze them with `requires_grad_(False)`.",
         silences=(),
+        example="tests/checks/scripts/planted/forgotten_decoder.py",
     ),
     _bug(
         "no-gradient",
@@ -97,6 +94,7 @@ SILENT_BUGS = (
         "`[name for name, p in model.named_parameters() if p.grad is None]` after a backward pass.",
         "Look for `detach()`, `.data`, `no_grad`, `item()` or a detour through numpy after these layers.",
         silences=(),
+        example="tests/checks/scripts/planted/detached_features.py",
     ),
     _bug(
         "learning-rate-zero",
@@ -109,6 +107,7 @@ SILENT_BUGS = (
         "Print `scheduler.get_last_lr()` at each step.",
         "Look at the length of the schedule and of its warm-up (integer division?), and whether it steps by batch or by epoch.",
         silences=(*_NOT_LEARNING, "learning-rate-vanishes"),
+        example="tests/checks/scripts/planted/rate_stays_nought.py",
     ),
     _bug(
         "scheduler-before-optimizer",
@@ -120,6 +119,7 @@ SILENT_BUGS = (
         "Print `optimizer.param_groups[0]['lr']` at the first step: it is not the first value of the schedule.",
         "`optimizer.step()`, then `scheduler.step()`.",
         silences=(),
+        example="tests/checks/scripts/planted/scheduler_first.py",
     ),
     _bug(
         "scheduler-too-often",
@@ -135,6 +135,7 @@ SILENT_BUGS = (
         "Print `scheduler.get_last_lr()` at each step.",
         "`scheduler.step()` once an epoch, or its lengths in batches: `T_max=epochs * len(loader)`.",
         silences=(*_NOT_LEARNING, "learning-rate-vanishes"),
+        example="tests/checks/scripts/planted/cosine_by_batch.py",
     ),
     _bug(
         "not-finite",
@@ -147,6 +148,7 @@ SILENT_BUGS = (
         "`torch.autograd.set_detect_anomaly(True)` names the operation.",
         "A smaller learning rate, `eps` in a division, logarithm or square root, or `torch.amp.GradScaler` for float16.",
         silences=(*_NOT_LEARNING, "loss-not-finite"),
+        example="tests/checks/scripts/planted/diverges.py",
     ),
     _bug(
         "skipped-steps",
@@ -158,6 +160,7 @@ SILENT_BUGS = (
         ),
         "Print `scaler.get_scale()` at each step: it falls on and on.",
         "Look for what overflows in the forward or backward pass (masks with -inf, clipping before `unscale_`), or use bfloat16.",
+        example="tests/checks/scripts/planted/always_skipped.py",
     ),
     # models, losses and graphs
     _bug(
@@ -179,6 +182,7 @@ SILENT_BUGS = (
             "steps. Dropout is off, and batch normalization does not learn."
         ),
         next="Call model.train() after each evaluation.",
+        example="examples/findings/eval_while_training.py",
     ),
     _bug(
         "train-while-evaluating",
@@ -200,6 +204,7 @@ SILENT_BUGS = (
             "normalization work there as in training."
         ),
         next="Call model.eval() before the evaluation, and model.train() after it.",
+        example="examples/findings/train_while_evaluating.py",
     ),
     _bug(
         "loss-not-connected",
@@ -210,6 +215,7 @@ SILENT_BUGS = (
         ),
         "`loss.grad_fn` is None, or its chain of `next_functions` ends before any parameter.",
         "Compute the loss by torch's own operations: no `item()`, `numpy()`, `detach()`, `argmax` or `torch.tensor(...)` on the way.",
+        example="tests/checks/scripts/planted/loss_made_anew.py",
     ),
     _bug(
         "softmax-before-cross-entropy",
@@ -221,6 +227,7 @@ SILENT_BUGS = (
         ),
         "Print the loss's input: rows sum to 1.",
         "Give the loss the scores before the softmax.",
+        example="tests/checks/scripts/planted/softmax_in_forward.py",
     ),
     _bug(
         "loss-broadcast",
@@ -236,6 +243,7 @@ SILENT_BUGS = (
         ),
         "Print `output.shape` and `target.shape`.",
         "`output.squeeze(1)`, or `target.unsqueeze(1)`.",
+        example="tests/checks/scripts/planted/difference_by_hand.py",
     ),
     _bug(
         "graph-kept",
@@ -250,6 +258,7 @@ SILENT_BUGS = (
         "`sum(torch.is_tensor(o) and o.grad_fn is not None for o in gc.get_objects())` grows with the steps.",
         "`total += loss.item()`, or `loss.detach()` where that would wait for a device; `state.detach()` between steps.",
         silences=(),
+        example="tests/checks/scripts/planted/state_with_history.py",
     ),
     _bug(
         "dead-units",
@@ -261,6 +270,7 @@ SILENT_BUGS = (
         ),
         "Print `(activation == 0).float().mean()` after the layer.",
         "A lower learning rate, another initialization, inputs of another scale, `nn.LeakyReLU` or `nn.GELU`.",
+        example="tests/checks/scripts/planted/dead_layer.py",
     ),
     # data and ranks
     _bug(
@@ -279,6 +289,7 @@ SILENT_BUGS = (
         "Print the first random numbers of each worker.",
         "`worker_init_fn=lambda _: np.random.seed(torch.initial_seed() % 2**32)`; a dataset's own generator is made in the worker.",
         silences=(),
+        example="tests/checks/scripts/planted/same_seed_in_workers.py",
     ),
     _bug(
         "samples-missed",
@@ -292,6 +303,7 @@ SILENT_BUGS = (
         "`set(range(len(dataset))) - {i for batch in loader.batch_sampler for i in batch}` is not empty.",
         "Let the sampler give all samples, or shuffle before it leaves some out.",
         silences=(),
+        example="tests/checks/scripts/planted/last_samples_never_seen.py",
     ),
     _bug(
         "samples-twice",
@@ -305,6 +317,7 @@ SILENT_BUGS = (
         "Print the first sample of each worker.",
         "Split a stream between workers: `torch.utils.data.get_worker_info()`. Let batches begin where the one before has ended.",
         silences=(),
+        example="tests/checks/scripts/planted/sampler_repeats.py",
     ),
     _bug(
         "not-shuffled",
@@ -318,6 +331,7 @@ SILENT_BUGS = (
         ),
         "Print the targets of the first batches.",
         "`DataLoader(..., shuffle=True)`, or a sampler that shuffles.",
+        example="tests/checks/scripts/planted/classes_in_order.py",
     ),
     _bug(
         "same-order",
@@ -332,6 +346,7 @@ SILENT_BUGS = (
         silences=(),
         because="DistributedSampler.set_epoch() is not called: its samples come in the same order in each of {epochs} epochs.",
         next="Call sampler.set_epoch(epoch) at the begin of each epoch, before the loop over the loader.",
+        example="examples/findings/same_order.py",
     ),
     _bug(
         "ranks-same-data",
@@ -344,6 +359,7 @@ SILENT_BUGS = (
         "Print the indices of the first batch on each rank.",
         "`DataLoader(..., sampler=DistributedSampler(dataset))`, and `sampler.set_epoch(epoch)`.",
         silences=(),
+        example="tests/checks/scripts/planted/no_distributed_sampler.py",
     ),
     _bug(
         "ranks-diverge",
@@ -358,5 +374,6 @@ SILENT_BUGS = (
         "Print the sum of a parameter on each rank after some steps.",
         "Call the `DistributedDataParallel` itself, not its `module`, and change parameters alike on all ranks.",
         silences=(),
+        example="tests/checks/scripts/planted/goes_round_the_wrapper.py",
     ),
 )

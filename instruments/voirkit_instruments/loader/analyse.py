@@ -184,19 +184,22 @@ def _cost(loader: LoaderTotals, items: float, cpus: int | None) -> prediction.Co
             "receive_s": arrives.quantile(0.5) * NS if arrives.n >= _FEW else 2 * take_s,
         }
         batch_s += loader.times["put"].mean * NS
-        beside_s = max(cpu.mean - mean.get("making_ns", cpu.mean), 0.0) * NS  # what it computes in threads of its own is not told apart
-        beside_s = min(beside_s, handover["send_s"] + handover["take_s"])
+        making_s = mean.get("making_ns", cpu.mean) * NS
+        handing_s = handover["send_s"] + handover["take_s"]
+        beside_s = max(cpu.mean * NS - making_s, 0.0)  # which is sending, as far as that can take so long, and threads that compute
+        threads = 1.0 + (beside_s - min(beside_s, handing_s)) / making_s if making_s else 1.0
+        beside_s = min(beside_s, handing_s)
         into_shared_memory = prediction.handover_costs(mean.get("bytes", 0.0), 0.0, {"mb_ns": loader.handover.get("mb_ns", 0.0)})
         beside_s += into_shared_memory["send_s"]
         beside_s = min(beside_s, 0.9 * batch_s)
     else:
         batch_s += max(loader.times["wait"].mean - loader.times["preprocess"].mean, 0.0) * NS  # torch's own part of a request
-        beside_s = 0.0
+        beside_s, threads = 0.0, 1.0
         handover = prediction.handover_costs(mean.get("bytes", 0.0), mean.get("tensors", 0.0), loader.handover)
     busy = mean["training_ns"] * NS / pause_s if pause_s and "training_ns" in mean else 1.0
     cores = min(busy, cpus or busy)
     cpu_s = cpu.mean * NS if cpu.n else None
-    cost = prediction.Cost(batch_s, cpu_s, pause_s, items, cpus, training_cores=cores, beside_s=beside_s, **handover)
+    cost = prediction.Cost(batch_s, cpu_s, pause_s, items, cpus, training_cores=cores, beside_s=beside_s, threads=threads, **handover)
     cost = replace(cost, reached=_reached(loader, cost))
     recording_s = min(prediction.recording_s(_records(loader), loader.handover), _MOST_RECORDING * cost.batch_s)
     cpu_s = None if cost.cpu_s is None else max(cost.cpu_s - recording_s, 0.0)

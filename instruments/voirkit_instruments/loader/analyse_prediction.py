@@ -23,6 +23,7 @@ from voirkit.runs.thresholds import START_OF_WORKERS, TINY_SAMPLE_S
 from voirkit.units import duration, figure
 
 _NEAR = 0.97  # as good as the best
+_IN_THREADS = 1.3  # threads of a worker that compute at once, from which on they are told
 
 # What torch 2.15 takes to hand a batch over: the processor's time to send and to take it, and how long the training waits for that where
 # the worker is busy. As parts of what ``record.measure_handover`` measures on the same machine: one file of shared memory (94 us where
@@ -75,6 +76,7 @@ class Cost:
     beside_s: float = 0.0  # what of ``batch_s`` a worker's other threads take, which send: it is not there without workers
     training_cores: float = 1.0  # how many processors the training keeps busy between two batches
     reached: float = 1.0  # which part of what is worked out here present workers have reached
+    threads: float = 1.0  # how many of a worker's threads compute at once
 
 
 def handover_costs(n_bytes: float, tensors: float, machine: Mapping[str, float]) -> dict[str, float]:
@@ -259,6 +261,8 @@ def _is_idle(first: Mapping[str, Any]) -> bool:
 def advise_workers(loader: Loader) -> str:
     """What to change about the workers, or why no number of them would help; a number only where it is predicted to win."""
     now, enough, best = loader["workers"], loader.get("enough_workers"), loader.get("best_workers")
+    if threads := _in_threads(loader):
+        return threads
     predicted = {row["workers"]: row["rate"] for row in loader.get("predicted") or ()}
     if best is None or now not in predicted or loader.get("stretched_by") or loader.get("contended"):
         return ""
@@ -290,6 +294,18 @@ def advise_workers(loader: Loader) -> str:
     if enough is None:
         return f"More workers would not help: what they do and the training keep the {cores} processors busy."
     return "The workers could keep up on average: the wait is in their start, and in batches that take longer than others."
+
+
+def _in_threads(loader: Loader) -> str:
+    """What to do about workers that compute in more threads than there are processors; empty where they do not."""
+    cost, now = loader.get("cost") or {}, loader["workers"]
+    threads, cores = cost.get("threads") or 1.0, cost.get("cores")
+    if not now or not cores or threads < _IN_THREADS or now * threads <= cores:
+        return ""
+    return (
+        f"Each of the {now} workers computes in {figure(threads)} threads at once, on {cores} processors: give it one, in worker_init_fn"
+        " (cv2.setNumThreads(0), threadpoolctl.threadpool_limits(1)), or with OMP_NUM_THREADS=1 for the whole program."
+    )
 
 
 def _without_workers(loader: Loader) -> str:
