@@ -110,7 +110,7 @@ def test_workers_that_start_again_in_each_epoch_are_to_be_kept() -> None:
 
 
 def test_workers_that_compute_in_more_threads_than_there_are_processors_are_to_use_one_each() -> None:
-    said = advise_workers(loader_with(replace(PYTHON, threads=2.04), 2))
+    said = advise_workers(loader_with(replace(PYTHON, threads=2.04, cores=2), 2))
     assert said.startswith("Each of the 2 workers computes in 2.04 threads at once, on 2 processors: give it one, in worker_init_fn")
     assert "threads at once" not in advise_workers(loader_with(replace(PYTHON, threads=2.04, cores=8), 2))
 
