@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from voirkit_instruments import resources
 from voirkit_instruments.steps.events import LOSS, StepEvents
 from voirkit_instruments.symptoms.census import Census, growth
-from voirkit_instruments.symptoms.record import SAMPLE_PERIOD, Symptoms, count_objects, private_bytes
+from voirkit_instruments.symptoms.record import SAMPLE_PERIOD, LearningRate, Symptoms, count_objects, private_bytes
 
 Marks = Callable[[str], list[dict[str, Any]]]
 
@@ -194,6 +194,13 @@ def test_memory_is_sampled_at_a_zero_grad_in_so_many(optimizer: torch.optim.Opti
     samples = marks("memory")
     assert len(samples) == 2
     assert all(sample["bytes"] > 1e6 for sample in samples)
+
+
+def test_a_learning_rate_may_be_a_tensor() -> None:
+    rate = LearningRate()
+    for updates, value in ((1, 0.1), (8, torch.tensor(1e-5)), (15, torch.tensor(1e-6))):
+        rate.add(updates, [{"lr": value}])
+    assert (rate.highest, rate.low_since) == (0.1, 8)
 
 
 def test_what_a_launcher_has_held_is_not_taken_for_the_memory_of_the_process(

@@ -64,7 +64,7 @@ def shift_read_ahead(requests: Sequence[Request], work: Work) -> list[Request]:
             closed = after.start_ns if after and after.episode == requests[last].episode else int(worked[-1])
             requests.append(replace(requests[last], start_ns=closed, end_ns=closed))
         else:
-            if is_training and not _is_left_ahead(passes, [requests[i] for i in (first, second, third, last)], len(fetches)):
+            if is_training and not _is_left_ahead(passes, [requests[i] for i in fetches], requests[last]):
                 continue
             begun = fetches[1:]
         for i, number in zip(begun, [requests[i].items for i in fetches], strict=False):
@@ -95,12 +95,20 @@ def _ends_of_last_work(passes: BackwardPasses, asked: Sequence[Request], n: int,
     return [passes.unit_ends_ns[later[each - 1]]]  # training goes on without the loader
 
 
-def _is_left_ahead(passes: BackwardPasses, asked: Sequence[Request], n: int) -> bool:
-    """Whether a loop that was left had read one batch ahead: it had worked on all but its last, or its last two; arguments as before."""
-    first, second, third, last = asked
-    each = len(passes.between(first.episode, second.end_ns, third.start_ns))
+def _is_left_ahead(passes: BackwardPasses, fetches: Sequence[Request], last: Request) -> bool:
+    """Whether a loop that was left had read one batch ahead: it had worked on each before it asked for the next, and on all but its last,
+    or its last two.
+
+    Args:
+        passes: All backward passes.
+        fetches: The requests of the loop for its batches.
+        last: That which let it go.
+    """
+    first, *later = fetches
+    between = [len(passes.between(first.episode, one.end_ns, other.start_ns)) for one, other in pairwise(later)]
+    each = between[0] if between else len(passes.between(first.episode, later[0].end_ns, last.start_ns))
     earlier = len(passes.between(first.episode, first.end_ns, last.start_ns))
-    return each * (n - 2) <= earlier <= each * (n - 1)
+    return all(between) and each * (len(fetches) - 2) <= earlier <= each * (len(fetches) - 1)
 
 
 def spread_groups(requests: Sequence[Request], work: Work) -> list[Request]:

@@ -112,7 +112,7 @@ _KINDS = (
         ),
         condition=(
             "Of 100 updates or more, half or more are done with a learning rate under a thousandth of the highest one, to the end. It is "
-            "asked at each seventh `zero_grad`, more seldom in long runs; a rate that is a tensor is not read."
+            "asked at each seventh `zero_grad`, more seldom in long runs; a rate that is a tensor on a device is not read."
         ),
         confirm="Print `scheduler.get_last_lr()` at the end of each epoch.",
         mend="`scheduler.step()` after the loop over the loader, not inside of it.",

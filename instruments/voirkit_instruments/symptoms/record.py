@@ -20,7 +20,7 @@ import time
 from functools import partial
 
 from voirkit.imports import when_imported
-from voirkit_instruments.values import parameters_of, tensors_of
+from voirkit_instruments.values import number, parameters_of, tensors_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -312,8 +312,8 @@ class LearningRate:
         self.low_since: int | None = None
 
     def add(self, zero_grads: int, groups: list[dict[str, Any]]) -> None:
-        """Take in what an optimizer has now, after so many ``zero_grad``. A rate that is a tensor is not read."""
-        rates = [group["lr"] for group in groups if type(group.get("lr")) in (int, float)]
+        """Take in what an optimizer has now, after so many ``zero_grad``. A rate on a device is not read."""
+        rates = [rate for group in groups if (rate := number(group.get("lr"), wait=False)) is not None]
         if not rates:
             return
         self.last = max(rates)
