@@ -46,6 +46,13 @@ def test_losses_of_an_evaluation_that_takes_gradients_are_not_those_of_the_train
     assert (summary["first"], summary["last"], summary["n"]) == (3.0, FALLING[-1], 40)
 
 
+def test_losses_of_a_short_last_group_that_are_divided_by_less_are_left_out() -> None:
+    group = [(0.5, 7, 4.0), *[(0.5, 0, 4.0)] * 3]
+    summary = seen(*group[1:], *group * 4, (1.0, 7, 2.0), (1.0, 0, 2.0), *group)
+    assert (summary["first"], summary["last"]) == (0.5, 0.5)
+    assert max(value for _, value in summary["curve"]) == 0.5
+
+
 def test_trainings_one_after_the_other_are_a_series_each_and_the_last_of_the_longest_is_the_runs() -> None:
     higher = [value + 5 for value in FALLING]
     summary = seen(*trained(7, FALLING, 0), *trained(8, higher, 7), *trained(9, FALLING[:20], 8))

@@ -272,7 +272,7 @@ class LossSeries(Losses):
 
     def add_update(self, losses: list[Any]) -> None:
         """The optimizer has stepped, for the first time since these losses; of an evaluation before it that took gradients, too."""
-        if self.are_of_evaluation(losses):
+        if self._are_of_evaluation(losses):
             losses = losses[-self.passes_of_update() :]
         size = len(losses)
         self.updates += 1
@@ -280,10 +280,20 @@ class LossSeries(Losses):
             self.single += 1
         else:
             self._sizes[size] = self._sizes.get(size, 0) + 1
-        for loss in losses:
-            self.add(loss)
+        self._add_all(losses)
 
-    def are_of_evaluation(self, losses: list[Any]) -> bool:
+    def add_rest(self, losses: list[Any]) -> None:
+        """No optimizer has stepped since these losses."""
+        if not self._are_of_evaluation(losses):
+            self._add_all(losses)
+
+    def _add_all(self, losses: list[Any]) -> None:
+        """But for those of a short group, which may have been divided by less: all are to be the same part of an update's loss."""
+        if len(losses) >= self.passes_of_update() or not self._divisors - {1.0}:
+            for loss in losses:
+                self.add(loss)
+
+    def _are_of_evaluation(self, losses: list[Any]) -> bool:
         """Whether there are many more losses than any update has had, so that an evaluation must have taken gradients (attacks)."""
         largest = max([*self._sizes, 1])
         return self.updates >= _FEW_UPDATES and len(losses) > _MANY_PASSES * largest
@@ -391,9 +401,7 @@ class SeenLosses:
     def _flush(self, passes: _Passes, optimizer: int) -> None:
         """Put losses into a series whose optimizer has not stepped after them."""
         if passes.losses:
-            series = self._of(passes, optimizer)
-            for loss in [] if series.are_of_evaluation(passes.losses) else passes.losses:
-                series.add(loss)
+            self._of(passes, optimizer).add_rest(passes.losses)
             passes.losses = []
 
     def _of(self, passes: _Passes, optimizer: int) -> LossSeries:
