@@ -434,7 +434,7 @@ def _sections(draw: st.DrawFn, batches: int) -> Section:
         read = draw(st.sampled_from(sorted(read for read in READS if batches > LEAST_BATCHES.get(read, 0))))
         accumulates = draw(st.integers(1, min(2, batches)))
         if "by count" in read and batches % accumulates:
-            accumulates = 1  # nothing tells that the loop is over: gradients that are left over are those of the next step
+            accumulates = 1  # nothing tells that gradients are left over
         can_leave = batches > 2 and accumulates == 1 and read not in OTHER_THREADS and "groups" not in read and read != "one ahead"
         leaves_after = draw(st.integers(0, batches - 1)) if can_leave else 0
         return Section(kind, read, epochs, accumulates, leaves_after, evaluates, every)
@@ -458,8 +458,9 @@ def programs(draw: st.DrawFn) -> Program:
         if section.kind in WITHOUT_LOADER:
             # Two that do so by turns are not told from one training with two optimizers (a GAN's).
             which = by_hand = max(which, by_hand)
-            # Steps by hand after a loop whose first batch is thrown away look like the last of a loop that is read one batch ahead.
-            if any(before.read == "after the first" for _, before in sections):
+            # Steps by hand after a loop whose first batch is thrown away look like the last of a loop that is read one batch ahead, and
+            # those after a loop that is never asked for more look like steps of its last batch.
+            if any(before.read == "after the first" or "by count" in before.read for _, before in sections):
                 section = Section("evaluation", evaluates=section.evaluates)
         sections.append((which, section))
     return Program(batches, held_out, tuple(sections))
