@@ -21,6 +21,8 @@ FORCES_THEN_ONE_STEP = Program((2,), 1, ((0, Section("evaluation", evaluates="ha
 FED_BY_ANOTHER = Program(
     (2, 2), 1, ((0, Section("steps in a pool")), (1, Section("loop")), (0, Section("at once", epochs=2)), (1, Section("whole epoch")))
 )
+ANEW_THEN_KEPT = Program((2, 2), 1, ((0, Section("drawn anew", n=2)), (1, Section("drawn and kept", n=2))))
+QUEUES_THEN_ONE_AHEAD = Program((3, 2), 1, ((0, Section("loop", "queue by count", epochs=2)), (1, Section("loop", "one ahead"))))
 
 
 def one_training(*sections: tuple[str, str]) -> Program:
@@ -32,6 +34,8 @@ def one_training(*sections: tuple[str, str]) -> Program:
 @example(one_training(*FORCES_TWICE))
 @example(FORCES_THEN_ONE_STEP)
 @example(FED_BY_ANOTHER)
+@example(ANEW_THEN_KEPT)
+@example(QUEUES_THEN_ONE_AHEAD)
 @settings(max_examples=N, deadline=None, suppress_health_check=list(HealthCheck))
 @given(programs())
 def test_every_step_of_a_program_is_counted(program: Program) -> None:

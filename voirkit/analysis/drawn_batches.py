@@ -162,18 +162,20 @@ class _DrawJoiner:
                 if at is not None:
                     self._requests[at] = None
         last = self._original[row[-1].fetch]
-        over_ns = self._one_update_later(last.end_ns)
+        over_ns = self._one_update_later(self._original[row[0].fetch].end_ns, last.end_ns)
         self._requests.append(replace(last, kind=Kind.LEFT, episode=episode, start_ns=over_ns, end_ns=over_ns, items=None))
 
-    def _one_update_later(self, at_ns: int) -> int:
-        """When the steps of optimizers were over that follow a time, before any of them steps again; never, if none does."""
+    def _one_update_later(self, begun_ns: int, at_ns: int) -> int:
+        """When the steps of optimizers were over that follow a time, before any of them steps again, or one that has not stepped between
+        the begin of the loop and that time; never, if none does."""
         steps = self._optimizers
-        stepped: set[int] = set()
-        for i in range(int(np.searchsorted(steps.start_ns, at_ns)), len(steps.start_ns)):
+        begun, first = np.searchsorted(steps.start_ns, (begun_ns, at_ns)).tolist()
+        left = set(steps.optimizer[begun:first].tolist())
+        for i in range(first, len(steps.start_ns)):
             which = int(steps.optimizer[i])
-            if which in stepped:
-                return int(steps.end_ns[i - 1])
-            stepped.add(which)
+            if which not in left:
+                return int(steps.end_ns[i - 1]) if i > first else at_ns
+            left.remove(which)
         return NEVER
 
 

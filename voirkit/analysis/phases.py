@@ -363,7 +363,8 @@ def _queue_requests(records: Records, chosen: Array, others: Array, timeline: Ti
         sorted(_requests(records, others[records.tid[others] == tid]), key=lambda request: request.start_ns)
         for tid in np.unique(records.tid[others]).tolist()
     ]
-    made = requests_through_queues(gets, read, works_ns, over_ns)
+    asks_ns = [request.start_ns for request in timeline.requests if request.kind in (Kind.ITER, Kind.FETCH)]
+    made = requests_through_queues(gets, read, works_ns, over_ns, asks_ns)
     return sorted([*timeline.requests, *made], key=lambda request: request.start_ns) if made else []
 
 

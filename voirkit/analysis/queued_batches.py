@@ -37,7 +37,7 @@ class _Source:
 
 
 def requests_through_queues(
-    gets: Sequence[QueueGet], read: Sequence[Sequence[Request]], works_ns: Sequence[int], over_ns: int
+    gets: Sequence[QueueGet], read: Sequence[Sequence[Request]], works_ns: Sequence[int], over_ns: int, asks_ns: Sequence[int] = ()
 ) -> list[Request]:
     """The requests of a thread that trains on batches which other threads hand to it.
 
@@ -46,28 +46,33 @@ def requests_through_queues(
         read: By thread, what it asked loaders for, ascending by start.
         works_ns: When the thread's own work began, ascending.
         over_ns: When the last that is known of it was over.
+        asks_ns: When it asked loaders for something itself, ascending.
 
     Returns:
         A request for each batch, ascending by start, and one that finds nothing, or leaves the loop, where the batches of an iterator are
         over. Their episodes are numbered from -1 downwards: numbers of iterators are not negative.
     """
-    return _Handing(gets, read, works_ns).requests(over_ns)
+    return _Handing(gets, read, works_ns, [*asks_ns, over_ns]).requests()
 
 
 class _Handing:
     """Batches on their way from the threads that read them to the one that gets them."""
 
-    def __init__(self, gets: Sequence[QueueGet], read: Sequence[Sequence[Request]], works_ns: Sequence[int]) -> None:
+    def __init__(
+        self, gets: Sequence[QueueGet], read: Sequence[Sequence[Request]], works_ns: Sequence[int], others_ns: Sequence[int]
+    ) -> None:
         self._gets = gets
         self._works_ns = works_ns
+        self._others_ns = others_ns  # when loops that go on are left at the latest, if they have been worked on
         self._waiting = sorted(_sources(read), key=lambda source: source.batches[0].start_ns)  # those of no queue yet
         self._filling: dict[int, _Source] = {}  # by queue, the iterator whose batches it brings
         self._episode: dict[int, int] = {}  # by queue, the number of the loop that goes on
         self._next_episode = -1
         self._requests: list[Request] = []
 
-    def requests(self, over_ns: int) -> list[Request]:
-        """All of them, ascending by start; loops that go on are left where something else is got, or at a time."""
+    def requests(self) -> list[Request]:
+        """All of them, ascending by start; loops that go on are left where something else is got or, after work on the last batch, asked
+        for."""
         for i, get in enumerate(self._gets):
             batch = self._batch(i, get)
             if batch is None:
@@ -76,7 +81,9 @@ class _Handing:
             self._requests.append(replace(batch, start_ns=get.start_ns, end_ns=get.end_ns, episode=self._episode_of(get)))
         for queue, episode in list(self._episode.items()):
             last = next(request for request in reversed(self._requests) if request.episode == episode)
-            left_ns = next((get.start_ns for get in self._gets if get.start_ns > last.start_ns), over_ns)
+            left_ns = next((get.start_ns for get in self._gets if get.start_ns > last.start_ns), self._others_ns[-1])
+            worked_ns = next((at_ns for at_ns in self._works_ns if at_ns > last.start_ns), left_ns)
+            left_ns = min([left_ns, *(at_ns for at_ns in self._others_ns if at_ns > worked_ns)])
             self._end(QueueGet(queue, left_ns, left_ns), Kind.LEFT)
         return sorted(self._requests, key=lambda request: request.start_ns)
 
