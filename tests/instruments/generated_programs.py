@@ -185,7 +185,7 @@ READS: dict[str, Callable[[Any], Iterator[Any]]] = {
 }
 LEAST_BATCHES = {
     "groups of 2": 3, "groups of 3": 4, "groups of 2, one ahead": 4, "groups of an iterator": 3, "queue by count, groups of 2": 3,
-    "after the first": 2,
+    "after the first": 3,
 }  # fmt: skip
 OTHER_THREADS = ("queue", "queue from here", "queue by count")
 

@@ -40,17 +40,10 @@ def test_one_training_is_one_series() -> None:
     assert "passes" not in summary
 
 
-def test_losses_of_an_evaluation_that_takes_gradients_are_not_those_of_the_training() -> None:
-    attacks = [(20.0, 7, None), *[(20.0, 0, None)] * 49]
-    summary = seen(*trained(7, FALLING[:20], 0), *attacks, *trained(7, FALLING[20:], 0), *attacks)
-    assert (summary["first"], summary["last"], summary["n"]) == (3.0, FALLING[-1], 40)
-
-
-def test_losses_of_a_short_last_group_that_are_divided_by_less_are_left_out() -> None:
-    group = [(0.5, 7, 4.0), *[(0.5, 0, 4.0)] * 3]
-    summary = seen(*group[1:], *group * 4, (1.0, 7, 2.0), (1.0, 0, 2.0), *group)
-    assert (summary["first"], summary["last"]) == (0.5, 0.5)
-    assert max(value for _, value in summary["curve"]) == 0.5
+def test_of_losses_that_are_an_evaluations_too_none_is_said_not_to_fall() -> None:
+    flat = {"loss": seen(*trained(7, [2.0] * 40, 0)), "steps": {"n": 20}, "evaluation": {"n": 4, "takes_gradients": True}}
+    assert list(findings(flat)) == []
+    assert [finding.kind for finding in findings({**flat, "steps": {"n": 40}})] == ["loss-not-falling"]
 
 
 def test_trainings_one_after_the_other_are_a_series_each_and_the_last_of_the_longest_is_the_runs() -> None:

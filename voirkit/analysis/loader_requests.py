@@ -102,8 +102,8 @@ def _drop_unread(requests: Sequence[Request], work: Work) -> list[Request]:
 
 
 def _drop_peeked(requests: Sequence[Request], work: Work) -> list[Request]:
-    """Without the first batches of an iterator with which nothing is done (one is printed, kept for pictures, or passed over), where
-    something is done with all later ones: the first step begins after them."""
+    """Without the first batch of an iterator if nothing is done with it (it is printed, or kept for pictures), where something is done with
+    all later ones: the first step begins after it. Several may be kept, and trained on later."""
     made = split_at_requests(requests)
     worked = set(made.turns_at(work.start_ns).tolist())
     turns: dict[int, list[int]] = {}
@@ -113,9 +113,8 @@ def _drop_peeked(requests: Sequence[Request], work: Work) -> list[Request]:
     peeked: set[int] = set()
     for episode, own in turns.items():
         is_worked = [i in worked for i in own]
-        first = is_worked.index(True) if True in is_worked else 0
-        if first and all(is_worked[first:-1]):
-            peeked |= {made.turns[i].requests[0] for i in own[:first]}
+        if not is_worked[0] and any(is_worked) and all(is_worked[1:-1]):
+            peeked.add(made.turns[own[0]].requests[0])
             peeked |= {i for i, r in enumerate(requests) if r.kind is Kind.ITER and r.episode == episode}
     return [request for i, request in enumerate(requests) if i not in peeked]
 
@@ -199,8 +198,8 @@ def _include_last_updates(requests: Sequence[Request], work: Work) -> list[Reque
         end = int(behind[k])
         if not any_between(passes_ns, begun_ns, request.start_ns):
             own = slice(*np.searchsorted(calls.start_ns, (begun_ns, request.start_ns)).tolist())
-            trains = calls.grad[own] & calls.training[own]
-            end = int(behind_sum[k]) if len(trains) and trains.all() and pass_ns[k] < next_ns[k] else 0
+            in_training = calls.training[own][calls.grad[own]]  # without gradients a teacher may be called, too
+            end = int(behind_sum[k]) if len(in_training) and in_training.all() and pass_ns[k] < next_ns[k] else 0
         if first[k] < end:
             stepped_ns = int(optimizers.end_ns[end - 1])
             completed[i] = replace(request, start_ns=stepped_ns, end_ns=stepped_ns)

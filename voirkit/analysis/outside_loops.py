@@ -249,8 +249,7 @@ def _with_their_draws(
     """The rows, each from the draws of the batches that it evaluates (``u, v = next(held_out)`` between two steps), and the iterators that
     gave them.
 
-    Those are the last that was asked for before it, with no work between, of a loader that most often is asked for that. However many
-    calls are given such a batch, it is one.
+    Those are the last that was asked for before it, with no work between, of a loader that most often is asked for that.
     """
     asks = sorted((r for r in requests if r.kind in (Kind.ITER, Kind.FETCH)), key=lambda r: r.start_ns)
     asks_ns = [r.start_ns for r in asks]
@@ -276,10 +275,7 @@ def _with_their_draws(
     for row, own in zip(rows, drawn, strict=True):
         if own and 2 * of_evaluation[own[0].loader] >= in_all[own[0].loader]:
             iterators |= {request.episode for request in own}
-            fetches_ns = np.array([r.start_ns for r in asks if r.kind is Kind.FETCH and r.loader == own[0].loader])
-            calls_ns = np.array(row.start_ns[1:], dtype=np.int64)  # those before which another batch was drawn
-            again_ns = calls_ns[np.diff(np.searchsorted(fetches_ns, row.start_ns)) > 0]
-            row = replace(row, start_ns=[own[-1].start_ns, *again_ns.tolist()])
+            row = replace(row, start_ns=[own[-1].start_ns, *row.start_ns[1:]])
         whole.append(row)
     return whole, iterators
 
@@ -372,9 +368,9 @@ def declared_evaluation(work: Work, marks: Marks) -> Array:
 def _in_evaluation_mode(work: Work, marks: Marks) -> Array:
     """What is done between an ``eval()`` and the next ``train()``, of any module, between which nothing is trained.
 
-    Gradients may be taken there (forces, attacks), if no optimizer steps, and between at most half as many steps as there are backward
-    passes elsewhere, or at the end of steps, or where no optimizer steps any more: what is done so in the middle of each step is a part of
-    it (adversarial training).
+    Gradients may be taken there (forces, attacks), if no optimizer steps, and for at most half of the backward passes elsewhere, or in at
+    most half of the steps with such, or at the end of steps, or where no optimizer steps any more: what is done so in the middle of each
+    step is a part of it (adversarial training).
     """
     off, on = _switches(marks)
     if not len(off):
@@ -385,8 +381,9 @@ def _in_evaluation_mode(work: Work, marks: Marks) -> Array:
     differentiates = has_walk & ~has_update
     region = np.searchsorted(off, walks, side="right") - 1
     trains = (region < 0) | (walks >= until[region])
-    n_steps = len(np.unique(np.searchsorted(updates, off[differentiates])))
-    is_seldom = bool(len(updates)) & (n_steps <= _OFTEN * np.count_nonzero(trains))
+    n_steps, n_steps_trained = (len(np.unique(np.searchsorted(updates, at))) for at in (off[differentiates], walks[trains]))
+    is_seldom = np.count_nonzero(differentiates) <= _OFTEN * np.count_nonzero(trains) or n_steps <= _OFTEN * n_steps_trained
+    is_seldom &= len(updates) > 0
     evaluates = ~has_walk | is_seldom
     if len(updates):
         is_unused = first_from(updates, off) == NEVER
@@ -408,9 +405,8 @@ def _at_end_of_step(work: Work, marks: Marks, begins_ns: Array, ends_ns: Array) 
     is_fetched = np.isin(last_asked_ns, fetched)  # else a loop has ended since, and its batch is left over
     has_batch = is_fetched & (first_from(fetched, over_ns) < begins_ns)
     next_work_ns = first_from(work.start_ns, ends_ns)
-    is_last = (first_from(asked, ends_ns) <= next_work_ns) | (next_work_ns == NEVER)
-    if np.count_nonzero(trained.kind == Work.OPTIMIZER) == 1:
-        is_last |= True
+    is_single = np.count_nonzero(trained.kind == Work.OPTIMIZER) == 1
+    is_last = (first_from(asked, ends_ns) <= next_work_ns) | (next_work_ns == NEVER) | is_single
     behind: Array = (kind == Work.OPTIMIZER) & ~has_batch & is_last
     return behind
 

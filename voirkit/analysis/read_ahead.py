@@ -163,8 +163,7 @@ class _GroupSpreader:
         ]
         sizes = [len(group) for group in groups]
         is_regular = len({*sizes[:-1], sizes[0]}) == 1 and sizes[-1] <= sizes[0]
-        is_repeated = len(sizes) == 1 or sizes.count(sizes[0]) > 1  # else a batch may have been thrown away before the first step
-        if is_regular and is_repeated and all(len(own) == 1 for own in of_groups):
+        if is_regular and all(len(own) == 1 for own in of_groups):
             for group in groups:
                 self._merge(group)
             return

@@ -42,12 +42,12 @@ def symptoms_of(records: Records, chosen: Array, meaning: Array, timeline: Timel
     """
     calls = _ModelCalls(records, chosen)
     batches = _training_batches(timeline, steps.train)
-    read = _reads_loader(timeline, steps.evaluation)
-    over = _is_over(calls, timeline, steps.evaluation)
+    has_evaluation = bool(len(steps.evaluation)) and any(request.kind is Kind.FETCH for request in timeline.requests)
+    held_out = _held_out(timeline, steps) if has_evaluation else np.zeros(len(steps.evaluation), dtype=bool)
     figures = {
-        "evaluation_graphs": _evaluation_graphs(calls, steps.evaluation, over, read),
+        "evaluation_graphs": _evaluation_graphs(calls, steps, held_out),
         "evaluation_mode": _evaluation_mode(calls, steps),
-        "evaluated_in_training": _evaluated_in_training(calls, steps, over & read),
+        "evaluated_in_training": _evaluated_in_training(calls, timeline, steps, held_out),
         "iterators": _iterators(timeline, batches),
         "first_batches_s": _first_batches(batches),
         "single_samples": int((steps.evaluation.items == 1).sum()),
@@ -87,43 +87,48 @@ class _ModelCalls:
         found: Array = last - first
         return found
 
+    def trained(self, train: Table) -> Array:
+        """The classes of modules that are called with gradients, in training mode, in steps."""
+        return np.unique(self.module[_inside(self.start_ns, train) & self.grad & self.training])
+
 
 def _flag(records: Records, key: str, otherwise: bool) -> Array:
     return np.array([bool(arguments.get(key, otherwise)) for arguments in records.arguments], dtype=bool)
 
 
-def _reads_loader(timeline: Timeline, table: Table) -> Array:
-    """In which steps of a table a batch was asked for; shape (steps,)."""
-    asked_ns = np.array([request.start_ns for request in timeline.requests if request.kind is Kind.FETCH], dtype=np.int64)
-    first, last = (np.searchsorted(asked_ns, at) for at in (table.start_ns, table.start_ns + table.time_ns))
-    found: Array = last > first
+def _held_out(timeline: Timeline, steps: Steps) -> Array:
+    """Which evaluated batches come of a loader that training does not read, and are over before anything is trained on again: it is asked
+    for another batch before the next backward pass; shape (steps,)."""
+    evaluation = steps.evaluation
+    end_ns = evaluation.start_ns + evaluation.time_ns
+    asks = [request for request in timeline.requests if request.kind is Kind.FETCH]
+    asked_ns, loaders = (np.array(values, dtype=np.int64) for values in zip(*((r.start_ns, r.loader) for r in asks), strict=True))
+    others_ns = asked_ns[~np.isin(loaders, loaders[_inside(asked_ns, steps.train)])]
+    reads_other = np.searchsorted(others_ns, end_ns) > np.searchsorted(others_ns, evaluation.start_ns)
+    ask_ns, pass_ns = (first_from(times, end_ns) for times in (asked_ns, timeline.start_ns[timeline.meaning == BACKWARD]))
+    found: Array = reads_other & (evaluation.own_ns[:, BACKWARD] == 0) & ((ask_ns < pass_ns) | (pass_ns == NEVER))
     return found
 
 
-def _is_over(calls: _ModelCalls, timeline: Timeline, evaluation: Table) -> Array:
-    """Which evaluated batches no backward pass can use, neither within nor after them: it has other calls before it; shape (steps,)."""
-    others_ns = calls.start_ns[calls.grad & ~_inside(calls.start_ns, evaluation)]
-    passes_ns = timeline.start_ns[timeline.meaning == BACKWARD]
-    call_ns, pass_ns = (first_from(times, evaluation.start_ns + evaluation.time_ns) for times in (others_ns, passes_ns))
-    found: Array = (evaluation.own_ns[:, BACKWARD] == 0) & ((call_ns < pass_ns) | (pass_ns == NEVER))
-    return found
-
-
-def _evaluation_graphs(calls: _ModelCalls, evaluation: Table, over: Array, read: Array) -> dict[str, int]:
-    """``batches``: how many of the evaluated ``batches_of`` built graphs that no backward pass used. In training mode those alone that a
-    loader gave: a policy that acts without one is trained on what it did."""
-    in_evaluation, in_training = (calls.counts(evaluation, calls.grad & (calls.training == mode)) > 0 for mode in (False, True))
-    builds = (in_evaluation | (in_training & read)) & over
+def _evaluation_graphs(calls: _ModelCalls, steps: Steps, held_out: Array) -> dict[str, int]:
+    """``batches``: how many of the evaluated ``batches_of`` built graphs that no backward pass used; in training mode only those that are
+    held out, of models that are trained: a policy that acts is trained on what it did."""
+    evaluation = steps.evaluation
+    trained = np.isin(calls.module, calls.trained(steps.train))
+    in_evaluation, in_training = (calls.counts(evaluation, calls.grad & which) > 0 for which in (~calls.training, calls.training & trained))
+    builds = (in_evaluation & (evaluation.own_ns[:, BACKWARD] == 0)) | (in_training & held_out)
     return {"batches": int(builds.sum()), "batches_of": len(evaluation)} if builds.any() else {}
 
 
-def _evaluated_in_training(calls: _ModelCalls, steps: Steps, chosen: Array) -> dict[str, int]:
-    """``batches``: how many of the chosen batches were evaluated by a model in training mode that is trained too, has layers for which that
-    matters, and is never called in evaluation mode; ``batches_of`` all. Empty where there are none."""
-    trained = np.unique(calls.module[_inside(calls.start_ns, steps.train) & calls.modal & calls.grad])
-    forgets = calls.modal & np.isin(calls.module, np.setdiff1d(trained, calls.module[~calls.training]))
-    batches = int(((calls.counts(steps.evaluation, forgets) > 0) & chosen).sum())
-    return {"batches": batches, "batches_of": int(chosen.sum())} if batches else {}
+def _evaluated_in_training(calls: _ModelCalls, timeline: Timeline, steps: Steps, held_out: Array) -> dict[str, int]:
+    """``batches``: how many of the held-out batches, ``batches_of``, a model was called on, once each, in training mode that is trained and
+    has layers for which that matters. Empty where there are none, and where any module was put into evaluation mode: then it is on
+    purpose, or inner modules are."""
+    if not all(training for _, training in timeline.modes):
+        return {}
+    forgets = calls.modal & np.isin(calls.module, calls.trained(steps.train))
+    batches = int(((calls.counts(steps.evaluation, forgets) == 1) & held_out).sum())
+    return {"batches": batches, "batches_of": int(held_out.sum())} if batches else {}
 
 
 def _inside(at_ns: Array, table: Table) -> Array:

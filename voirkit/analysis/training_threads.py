@@ -65,7 +65,9 @@ class _Group:
         """Whether a thread that works takes turns with these."""
         if self.is_busy_beside(thread):
             return False
-        if not thread.updates or thread.optimizers & self._optimizers or any(_feeds(thread, other) for other in self.threads):
+        if not thread.updates or thread.optimizers & self._optimizers:
+            return True
+        if any(_feeds(thread, other) or _feeds(other, thread) for other in self.threads):
             return True
         return all(_switches_seldom(thread, other) for other in self.threads if other.updates)
 

@@ -131,8 +131,9 @@ _KINDS = (
             "that: it costs time, and where outputs or losses are kept until the end, the memory of all batches."
         ),
         condition=(
-            "Batches are evaluated in which a module with trainable parameters is called with gradients on, in evaluation mode or, if a "
-            "loader gave them, in training mode, and no backward pass follows: at least half of those of the evaluation."
+            "Batches are evaluated in which a module with trainable parameters is called with gradients on, in evaluation mode or, if "
+            "it is trained and the batch comes of a loader that training does not read, in training mode, and no backward pass follows: at "
+            "least half of those of the evaluation."
         ),
         confirm="`output.grad_fn` is not None in the evaluation.",
         mend="`with torch.no_grad():` around the loop, or `@torch.inference_mode()` over the function that evaluates.",

@@ -191,10 +191,10 @@ SILENT_BUGS = (
             "data that is held out."
         ),
         (
-            "It is called in training mode in all loops over loaders in which nothing is trained. Without a flag: in two batches or more, "
-            "and only if no model of its class is called in evaluation mode in the whole run. If it is evaluated in both modes (dropout "
-            "for uncertainty, statistics brought up to date), or outside of loops over loaders, it cannot be told. A generator that makes "
-            "samples while the discriminator is trained, and `update_bn`, are no finding."
+            "It is called in training mode in all loops over loaders in which nothing is trained. Without a flag: on two batches or more "
+            "of a loader that training does not read, once on each, and only if no module is put into evaluation mode in the whole run. "
+            "If it is evaluated in both modes (dropout for uncertainty, statistics brought up to date), or outside of loops over loaders, "
+            "it cannot be told. A generator that makes samples while the discriminator is trained, and `update_bn`, are no finding."
         ),
         "Print `model.training` in the evaluation.",
         "`model.eval()` before the evaluation, and `model.train()` after it.",

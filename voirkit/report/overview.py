@@ -32,7 +32,17 @@ from voirkit.report.sections import (
     sections_of,
     stored_sections,
 )
-from voirkit.runs.summary import PARTS, PHASES, evaluation_name, loss_note, saving, shown_phases, throughput, training_counts
+from voirkit.runs.summary import (
+    PARTS,
+    PHASES,
+    evaluation_name,
+    has_losses_of_evaluation,
+    loss_note,
+    saving,
+    shown_phases,
+    throughput,
+    training_counts,
+)
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
@@ -307,7 +317,8 @@ def _counts(summary: Summary) -> _Facts:
         each = f" of {duration(evaluation['time_s']['median'])}" if evaluation.get("time_s") and not steps.get("n") else ""
         yield f"{{}} {evaluation_name(evaluation)} batch{'es' if evaluation['n'] != 1 else ''}{each}", f"{evaluation['n']:,}"
     if loss:
-        yield "loss", f"{number(loss['first'])} -> {number(loss['last'])}{loss_note(loss)}"
+        of_evaluation = " with those of the evaluation" if has_losses_of_evaluation(summary) else ""
+        yield "loss", f"{number(loss['first'])} -> {number(loss['last'])}{loss_note(loss)}{of_evaluation}"
     workers = (summary.get("loader") or steps.get("loader") or {}).get("workers")
     if workers is not None:
         yield f"{{}} loader worker{'s' if workers != 1 else ''}", f"{workers}"

@@ -181,6 +181,12 @@ def without_steps(moments: Moments, total_s: float, spent_s: Mapping[str, float]
     return account({**(spent_s or {}), "startup": startup, "script": script, "exit": exit_}, total_s, startup)
 
 
+def has_losses_of_evaluation(summary: Mapping[str, Any]) -> bool:
+    """Whether some of the losses are those of an evaluation that calls ``backward`` too (attacks)."""
+    steps, evaluation, loss = (summary.get(key) or {} for key in ("steps", "evaluation", "loss"))
+    return bool(evaluation.get("takes_gradients")) and loss.get("n", 0) > steps.get("n", 0)
+
+
 def loss_note(loss: Mapping[str, Any]) -> str:
     """What is to be said of the first and last loss of a summary: whose they are, and what of them ``backward`` gets."""
     notes = []

@@ -8,7 +8,7 @@ from typing import Any
 
 from voirkit.findings import Finding
 from voirkit.runs import thresholds as limits
-from voirkit.runs.summary import median
+from voirkit.runs.summary import has_losses_of_evaluation, median
 from voirkit.units import figure
 
 Loss = Mapping[str, Any]
@@ -21,6 +21,8 @@ def findings(summary: Mapping[str, Any]) -> Iterator[Finding]:
     """All findings of the rules below."""
     series = _series(summary.get("loss"))
     yield from _loss_not_finite(series, summary.get("parameters"))
+    if has_losses_of_evaluation(summary):
+        return
     has_checks = summary.get("checks") is not None
     yield from _loss_not_falling(series, "" if has_checks else "; voirkit --checks looks for what keeps a loss from falling")
 

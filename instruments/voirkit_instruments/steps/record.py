@@ -255,7 +255,6 @@ MOST_SERIES = 64
 _MOST_PENDING = 1024  # backward passes without a step of an optimizer
 _LOOKS = 16  # passes of a series of which it is asked whether their loss was divided
 _MOST_DIVISORS = 4
-_FEW_UPDATES, _MANY_PASSES = 8, 4  # after so many updates, so many times the passes of the largest are not of one
 
 
 class LossSeries(Losses):
@@ -271,32 +270,15 @@ class LossSeries(Losses):
         self._divisors: set[float] = set()  # by what losses were divided; 1: by nothing
 
     def add_update(self, losses: list[Any]) -> None:
-        """The optimizer has stepped, for the first time since these losses; of an evaluation before it that took gradients, too."""
-        if self._are_of_evaluation(losses):
-            losses = losses[-self.passes_of_update() :]
+        """The optimizer has stepped, for the first time since these losses."""
         size = len(losses)
         self.updates += 1
         if size == 1:
             self.single += 1
         else:
             self._sizes[size] = self._sizes.get(size, 0) + 1
-        self._add_all(losses)
-
-    def add_rest(self, losses: list[Any]) -> None:
-        """No optimizer has stepped since these losses."""
-        if not self._are_of_evaluation(losses):
-            self._add_all(losses)
-
-    def _add_all(self, losses: list[Any]) -> None:
-        """But for those of a short group, which may have been divided by less: all are to be the same part of an update's loss."""
-        if len(losses) >= self.passes_of_update() or not self._divisors - {1.0}:
-            for loss in losses:
-                self.add(loss)
-
-    def _are_of_evaluation(self, losses: list[Any]) -> bool:
-        """Whether there are many more losses than any update has had, so that an evaluation must have taken gradients (attacks)."""
-        largest = max([*self._sizes, 1])
-        return self.updates >= _FEW_UPDATES and len(losses) > _MANY_PASSES * largest
+        for loss in losses:
+            self.add(loss)
 
     def note_divisor(self, divisor: float | None) -> None:
         """A loss was divided by this."""
@@ -401,7 +383,9 @@ class SeenLosses:
     def _flush(self, passes: _Passes, optimizer: int) -> None:
         """Put losses into a series whose optimizer has not stepped after them."""
         if passes.losses:
-            self._of(passes, optimizer).add_rest(passes.losses)
+            series = self._of(passes, optimizer)
+            for loss in passes.losses:
+                series.add(loss)
             passes.losses = []
 
     def _of(self, passes: _Passes, optimizer: int) -> LossSeries:

@@ -37,20 +37,22 @@ def around_forward(recording: Recording) -> tuple[Any, Any]:
     graph_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
     loss = torch.nn.modules.loss._Loss
     forward, lossy = recording.phase("compute", "forward"), recording.phase("compute", "loss")
-    known: dict[tuple[str, str, bool, bool], tuple[int, int]] = {}  # by class, module and flags: name and arguments
+    known: dict[tuple[str, str, bool, bool, bool], tuple[int, int]] = {}  # by class, module and flags: name and arguments
 
     def describe(module: Any, training: bool, grad: bool) -> tuple[int, int]:
         kind = type(module)
-        key = (kind.__name__, kind.__module__, training, grad)
-        if key not in known:  # a walk through its layers, once for all modules of a class
+        frozen = grad and not training and not any(tensor.requires_grad for tensor in tensors_of(module))
+        key = (kind.__name__, kind.__module__, training, grad, frozen)
+        found = known.get(key)
+        if found is None:
             if isinstance(module, loss):
-                known[key] = lossy, intern({"module": key[0]})
+                found = lossy, intern({"module": key[0]})
             else:
-                frozen = grad and not any(tensor.requires_grad for tensor in tensors_of(module))
-                modal = training and depends_on_mode(torch, module)
-                only_if_so = {name: True for name, holds in (("frozen", frozen), ("modal", modal)) if holds}
-                known[key] = forward, intern({"module": key[0], "training": training, "grad": grad, **only_if_so, **_compiled(module)})
-        return known[key]
+                only_if_so = {"frozen": frozen, "modal": training and depends_on_mode(torch, module)}
+                flags = {"training": training, "grad": grad, **{name: True for name, holds in only_if_so.items() if holds}}
+                found = forward, intern({"module": key[0], **flags, **_compiled(module)})
+            known[key] = found
+        return found
 
     return recording.hot.enter(IN_FORWARD), recording.hot.leave_call(describe, torch.is_grad_enabled, graph_task)
 
