@@ -369,6 +369,38 @@ def test_so_may_one_that_is_evaluated_in_both_modes(told: Told, dropping: Loop) 
     assert "evaluated_in_training" not in told(script)
 
 
+def test_so_may_one_that_looks_at_the_batches_of_its_training_without_gradients(told: Told, dropping: Loop) -> None:
+    def script() -> None:
+        with torch.no_grad():
+            for x, _ in dropping.loader:
+                dropping.model(x)
+        epoch(dropping)
+
+    assert "evaluated_in_training" not in told(script)
+
+
+def test_so_may_one_that_is_called_several_times_on_a_batch(told: Told, dropping: Loop) -> None:
+    def script() -> None:
+        epoch(dropping)
+        with torch.no_grad():
+            for x, _ in dropping.held_out:
+                torch.stack([dropping.model(x) for _ in range(3)]).std(0)
+
+    assert "evaluated_in_training" not in told(script)
+
+
+def test_features_that_a_head_is_trained_on_after_their_loop_are_no_evaluation(told: Told, dropping: Loop) -> None:
+    head = torch.nn.Linear(3, 1)
+
+    def script() -> None:
+        epoch(dropping)
+        features = torch.cat([dropping.model(x) for x, _ in dropping.held_out])
+        head(features).mean().backward()
+        dropping.optimizer.step()
+
+    assert not told(script).keys() & {"evaluation_graphs", "evaluated_in_training"}
+
+
 def test_training_that_stays_in_evaluation_mode_is_told_with_its_first_step(told: Told) -> None:
     loop = Loop()
 

@@ -97,15 +97,17 @@ def _flag(records: Records, key: str, otherwise: bool) -> Array:
 
 
 def _held_out(timeline: Timeline, steps: Steps) -> Array:
-    """Which evaluated batches come of a loader that training does not read, and are over before anything is trained on again: it is asked
-    for another batch before the next backward pass; shape (steps,)."""
+    """Which evaluated batches come of a loader that training does not read, and are over before anything is trained on again: training
+    asks for a batch before the next backward pass; shape (steps,)."""
     evaluation = steps.evaluation
     end_ns = evaluation.start_ns + evaluation.time_ns
     asks = [request for request in timeline.requests if request.kind is Kind.FETCH]
     asked_ns, loaders = (np.array(values, dtype=np.int64) for values in zip(*((r.start_ns, r.loader) for r in asks), strict=True))
-    others_ns = asked_ns[~np.isin(loaders, loaders[_inside(asked_ns, steps.train)])]
+    is_of_training = np.isin(loaders, loaders[_inside(asked_ns, steps.train)])
+    others_ns = asked_ns[~is_of_training]
     reads_other = np.searchsorted(others_ns, end_ns) > np.searchsorted(others_ns, evaluation.start_ns)
-    ask_ns, pass_ns = (first_from(times, end_ns) for times in (asked_ns, timeline.start_ns[timeline.meaning == BACKWARD]))
+    passes_ns = timeline.start_ns[timeline.meaning == BACKWARD]
+    ask_ns, pass_ns = (first_from(times, end_ns) for times in (asked_ns[is_of_training], passes_ns))
     found: Array = reads_other & (evaluation.own_ns[:, BACKWARD] == 0) & ((ask_ns < pass_ns) | (pass_ns == NEVER))
     return found
 
