@@ -38,7 +38,9 @@ def drops(torch: ModuleType, layer: Any) -> bool:
         return bool(layer.dropout > 0 and layer.num_layers > 1)
     if isinstance(layer, nn.MultiheadAttention):
         return bool(layer.dropout > 0)
-    return type(layer).__name__ in _DROPS and (getattr(layer, "drop_prob", None) or getattr(layer, "p", None) or 0) > 0
+    if type(layer).__name__ not in _DROPS:
+        return False
+    return bool((getattr(layer, "drop_prob", None) or getattr(layer, "p", None) or 0) > 0)
 
 
 def keeps_statistics(torch: ModuleType, layer: Any) -> bool:
@@ -47,7 +49,7 @@ def keeps_statistics(torch: ModuleType, layer: Any) -> bool:
 
 
 def depends_on_mode(torch: ModuleType, module: Any) -> bool:
-    """Whether any layer of a model drops values or keeps statistics now, since it is in train mode."""
+    """Whether any layer of a model that is in train mode would work otherwise in eval mode."""
     return any(one.training and (drops(torch, one) or keeps_statistics(torch, one)) for _, one in modules(module))
 
 

@@ -130,7 +130,8 @@ class _Handing:
         """Whether the thread works before it gets anything else, but for more of what a queue begins with (batches in groups)."""
         at = bisect_left(self._works_ns, get.end_ns)
         is_new = get.queue not in self._filling
-        until_ns = next((after.start_ns for after in self._gets[i + 1 :] if not (is_new and after.queue == get.queue)), None)
+        later = (self._gets[k] for k in range(i + 1, len(self._gets)))
+        until_ns = next((after.start_ns for after in later if not (is_new and after.queue == get.queue)), None)
         return at < len(self._works_ns) and (until_ns is None or self._works_ns[at] < until_ns)
 
     def _episode_of(self, get: QueueGet) -> int:
