@@ -13,8 +13,9 @@ _OUTSIDE_OF_STEPS = (
 _ACCOUNT = "The account of the wall time and the table of a step in the report."
 
 
-def _verdict(name: str, meaning: str, condition: str, confirm: str, mend: str) -> Kind:
-    return Kind(name=name, severity=Severity.VERDICT, meaning=meaning, condition=condition, confirm=confirm, mend=mend)
+def _verdict(name: str, meaning: str, condition: str, confirm: str, mend: str, example: str = "") -> Kind:
+    script = f"examples/gallery/{example}.py" if example else ""
+    return Kind(name, Severity.VERDICT, meaning, condition, confirm, mend, example=script)
 
 
 VERDICTS = (
@@ -24,6 +25,7 @@ VERDICTS = (
         _PART_OF_STEP,
         "Train on one batch again and again: it is as much faster as the wait is long.",
         "`voirkit --loader --flame` names the operation and the line; then workers, or less work on a sample.",
+        "worker_processes",
     ),
     _verdict(
         "transfer-bound",
@@ -38,6 +40,7 @@ VERDICTS = (
         _PART_OF_STEP,
         "`voirkit --torch-profile` shows the operators.",
         "Lower precision, `torch.compile`, a larger batch, a fused optimizer.",
+        "larger_batch",
     ),
     _verdict(
         "communication-bound",
@@ -52,6 +55,7 @@ VERDICTS = (
         f"{_PART_OF_STEP} Or: {_OUTSIDE_OF_STEPS[:1].lower()}{_OUTSIDE_OF_STEPS[1:]}",
         "`voirkit --what-if checkpoint-async`.",
         "Write them less often, or in the background.",
+        "fewer_checkpoints",
     ),
     _verdict(
         "host-bound",
@@ -59,6 +63,7 @@ VERDICTS = (
         f"{_PART_OF_STEP} Or: {_OUTSIDE_OF_STEPS[:1].lower()}{_OUTSIDE_OF_STEPS[1:]} On a GPU, also where it is idle for 45 % of a step.",
         "`voirkit --flame` shows the lines.",
         "Log less often, `.item()` once an epoch, no plots and no metrics in the loop.",
+        "log_less",
     ),
     _verdict(
         "evaluation-bound",
@@ -66,6 +71,7 @@ VERDICTS = (
         _OUTSIDE_OF_STEPS,
         _ACCOUNT,
         "Evaluate less often or on a part of the data, in larger batches, under `torch.inference_mode()`.",
+        "evaluate_less",
     ),
     _verdict(
         "inference-bound",
@@ -87,6 +93,7 @@ VERDICTS = (
         "A rank makes the others wait for 15 % of a step, at the median, and in most of the run.",
         "The table of ranks in the report.",
         "Look at what that rank does differently: its data, its disk, its processors.",
+        "late_rank",
     ),
     _verdict(
         "hung",
@@ -94,6 +101,7 @@ VERDICTS = (
         "In half of the time after the start no step ended: it was a hang.",
         "`voirkit report --html` has the stacks of all ranks.",
         "As the stacks say: a collective that one rank does not enter, a lock, a disk.",
+        "barrier",
     ),
     _verdict(
         "balanced",
