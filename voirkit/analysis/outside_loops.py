@@ -205,8 +205,7 @@ def evaluating(work: Work, marks: Marks, turn: Array, turns: Sequence[StepInterv
     ends = np.array([NEVER if t.end_ns is None else t.end_ns for t in turns] + [NEVER], dtype=np.int64)[turn[quiet]]
     loops = np.array([*(t.start_ns for t in turns if t.episode in trains), NEVER], dtype=np.int64)
     loop_ns = loops[np.searchsorted(loops[:-1], work.start_ns[quiet])]
-    zeroed_ns = _zeroed(work, marks)
-    zeroed = np.append(zeroed_ns, NEVER)[np.searchsorted(zeroed_ns, work.start_ns[quiet])]
+    zeroed = first_from(_zeroed(work, marks), work.start_ns[quiet])
     begins = np.minimum(loop_ns, np.where(work.training[quiet], zeroed, NEVER))
     between = ~after_call & (next_ns >= np.where(inside, ends, begins))
     between |= ~inside & (next_ns == NEVER)
@@ -355,7 +354,7 @@ def _zeroed(work: Work, marks: Marks) -> Array:
     """When gradients were set to zero for the work that follows. A closure (LBFGS) does it in the optimizer's step, which begins it."""
     walks = work.of(Work.BACKWARD).start_ns
     inside, starts, ends = _step_around(work, marks.zeroed_ns)
-    by_closure = inside & (np.append(walks, NEVER)[np.searchsorted(walks, marks.zeroed_ns)] < ends)
+    by_closure = inside & (first_from(walks, marks.zeroed_ns) < ends)
     return np.sort(np.where(by_closure, starts, marks.zeroed_ns))
 
 
@@ -375,7 +374,7 @@ def _in_evaluation_mode(work: Work, marks: Marks) -> Array:
     off, on = _switches(marks)
     if not len(off):
         return np.zeros(len(work.start_ns), dtype=bool)
-    until = np.append(on, NEVER)[np.searchsorted(on, off)]
+    until = first_from(on, off)
     walks, updates = work.of(Work.BACKWARD).start_ns, work.of(Work.OPTIMIZER).start_ns
     has_walk, has_update = (first_from(times, off) < until for times in (walks, updates))
     differentiates = has_walk & ~has_update

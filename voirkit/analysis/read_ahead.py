@@ -161,9 +161,8 @@ class _GroupSpreader:
             self._passes(self._original[group[-1]], end_ns)
             for group, end_ns in zip(groups, [*ends_ns, min(closing_ns, horizon_ns)], strict=True)
         ]
-        sizes = [len(group) for group in groups]
-        is_regular = len({*sizes[:-1], sizes[0]}) == 1 and sizes[-1] <= sizes[0]
-        if is_regular and all(len(own) == 1 for own in of_groups):
+        sizes = {len(group) for group in groups[:-1]} | {len(groups[0])}
+        if len(sizes) == 1 and len(groups[-1]) <= len(groups[0]) and all(len(own) == 1 for own in of_groups):
             for group in groups:
                 self._merge(group)
             return

@@ -16,6 +16,7 @@ from voirkit.analysis.loader_requests import iterator_of, normalize_requests
 from voirkit.analysis.nesting import Array, exclusive_ns
 from voirkit.analysis.outside_loops import Marks, declared_evaluation, evaluating, requests_of_evaluation, requests_of_steps, steps_outside
 from voirkit.analysis.segmentation import LET_GO, OUTSIDE, Kind, Request, Segmentation, StepInterval, Work, split_at_requests
+from voirkit.analysis.work_times import NEVER, first_from
 from voirkit.runs.summary import PHASES
 
 PARTS = ("loss", "zero_grad", "checkpoint", "compile", "import", "gc", "voirkit", "rest")  # of other
@@ -30,7 +31,6 @@ ASIDE = {"checkpoint": CHECKPOINT, "compile": COMPILE, "import": IMPORT, "gc": G
 WORKERS = "workers"
 
 _FREEING_NS = 100_000
-_NEVER = np.iinfo(np.int64).max
 
 # What each span of the steps instrument counts for; all of comm is communication.
 MEANING = {
@@ -233,7 +233,7 @@ def _with_workers(
     """
     in_evaluation = np.isin(turn_of, evaluated)
     in_no_step = ~in_evaluation & ~np.isin(turn_of, training)
-    first_ns = min((int(table.start_ns.min()) for table in (steps.train, steps.evaluation) if len(table)), default=_NEVER)
+    first_ns = min((int(table.start_ns.min()) for table in (steps.train, steps.evaluation) if len(table)), default=NEVER)
     is_early = timeline.start_ns < first_ns
     aside_ns = int(spent_ns[in_no_step & is_early].sum()), int(spent_ns[in_no_step & ~is_early].sum())
     return replace(steps, aside_ns={WORKERS: aside_ns}, workers_in_evaluation_ns=int(spent_ns[in_evaluation].sum()))
@@ -337,20 +337,19 @@ def _training_episodes(segmentation: Segmentation, work: Work, requests: Sequenc
     steps -= _with_optimizers_of_their_own(segmentation, work, turn_of, steps, in_evaluation)
     loader_of = {request.episode: request.loader for request in requests}
     of_training = {loader_of.get(episode) for episode in steps} - {-1}
-    updates_ns, passes_ns = (np.append(work.of(kind).start_ns, _NEVER) for kind in (Work.OPTIMIZER, Work.BACKWARD))
     inside = np.flatnonzero(trains & (turn_of != OUTSIDE))[::-1]
     episodes, lasts = np.unique(segmentation.episodes[turn_of[inside]], return_index=True)
     over_ns = work.end_ns[inside[lasts]]  # by iterator, when the last was trained on its batches
-    next_update_ns = updates_ns[np.searchsorted(updates_ns[:-1], over_ns)]
-    is_cleared = np.append(zeroed_ns, _NEVER)[np.searchsorted(zeroed_ns, over_ns)] < next_update_ns
-    is_next = passes_ns[np.searchsorted(passes_ns[:-1], over_ns)] >= next_update_ns
+    next_update_ns, next_pass_ns = (first_from(work.of(kind).start_ns, over_ns) for kind in (Work.OPTIMIZER, Work.BACKWARD))
+    is_cleared = first_from(zeroed_ns, over_ns) < next_update_ns
+    is_next = next_pass_ns >= next_update_ns
     _, firsts = np.unique(segmentation.episodes[turn_of[inside[::-1]]], return_index=True)
     began_ns = work.start_ns[inside[::-1][firsts]]
     is_zeroed_within = np.searchsorted(zeroed_ns, over_ns) > np.searchsorted(zeroed_ns, began_ns)
     for i, episode in enumerate(episodes.tolist()):
         if episode in steps or episode in in_evaluation or is_cleared[i]:
             continue
-        if next_update_ns[i] == _NEVER:  # gradients that are accumulated when the run ends
+        if next_update_ns[i] == NEVER:  # gradients that are accumulated when the run ends
             if episode in in_training and loader_of.get(episode) in of_training and not is_zeroed_within[i]:
                 steps.add(episode)
             continue

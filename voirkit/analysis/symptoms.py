@@ -135,8 +135,10 @@ def _evaluated_in_training(calls: _ModelCalls, timeline: Timeline, steps: Steps,
 
 def _inside(at_ns: Array, table: Table) -> Array:
     """Which instants lie in a step of a table."""
+    if not len(table):
+        return np.zeros(len(at_ns), dtype=bool)
     step = np.searchsorted(table.start_ns, at_ns, side="right") - 1
-    found: Array = (step >= 0) & (at_ns < (table.start_ns + table.time_ns)[np.maximum(step, 0)]) if len(table) else step >= 0
+    found: Array = (step >= 0) & (at_ns < (table.start_ns + table.time_ns)[np.maximum(step, 0)])
     return found
 
 

@@ -81,7 +81,7 @@ class BackwardPasses:
         """When what belongs to each pass was over: the steps of optimizers before the next model call or backward pass."""
         begins_ns = self._work.of(Work.FORWARD | Work.BACKWARD).start_ns
         optimizers = self._work.of(Work.OPTIMIZER)
-        following_ns = np.append(begins_ns, NEVER)[np.searchsorted(begins_ns, self._backward.end_ns)]
+        following_ns = first_from(begins_ns, self._backward.end_ns)
         at = np.searchsorted(optimizers.start_ns, following_ns)  # the step before this one is the last of the unit
         stepped_ns = np.concatenate(([0], optimizers.end_ns))[at]
         ends: list[int] = np.maximum(self._backward.end_ns, stepped_ns).tolist()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from voirkit.analysis.nesting import Array
+from voirkit.analysis.work_times import NEVER
 
 if TYPE_CHECKING:
     from voirkit.analysis.phases import Records
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 START, STOP = ("dataloader", "start_workers"), ("dataloader", "stop_workers")
 _FETCH = ("dataloader", "fetch")
 _NS = 1e-9
-_NEVER = np.iinfo(np.int64).max
 
 
 @dataclass
@@ -82,7 +82,7 @@ def _starts_again_ns(episodes: list[_Episode]) -> int:
     batch: it takes no longer for one than n batches are apart later on. Where there are no later ones nothing is known of these waits.
     """
     intervals = [interval for episode in episodes for interval in episode.later_intervals_ns()]
-    usual_ns = median(intervals) if intervals else _NEVER
+    usual_ns = median(intervals) if intervals else NEVER
     waits = [max(episode.first_waits_ns() - int(usual_ns) * episode.workers, 0) for episode in episodes[1:]]
     return sum(waits) + sum(episode.start_ns for episode in episodes[1:])
 

@@ -185,10 +185,9 @@ def _cost(loader: LoaderTotals, items: float, cpus: int | None) -> prediction.Co
         }
         batch_s += loader.times["put"].mean * NS
         making_s = mean.get("making_ns", cpu.mean) * NS
-        handing_s = handover["send_s"] + handover["take_s"]
-        beside_s = max(cpu.mean * NS - making_s, 0.0)  # which is sending, as far as that can take so long, and threads that compute
-        threads = 1.0 + (beside_s - min(beside_s, handing_s)) / making_s if making_s else 1.0
-        beside_s = min(beside_s, handing_s)
+        others_s = max(cpu.mean * NS - making_s, 0.0)  # of its other threads: they hand batches over, and compute
+        beside_s = min(others_s, handover["send_s"] + handover["take_s"])
+        threads = 1.0 + (others_s - beside_s) / making_s if making_s else 1.0
         into_shared_memory = prediction.handover_costs(mean.get("bytes", 0.0), 0.0, {"mb_ns": loader.handover.get("mb_ns", 0.0)})
         beside_s += into_shared_memory["send_s"]
         beside_s = min(beside_s, 0.9 * batch_s)
