@@ -40,7 +40,8 @@ CASES = {
     "late_rank": "rank 1",
 }
 FLAGS = {"log_less": ["--flame"]}
-LAUNCHERS = {"late_rank": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]}
+_RANKS = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+LAUNCHERS = {"late_rank": _RANKS, "communicate_less": _RANKS}
 _ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
@@ -58,7 +59,17 @@ def summary_of(script: Path, argument: str, *flags: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         run = os.path.join(folder, "run")
         launcher = LAUNCHERS.get(script.stem, ())
-        words = [sys.executable, *launcher, "-m", "voirkit", "--run-dir", run, *flags, str(script), argument]
+        words = [
+            sys.executable,
+            *launcher,
+            "-m",
+            "voirkit",
+            "--run-dir",
+            run,
+            *flags,
+            str(script),
+            argument,
+        ]
         subprocess.run(words, check=True, env=_ENVIRONMENT, capture_output=True)
         summary: dict[str, Any] = json.loads(Path(run, "summary.json").read_text())
     return summary
@@ -106,10 +117,12 @@ def main() -> int:
         row = f"{name:20} predicted {_predicted(advice)}   reached {saved(clock)} of the time, {saved(cpu)} of processor time"
         print(f"{row}   {advice['do']}")
         (before, before_cpu), (after, after_cpu) = (
-            (statistics.median(one) for one in zip(*side, strict=True)) for side in zip(*pairs, strict=True)
+            (statistics.median(one) for one in zip(*side, strict=True))
+            for side in zip(*pairs, strict=True)
         )
         print(
-            f"{'':20} before {before:.1f} s (processors {before_cpu:.1f} s), after {after:.1f} s ({after_cpu:.1f} s): medians", flush=True
+            f"{'':20} before {before:.1f} s (processors {before_cpu:.1f} s), after {after:.1f} s ({after_cpu:.1f} s): medians",
+            flush=True,
         )
     return int(bool(failed))
 

@@ -118,7 +118,12 @@ def measure(ai: Any, rounds: int, calls: int) -> dict[str, float]:
         row[".iter, two events"] -= row.pop("(loop)")
         rows.append(row)
     rows = rows[2:]
-    return {name: statistics.median(row[name] / (1 if name == "tuple" else row["tuple"]) for row in rows) for name in rows[0]}
+    return {
+        name: statistics.median(
+            row[name] / (1 if name == "tuple" else row["tuple"]) for row in rows
+        )
+        for name in rows[0]
+    }
 
 
 def child(engine: str, rounds: int, calls: int, folder: str) -> dict[str, float]:
@@ -144,7 +149,12 @@ def child(engine: str, rounds: int, calls: int, folder: str) -> dict[str, float]
 def import_ms(python: str, module: str, env: dict[str, str]) -> float:
     """CPU time of an import in milliseconds, from compiled bytecode."""
     times = [
-        float(subprocess.run([python, "-c", _IMPORT.format(module)], env=env, capture_output=True, check=True).stdout) for _ in range(6)
+        float(
+            subprocess.run(
+                [python, "-c", _IMPORT.format(module)], env=env, capture_output=True, check=True
+            ).stdout
+        )
+        for _ in range(6)
     ]
     return statistics.median(times[1:])
 
@@ -154,21 +164,45 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--calls", type=int, default=20_000)
-    parser.add_argument("--dftracer", metavar="PYTHON", help="an interpreter in whose environment dftracer 2.2.0 is installed")
+    parser.add_argument(
+        "--dftracer",
+        metavar="PYTHON",
+        help="an interpreter in whose environment dftracer 2.2.0 is installed",
+    )
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if options.child:
             print(json.dumps(child(options.child, options.rounds, options.calls, folder)))
             return
-        env = {k: v for k, v in os.environ.items() if k not in ("PYTHONDONTWRITEBYTECODE", "VOIRKIT_RUN_DIR")}
-        env.update(PYTHONPYCACHEPREFIX=os.path.join(folder, "bytecode"), DFTRACER_ENABLE="1", DFTRACER_INC_METADATA="1")
-        engines = {"c": (sys.executable, {}), "python": (sys.executable, {"VOIRKIT_NO_EXTENSION": "1"})}
+        env = {
+            k: v
+            for k, v in os.environ.items()
+            if k not in ("PYTHONDONTWRITEBYTECODE", "VOIRKIT_RUN_DIR")
+        }
+        env.update(
+            PYTHONPYCACHEPREFIX=os.path.join(folder, "bytecode"),
+            DFTRACER_ENABLE="1",
+            DFTRACER_INC_METADATA="1",
+        )
+        engines = {
+            "c": (sys.executable, {}),
+            "python": (sys.executable, {"VOIRKIT_NO_EXTENSION": "1"}),
+        }
         if options.dftracer:
             engines["dftracer"] = (options.dftracer, {})
         found = {}
         for engine, (python, more) in engines.items():
-            command = [python, __file__, "--child", engine, "--rounds", str(options.rounds), "--calls", str(options.calls)]
+            command = [
+                python,
+                __file__,
+                "--child",
+                engine,
+                "--rounds",
+                str(options.rounds),
+                "--calls",
+                str(options.calls),
+            ]
             done = subprocess.run(command, env={**env, **more}, capture_output=True, text=True)
             if done.returncode:
                 print(f"{engine}: {done.stderr.strip().splitlines()[-1]}")
@@ -188,7 +222,11 @@ def table(found: dict[str, dict[str, float]]) -> None:
             limit = f"{LIMITS[name]:8.1f}" if name in LIMITS else ""
             print(f"{name:40}" + "".join(f"{row[name]:10.2f}" for row in found.values()) + limit)
     print(f"{'a tuple, ns':40}" + "".join(f"{row['tuple']:10.0f}" for row in found.values()))
-    print(f"{'import, ms of CPU':40}" + "".join(f"{row['import']:10.1f}" for row in found.values()) + f"{IMPORT_LIMIT_MS:8.1f}")
+    print(
+        f"{'import, ms of CPU':40}"
+        + "".join(f"{row['import']:10.1f}" for row in found.values())
+        + f"{IMPORT_LIMIT_MS:8.1f}"
+    )
 
 
 if __name__ == "__main__":

@@ -44,44 +44,85 @@ def make(run: Path, events: int) -> None:
     """Write the segments of a run, as its main process and two workers would have."""
     folder = Path(layout.folder_of(str(run)))
     folder.mkdir(parents=True)
-    (run / "run.json").write_text('{"schema": 1, "voirkit": "0", "ended": "normal", "exit_code": 0}')
+    (run / "run.json").write_text(
+        '{"schema": 1, "voirkit": "0", "ended": "normal", "exit_code": 0}'
+    )
     random = np.random.default_rng(0)
     for number, (pid, names, share) in enumerate(
-        ((1 << 30, EVENTS[:8], 0.8), ((1 << 30) + 1, EVENTS[8:], 0.1), ((1 << 30) + 2, EVENTS[8:], 0.1))
+        (
+            (1 << 30, EVENTS[:8], 0.8),
+            ((1 << 30) + 1, EVENTS[8:], 0.1),
+            ((1 << 30) + 2, EVENTS[8:], 0.1),
+        )
     ):
         steps = max(int(events * share) // len(names), 1)
         write_process(folder, pid, number, names, steps, random)
 
 
 def write_process(
-    folder: Path, pid: int, number: int, events: list[tuple[str, str, str | None, int, float, int]], steps: int, random: np.random.Generator
+    folder: Path,
+    pid: int,
+    number: int,
+    events: list[tuple[str, str, str | None, int, float, int]],
+    steps: int,
+    random: np.random.Generator,
 ) -> None:
     """One process: a turn of events for each step."""
     stem = folder / f"{os.uname().nodename}-r0-{pid}"
-    lengths = np.column_stack([random.lognormal(np.log(1000 * us), spread, steps) for _, _, _, us, spread, _ in events]).astype(np.int64)
+    lengths = np.column_stack(
+        [random.lognormal(np.log(1000 * us), spread, steps) for _, _, _, us, spread, _ in events]
+    ).astype(np.int64)
     begins = np.cumsum(lengths.ravel()).reshape(lengths.shape) - lengths
     records = np.zeros(lengths.size + 1, RECORD_TYPE)
     records["name"][0], records["value"][0] = layout.THREAD, pid
     for i, (_, _, key, _, _, depth) in enumerate(events):
         row = records[1:][i :: len(events)]
         last = max(
-            j for j in range(i, len(events)) if j == i or (events[j][5] > depth and all(events[k][5] > depth for k in range(i + 1, j + 1)))
+            j
+            for j in range(i, len(events))
+            if j == i
+            or (events[j][5] > depth and all(events[k][5] > depth for k in range(i + 1, j + 1)))
         )
         row["start_ns"] = begins[:, i] + 10**12
         row["duration_ns"] = begins[:, last] + lengths[:, last] - begins[:, i]
         row["value"] = np.arange(steps) % 1000 if key else 0
         row["name"] = i + 1
         row["args"] = 0 if number else np.arange(steps) + 1
-    records[1:] = records[1:][np.argsort(records["start_ns"][1:] + records["duration_ns"][1:], kind="stable")]
+    records[1:] = records[1:][
+        np.argsort(records["start_ns"][1:] + records["duration_ns"][1:], kind="stable")
+    ]
     with open(f"{stem}.names", "w") as file:
-        header = {"schema": 1, "pid": pid, "ppid": 1, "rank": 0, "host": os.uname().nodename, "process": "main.py", "argv": ["main.py"]}
-        file.write(json.dumps({**header, "clocks": {"perf_counter_ns": 10**12, "time_ns": time.time_ns()}}) + "\n")
+        header = {
+            "schema": 1,
+            "pid": pid,
+            "ppid": 1,
+            "rank": 0,
+            "host": os.uname().nodename,
+            "process": "main.py",
+            "argv": ["main.py"],
+        }
+        file.write(
+            json.dumps({**header, "clocks": {"perf_counter_ns": 10**12, "time_ns": time.time_ns()}})
+            + "\n"
+        )
         for i, (category, name, key, *_) in enumerate(events):
-            file.write(json.dumps({"n": i + 1, "kind": "span", "category": category, "name": name, "value": key}) + "\n")
+            file.write(
+                json.dumps(
+                    {"n": i + 1, "kind": "span", "category": category, "name": name, "value": key}
+                )
+                + "\n"
+            )
         if not number:
-            file.writelines(f'{{"a":{step + 1},"arguments":{{"epoch":{step // 1000},"step":{step % 1000}}}}}\n' for step in range(steps))
+            file.writelines(
+                f'{{"a":{step + 1},"arguments":{{"epoch":{step // 1000},"step":{step % 1000}}}}}\n'
+                for step in range(steps)
+            )
     with open(f"{stem}-0.seg", "wb") as file:
-        file.write(struct.pack(layout.HEADER, layout.MAGIC, layout.SCHEMA, layout.RECORD_BYTES, pid, 0, 10**12))
+        file.write(
+            struct.pack(
+                layout.HEADER, layout.MAGIC, layout.SCHEMA, layout.RECORD_BYTES, pid, 0, 10**12
+            )
+        )
         records.tofile(file)
 
 
@@ -98,7 +139,11 @@ def measured(command: list[str]) -> tuple[float, float, float]:
 
 def size(path: Path) -> int:
     """Bytes of a file, or of all in a folder."""
-    return sum(one.stat().st_size for one in path.rglob("*") if one.is_file()) if path.is_dir() else path.stat().st_size
+    return (
+        sum(one.stat().st_size for one in path.rglob("*") if one.is_file())
+        if path.is_dir()
+        else path.stat().st_size
+    )
 
 
 def main() -> None:
@@ -112,19 +157,34 @@ def main() -> None:
         make(run, options.events)
         raw = size(run / "trace")
         print(f"{options.events:,} events, {raw / options.events:.1f} bytes an event in segments")
-        print(f"{'':24} {'events/s':>10} {'CPU, us/event':>14} {'peak, MiB':>10} {'bytes/event':>12}")
+        print(
+            f"{'':24} {'events/s':>10} {'CPU, us/event':>14} {'peak, MiB':>10} {'bytes/event':>12}"
+        )
 
         def show(what: str, command: list[str], result: Path) -> None:
             wall, cpu, peak = measured(command)
             written = f"{size(result) / options.events:12.2f}" if result.exists() else ""
-            print(f"{what:24} {options.events / wall:10,.0f} {1e6 * cpu / options.events:14.2f} {peak:10.0f} {written}", flush=True)
+            print(
+                f"{what:24} {options.events / wall:10,.0f} {1e6 * cpu / options.events:14.2f} {peak:10.0f} {written}",
+                flush=True,
+            )
 
         show("put to rest", [sys.executable, "-c", SETTLE, str(run)], run / "trace")
         if not options.format:
             show("rows() in python", [sys.executable, "-c", ROWS, str(run)], Path("-"))
         for format in options.format or ("chrome", "pfw", "csv", "parquet", "arrow"):
             out = Path(place) / f"{format}-out"
-            export = [sys.executable, "-m", "voirkit", "export", str(run), "--format", format, "-o", str(out)]
+            export = [
+                sys.executable,
+                "-m",
+                "voirkit",
+                "export",
+                str(run),
+                "--format",
+                format,
+                "-o",
+                str(out),
+            ]
             show(f"export {format}", export, out)
             show(f"export {format}, ten steps", [*export, "--force", "--steps", "500:510"], out)
 

@@ -64,7 +64,9 @@ print(time.process_time() - began, loss.item().hex())
 """
 STEPS = 40, 400
 START = "import torch\n"
-VARIANTS = {text: text.split() for text in ("--calls", "--calls torch", "--calls torch --calls-every 10")}
+VARIANTS = {
+    text: text.split() for text in ("--calls", "--calls torch", "--calls torch --calls-every 10")
+}
 
 
 def main() -> None:
@@ -72,7 +74,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", choices=["call", "loop", "start", "bytes", "traincheck"])
-    parser.add_argument("--traincheck", metavar="PYTHON", help="of an environment that has traincheck")
+    parser.add_argument(
+        "--traincheck", metavar="PYTHON", help="of an environment that has traincheck"
+    )
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     parts: dict[str, Callable[[], None]] = {
@@ -149,7 +153,11 @@ def _place(place: str) -> tuple[Path, dict[str, str]]:
     folder = Path(place)
     (folder / "loop.py").write_text(LOOP)
     (folder / "start.py").write_text(START)
-    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONDONTWRITEBYTECODE", "DATA_FD", "VOIRFILE")}
+    env = {
+        k: v
+        for k, v in os.environ.items()
+        if k not in ("PYTHONDONTWRITEBYTECODE", "DATA_FD", "VOIRFILE")
+    }
     return folder, {**env, "PYTHONPYCACHEPREFIX": str(folder / "bytecode"), "OMP_NUM_THREADS": "1"}
 
 
@@ -168,14 +176,24 @@ def loop(rounds: int) -> None:
             for _ in range(rounds + 1):
                 row = {}
                 ours = {name: _voirkit(*options) for name, options in VARIANTS.items()}
-                for name, command in {"python": [sys.executable], "voirkit": _voirkit(), **ours}.items():
+                for name, command in {
+                    "python": [sys.executable],
+                    "voirkit": _voirkit(),
+                    **ours,
+                }.items():
                     row[name], loss = _run([*command, "loop.py", str(steps)], folder, env)
                     losses.add(loss)
-                    found = json.loads((folder / "run" / "summary.json").read_text()) if name != "python" else {}
+                    found = (
+                        json.loads((folder / "run" / "summary.json").read_text())
+                        if name != "python"
+                        else {}
+                    )
                     events[name] = (found.get("calls") or {}).get("events", 0)
                 rows.append(row)
             del rows[0]  # it made the bytecode
-            print(f"\n{str(steps) + ' steps of the perceptron':42} {'CPU, ms':>8} {'ratio':>7} {'calls':>7} {'us a call':>10}")
+            print(
+                f"\n{str(steps) + ' steps of the perceptron':42} {'CPU, ms':>8} {'ratio':>7} {'calls':>7} {'us a call':>10}"
+            )
             for name in rows[0]:
                 took = statistics.median(row[name] for row in rows) * 1e3
                 ratio = statistics.median(row[name] / row["python"] for row in rows)
@@ -189,8 +207,17 @@ def start(rounds: int) -> None:
     """Print what the start of a script that imports torch takes."""
     with tempfile.TemporaryDirectory() as place:
         folder, env = _place(place)
-        commands = {"voirkit": _voirkit(), **{name: _voirkit(*options) for name, options in VARIANTS.items()}}
-        rows = [{name: cpu_ms([*command, "start.py"], folder, env) for name, command in commands.items()} for _ in range(rounds + 1)]
+        commands = {
+            "voirkit": _voirkit(),
+            **{name: _voirkit(*options) for name, options in VARIANTS.items()},
+        }
+        rows = [
+            {
+                name: cpu_ms([*command, "start.py"], folder, env)
+                for name, command in commands.items()
+            }
+            for _ in range(rounds + 1)
+        ]
         del rows[0]  # it made the bytecode
         print(f"\n{'a script that imports torch':42} {'CPU, ms':>8} {'more':>7}")
         for name in commands:
@@ -206,10 +233,18 @@ def at_rest() -> None:
         for steps in STEPS:
             for name, options in list(VARIANTS.items())[:2]:
                 _run([*_voirkit("--compact", *options), "loop.py", str(steps)], folder, env)
-                events = json.loads((folder / "run" / "summary.json").read_text())["calls"]["events"]
+                events = json.loads((folder / "run" / "summary.json").read_text())["calls"][
+                    "events"
+                ]
                 trace = folder / "run" / "trace"
-                size = sum(file.stat().st_size for kind in ("call", "operand") for file in trace.glob(f"kind={kind}/**/*.parquet"))
-                print(f"{name + ', ' + str(steps) + ' steps':42} {events:8} {size:9} {size / events:7.1f}")
+                size = sum(
+                    file.stat().st_size
+                    for kind in ("call", "operand")
+                    for file in trace.glob(f"kind={kind}/**/*.parquet")
+                )
+                print(
+                    f"{name + ', ' + str(steps) + ' steps':42} {events:8} {size:9} {size / events:7.1f}"
+                )
 
 
 def traincheck(python: str | None, rounds: int) -> None:
@@ -228,11 +263,19 @@ def traincheck(python: str | None, rounds: int) -> None:
             (folder / "loop40.py").write_text(LOOP.replace("int(sys.argv[1])", "40"))
             done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
             if done.returncode:  # such as where torch is built for a GPU and there is none
-                print(f"\nTrainCheck does not run here: {(done.stdout + done.stderr).strip().splitlines()[-1]}")
+                print(
+                    f"\nTrainCheck does not run here: {(done.stdout + done.stderr).strip().splitlines()[-1]}"
+                )
                 return
             output = (folder / "out" / "program_output.txt").read_text()
-            traced.append(float(next(line.split()[0] for line in reversed(output.splitlines()) if "0x" in line)))
-            lines = sum(file.read_bytes().count(b"\n") for file in (folder / "out").glob("trace_API_*"))
+            traced.append(
+                float(
+                    next(line.split()[0] for line in reversed(output.splitlines()) if "0x" in line)
+                )
+            )
+            lines = sum(
+                file.read_bytes().count(b"\n") for file in (folder / "out").glob("trace_API_*")
+            )
         ratio = statistics.median(b / a for a, b in zip(plain, traced, strict=True))
         print(
             f"\n{'TrainCheck, 40 steps':42} {statistics.median(traced) * 1e3:8.0f} {ratio:7.1f} {lines // 2:7} (with those before main())"

@@ -74,7 +74,9 @@ def autoregressive(rng: np.random.Generator, n: int, of_last: float, spread: flo
 def bursts(rng: np.random.Generator, n: int) -> Any:
     """Step times that are half as long again for 20 steps, at 80 steps' distance on average."""
     edges = np.cumsum(rng.exponential([80, 20], (n // 20, 2)).ravel())
-    return np.exp(rng.normal(0, 0.05, n)) * np.where(np.searchsorted(edges, np.arange(n)) % 2, 1.5, 1.0)
+    return np.exp(rng.normal(0, 0.05, n)) * np.where(
+        np.searchsorted(edges, np.arange(n)) % 2, 1.5, 1.0
+    )
 
 
 MADE_UP: dict[str, Callable[[np.random.Generator, int], Any]] = {
@@ -83,8 +85,12 @@ MADE_UP: dict[str, Callable[[np.random.Generator, int], Any]] = {
     "autocorrelated (0.9), 10 %": lambda rng, n: autoregressive(rng, n, 0.9, 0.1),
     "bursts": bursts,
     "a drift of 10 %": lambda rng, n: autoregressive(rng, n, 0, 0.08) * np.linspace(1, 1.1, n),
-    "a tenth stalls, 5 times as long": lambda rng, n: autoregressive(rng, n, 0, 0.05) + 4 * (rng.random(n) < 0.1),
-    "every other 30 % longer": lambda rng, n: autoregressive(rng, n, 0, 0.08) * np.where(np.arange(n) % 2, 1.3, 1.0),
+    "a tenth stalls, 5 times as long": lambda rng, n: (
+        autoregressive(rng, n, 0, 0.05) + 4 * (rng.random(n) < 0.1)
+    ),
+    "every other 30 % longer": lambda rng, n: (
+        autoregressive(rng, n, 0, 0.08) * np.where(np.arange(n) % 2, 1.3, 1.0)
+    ),
 }
 
 
@@ -107,7 +113,12 @@ def made_up() -> None:
                 equal.append(told.significant)
                 found.append(difference([a], [planted(b)]).significant)
                 reach.append(log(told.high / told.low) / 2)
-            row(name, n, *(f"{np.mean(one):.1%}" for one in (alone, equal, found)), f"± {np.mean(reach):.1%}")
+            row(
+                name,
+                n,
+                *(f"{np.mean(one):.1%}" for one in (alone, equal, found)),
+                f"± {np.mean(reach):.1%}",
+            )
 
 
 def planted(estimate: Estimate) -> Estimate:
@@ -122,7 +133,9 @@ def record(script: str, folder: Path, n: int) -> list[Path]:
     runs = sorted(path.parent for path in folder.glob("*/summary.json"))
     for i in range(len(runs), n):
         words = ["--quiet", "--run-dir", f"run{i:04}", "main.py"]
-        subprocess.run([sys.executable, "-m", "voirkit", *words], cwd=folder, check=True, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-m", "voirkit", *words], cwd=folder, check=True, capture_output=True
+        )
         runs.append(folder / f"run{i:04}")
     return runs[:n]
 
@@ -136,14 +149,18 @@ def side_of(path: Path) -> Side:
 def joined(sides: Sequence[Side]) -> Side:
     """Runs as one side."""
     parts: list[list[Any]] = [
-        [one for side in sides for one in getattr(side, name)] for name in ("summaries", "names", "runs", "estimates")
+        [one for side in sides for one in getattr(side, name)]
+        for name in ("summaries", "names", "runs", "estimates")
     ]
     return Side(*parts)
 
 
 def plant(side: Side) -> Side:
     """The same with steps that are all 5 % longer."""
-    longer = [{**one, STEP: planted(step)} if (step := one.get(STEP)) is not None else one for one in side.estimates]
+    longer = [
+        {**one, STEP: planted(step)} if (step := one.get(STEP)) is not None else one
+        for one in side.estimates
+    ]
     return Side(side.summaries, side.names, side.runs, longer)
 
 
@@ -152,7 +169,12 @@ def measured(name: str, runs: Sequence[Side]) -> None:
     values = [step.value for one in runs if (step := one.estimates[0].get(STEP)) is not None]
     differ = f"{np.std(values, ddof=1):.1%}"
     assumed = np.mean([one.between_runs(STEP) for one in runs])
-    rows_shown = [(size, in_turn) for size in GROUPS for in_turn in (True, False) if 2 * size <= len(runs) and (in_turn or size > 1)]
+    rows_shown = [
+        (size, in_turn)
+        for size in GROUPS
+        for in_turn in (True, False)
+        if 2 * size <= len(runs) and (in_turn or size > 1)
+    ]
     for size, in_turn in rows_shown:
         begins = np.unique(np.linspace(0, len(runs) - 2 * size, PAIRS).astype(int))
         equal, others, found, reach = [], [], [], []
@@ -163,13 +185,30 @@ def measured(name: str, runs: Sequence[Side]) -> None:
             step = next(one.difference for one in told if one.place == STEP)
             assert step is not None
             equal.append(step.significant)
-            others.append(any(one.difference.significant for one in told if one.place != STEP and one.difference is not None))
-            with_plant = next(one.difference for one in figures(sides[0], plant(sides[1])) if one.place == STEP)
+            others.append(
+                any(
+                    one.difference.significant
+                    for one in told
+                    if one.place != STEP and one.difference is not None
+                )
+            )
+            with_plant = next(
+                one.difference for one in figures(sides[0], plant(sides[1])) if one.place == STEP
+            )
             found.append(with_plant is not None and with_plant.significant)
             reach.append(log(step.high / step.low) / 2)
         shares = (f"{np.mean(one):.1%}" for one in (equal, others, found))
         how = "in turn" if in_turn else "one side first"
-        row(name, f"{assumed:.1%}", differ, size, how, len(begins), *shares, f"± {np.mean(reach):.1%}")
+        row(
+            name,
+            f"{assumed:.1%}",
+            differ,
+            size,
+            how,
+            len(begins),
+            *shares,
+            f"± {np.mean(reach):.1%}",
+        )
 
 
 def main() -> None:
@@ -179,7 +218,18 @@ def main() -> None:
     options = parser.parse_args()
     made_up()
     print()
-    row("script", "assumed", "runs differ by", "runs a side", "recorded", "comparisons", "equal", "another figure", "5 % found", "interval")
+    row(
+        "script",
+        "assumed",
+        "runs differ by",
+        "runs a side",
+        "recorded",
+        "comparisons",
+        "equal",
+        "another figure",
+        "5 % found",
+        "interval",
+    )
     row(*["---"] * 10)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(options.folder or temporary)

@@ -35,7 +35,16 @@ spy.program = lambda: None
 from voirkit.cli import main
 sys.exit(main(sys.argv[1:]))
 """
-PY_SPY = [os.path.join(sysconfig.get_path("scripts"), "py-spy"), "record", "--format", "raw", "--output", "run.txt", "--rate", "97"]
+PY_SPY = [
+    os.path.join(sysconfig.get_path("scripts"), "py-spy"),
+    "record",
+    "--format",
+    "raw",
+    "--output",
+    "run.txt",
+    "--rate",
+    "97",
+]
 VARIANTS = {
     "without": VOIRKIT,
     "without, again": VOIRKIT,
@@ -54,16 +63,35 @@ def measured(command: list[str], turns: int) -> tuple[float, float, float, int]:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "loop.py").write_text(LOOP)
         env = {k: v for k, v in os.environ.items() if k not in ("DATA_FD", "VOIRFILE")}
-        done = subprocess.run([*command, "loop.py", str(turns)], cwd=folder, env=env, capture_output=True, text=True, check=True)
-        cpu, wall = map(float, done.stdout.split("\n")[-2 if command[0] != PY_SPY[0] else _line(done.stdout)].split())
+        done = subprocess.run(
+            [*command, "loop.py", str(turns)],
+            cwd=folder,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        cpu, wall = map(
+            float,
+            done.stdout.split("\n")[-2 if command[0] != PY_SPY[0] else _line(done.stdout)].split(),
+        )
         summary = Path(folder) / "run" / "summary.json"
         found = json.loads(summary.read_text())["flame"] if summary.exists() else None
-        return cpu, wall, (found["cost"]["tool_s"] or 0.0) if found else 0.0, found["samples"] if found else 0
+        return (
+            cpu,
+            wall,
+            (found["cost"]["tool_s"] or 0.0) if found else 0.0,
+            found["samples"] if found else 0,
+        )
 
 
 def _line(said: str) -> int:
     """The line of what the loop printed, among what py-spy says."""
-    return next(at for at, line in enumerate(said.split("\n")) if line.replace(".", "").replace(" ", "").isdigit())
+    return next(
+        at
+        for at, line in enumerate(said.split("\n"))
+        if line.replace(".", "").replace(" ", "").isdigit()
+    )
 
 
 def main() -> None:
@@ -78,12 +106,18 @@ def main() -> None:
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             taken[name].append(measured(VARIANTS[name], options.turns))
             print(turn, name, *taken[name][-1], file=sys.stderr, flush=True)
-    print(f"{'variant':20} {'CPU, s':>7} {'ratio':>6} {'of rounds':>12} {'wall':>6} {'of rounds':>12} {'py-spy':>7} {'stacks':>7}")
+    print(
+        f"{'variant':20} {'CPU, s':>7} {'ratio':>6} {'of rounds':>12} {'wall':>6} {'of rounds':>12} {'py-spy':>7} {'stacks':>7}"
+    )
     for name, rows in taken.items():
         cells = [f"{name:20} {statistics.median(row[0] for row in rows):7.2f}"]
         for at in (0, 1):
-            ratios = [mine[at] / plain[at] for mine, plain in zip(rows, taken["without"], strict=True)]
-            cells.append(f"{statistics.median(ratios):6.3f} {f'{min(ratios):.3f}-{max(ratios):.3f}':>12}")
+            ratios = [
+                mine[at] / plain[at] for mine, plain in zip(rows, taken["without"], strict=True)
+            ]
+            cells.append(
+                f"{statistics.median(ratios):6.3f} {f'{min(ratios):.3f}-{max(ratios):.3f}':>12}"
+            )
         spy = statistics.median(row[2] / row[1] for row in rows)
         print(*cells, f"{spy:7.1%} {statistics.median(row[3] for row in rows):7.0f}")
 

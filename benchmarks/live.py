@@ -81,7 +81,10 @@ def main() -> None:
             worst = max(worst, share)
             print(f"--dash at {rate:g} steps/s: {share:.2%} of a core", flush=True)
             share = watch(Path(folder), rate, options.seconds)
-            print(f"voirkit watch at {rate:g} steps/s: {share:.2%} of a core, in a process of its own", flush=True)
+            print(
+                f"voirkit watch at {rate:g} steps/s: {share:.2%} of a core, in a process of its own",
+                flush=True,
+            )
         if not options.no_long:
             long(Path(folder))
     sys.exit(worst > MOST)
@@ -99,7 +102,9 @@ def dash(folder: Path, rate: float, seconds: float) -> float:
 def watch(folder: Path, rate: float, seconds: float) -> float:
     """The share of a core that `voirkit watch` takes beside a run."""
     with subprocess.Popen(run(folder, rate, seconds + 2 * WARM_S, folder / "share")) as trains:
-        while not (folder / "run" / "run.json").exists() or not any((folder / "run" / "trace").glob("*.seg")):
+        while not (folder / "run" / "run.json").exists() or not any(
+            (folder / "run" / "trace").glob("*.seg")
+        ):
             time.sleep(0.1)
         process, _ = on_terminal([sys.executable, "-m", "voirkit", "watch", str(folder / "run")])
         time.sleep(WARM_S)
@@ -122,7 +127,9 @@ def long(folder: Path) -> None:
         "import sys, time; t = time.perf_counter()\nfrom voirkit.cli import main\nmain(['watch', sys.argv[1]])\n"
         "print(f'first picture after {time.perf_counter() - t:.2f} s, {time.process_time():.2f} s of CPU', file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code, folder / "long"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, folder / "long"], capture_output=True, text=True, check=True
+    )
     print(f"{size / 32e6:.1f} million spans: {done.stderr.strip()}")
 
 
@@ -130,7 +137,17 @@ def run(folder: Path, rate: float, seconds: float, result: Path, *options: str) 
     """The command of a run."""
     script = folder / "train.py"
     script.write_text(SCRIPT.format(tests=str(ROOT / "tests"), warm=WARM_S))
-    words = ["--quiet", "--run-dir", str(folder / "run"), "--force", *options, str(script), str(rate), str(seconds), str(result)]
+    words = [
+        "--quiet",
+        "--run-dir",
+        str(folder / "run"),
+        "--force",
+        *options,
+        str(script),
+        str(rate),
+        str(seconds),
+        str(result),
+    ]
     return [sys.executable, "-m", "voirkit", *words]
 
 
@@ -142,7 +159,13 @@ def on_terminal(command: list[str]) -> tuple[subprocess.Popen[bytes], threading.
 
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
-    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env={**os.environ, "TERM": "xterm-256color"})
+    process = subprocess.Popen(
+        command,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env={**os.environ, "TERM": "xterm-256color"},
+    )
     os.close(slave)
 
     def read() -> None:

@@ -107,9 +107,13 @@ def draw(folder: Path, count: int) -> None:
         where = folder / "ab"[n % 2] / f"{n}.jpg"
         where.parent.mkdir(parents=True, exist_ok=True)
         random = np.random.default_rng(n)
-        soft = Image.fromarray(random.integers(0, 256, (10, 12, 3), dtype=np.uint8)).resize((500, 400), Image.Resampling.BICUBIC)
+        soft = Image.fromarray(random.integers(0, 256, (10, 12, 3), dtype=np.uint8)).resize(
+            (500, 400), Image.Resampling.BICUBIC
+        )
         grain = random.normal(0, 11, (400, 500, 1))
-        Image.fromarray((np.asarray(soft) + grain).clip(0, 255).astype(np.uint8)).save(where, quality=90)
+        Image.fromarray((np.asarray(soft) + grain).clip(0, 255).astype(np.uint8)).save(
+            where, quality=90
+        )
 
 
 def cpu_ns(work: Callable[[], object]) -> int:
@@ -150,7 +154,9 @@ def record(folder: Path, rounds: int) -> float:
         costs.append((cpu_ns(work) - plain) / (5 * samples) / 1000)
         patches.remove()
     cost = statistics.median(costs[1:])
-    print(f"record     {cost:.2f} us of CPU a record (range {min(costs[1:]):.2f}-{max(costs[1:]):.2f})")
+    print(
+        f"record     {cost:.2f} us of CPU a record (range {min(costs[1:]):.2f}-{max(costs[1:]):.2f})"
+    )
     return cost
 
 
@@ -181,23 +187,54 @@ def epoch(folder: Path, rounds: int, images: int, cost_us: float) -> None:
         noise.append(second / first)
         per_sample.append(first / images / 1e6)
     sample_ms = statistics.median(per_sample)
-    records = 6 + 4 / 32  # a sample: read, four transforms, itself; a batch: prepared, its processor time, put together, waited for and had
-    print(f"epoch      {images} images, {sample_ms:.2f} ms of CPU a sample; ratio with to without: median {statistics.median(ratios):.4f}")
-    print(f"           (range {min(ratios):.3f}-{max(ratios):.3f}; plain to plain: median {statistics.median(noise):.4f},")
-    print(f"           range {min(noise):.3f}-{max(noise):.3f}); {records:.1f} records a sample at {cost_us:.2f} us are")
-    print(f"           {records * cost_us / sample_ms / 10:.2f} % of a sample; patching, once a run: {statistics.median(patching):.0f} ms")
+    records = (
+        6 + 4 / 32
+    )  # a sample: read, four transforms, itself; a batch: prepared, its processor time, put together, waited for and had
+    print(
+        f"epoch      {images} images, {sample_ms:.2f} ms of CPU a sample; ratio with to without: median {statistics.median(ratios):.4f}"
+    )
+    print(
+        f"           (range {min(ratios):.3f}-{max(ratios):.3f}; plain to plain: median {statistics.median(noise):.4f},"
+    )
+    print(
+        f"           range {min(noise):.3f}-{max(noise):.3f}); {records:.1f} records a sample at {cost_us:.2f} us are"
+    )
+    print(
+        f"           {records * cost_us / sample_ms / 10:.2f} % of a sample; patching, once a run: {statistics.median(patching):.0f} ms"
+    )
 
 
 def _environment() -> dict[str, str]:
-    return {**{k: v for k, v in os.environ.items() if k not in ("DATA_FD", "VOIRFILE")}, "OMP_NUM_THREADS": "1"}
+    return {
+        **{k: v for k, v in os.environ.items() if k not in ("DATA_FD", "VOIRFILE")},
+        "OMP_NUM_THREADS": "1",
+    }
 
 
 def rest(folder: Path, images: int, epochs: int = 5) -> None:
     """Bytes a sample in the finished run directory."""
-    ours = [sys.executable, "-m", "voirkit", "--quiet", "--loader", "--compact", "--run-dir", "run", "program.py", "images", str(epochs)]
+    ours = [
+        sys.executable,
+        "-m",
+        "voirkit",
+        "--quiet",
+        "--loader",
+        "--compact",
+        "--run-dir",
+        "run",
+        "program.py",
+        "images",
+        str(epochs),
+    ]
     subprocess.run(ours, cwd=folder, env=_environment(), check=True)
-    kept = sum(file.stat().st_size for file in (folder / "run" / "trace" / "kind=loader").rglob("*") if file.is_file())
-    print(f"rest       {kept / images / epochs:.1f} bytes a sample ({kept} bytes, {images * epochs} samples, all records of the loader)")
+    kept = sum(
+        file.stat().st_size
+        for file in (folder / "run" / "trace" / "kind=loader").rglob("*")
+        if file.is_file()
+    )
+    print(
+        f"rest       {kept / images / epochs:.1f} bytes a sample ({kept} bytes, {images * epochs} samples, all records of the loader)"
+    )
 
 
 def others(folder: Path, rounds: int, images: int) -> None:
@@ -206,24 +243,50 @@ def others(folder: Path, rounds: int, images: int) -> None:
     variants = {
         "plain": [python],
         "plain again": [python],
-        "voirkit --loader": [python, "-m", "voirkit", "--quiet", "--loader", "--run-dir", "run", "--force"],
+        "voirkit --loader": [
+            python,
+            "-m",
+            "voirkit",
+            "--quiet",
+            "--loader",
+            "--run-dir",
+            "run",
+            "--force",
+        ],
         "torch.profiler": [python, "profiled.py"],
     }
     spy = Path(sys.executable).parent / "py-spy"
     if spy.exists():
-        variants["py-spy 100 Hz"] = [str(spy), "record", "-s", "-f", "raw", "-o", "spied", "--", python]
+        variants["py-spy 100 Hz"] = [
+            str(spy),
+            "record",
+            "-s",
+            "-f",
+            "raw",
+            "-o",
+            "spied",
+            "--",
+            python,
+        ]
     ratios: dict[str, list[float]] = {name: [] for name in variants}
     for n in range(rounds):
         took = {}
         names = list(variants)[n % len(variants) :] + list(variants)[: n % len(variants)]
         for name in names:
-            long, short = (cpu_ms([*variants[name], "program.py", "images", str(epochs)], folder, _environment()) for epochs in (6, 1))
+            long, short = (
+                cpu_ms(
+                    [*variants[name], "program.py", "images", str(epochs)], folder, _environment()
+                )
+                for epochs in (6, 1)
+            )
             took[name] = long - short
         for name in names:
             ratios[name].append(took[name] / took["plain"])
     for name, found in ratios.items():
         spread = f"(range {min(found):.2f}-{max(found):.2f})"
-        print(f"others     {name:18} {statistics.median(found):.3f} x plain {spread}, CPU of {5 * images} samples")
+        print(
+            f"others     {name:18} {statistics.median(found):.3f} x plain {spread}, CPU of {5 * images} samples"
+        )
 
 
 if __name__ == "__main__":

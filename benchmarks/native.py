@@ -63,16 +63,44 @@ def measured(flags: list[str], images: Path, epochs: int) -> tuple[float, float,
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "loop.py"
         script.write_text(LOOP)
-        command = [sys.executable, "-m", "voirkit", "--quiet", "--run-dir", "run", *flags, "loop.py", str(images), str(epochs)]
-        env = {k: v for k, v in os.environ.items() if k not in ("DATA_FD", "VOIRFILE")} | {"OMP_NUM_THREADS": "1"}
+        command = [
+            sys.executable,
+            "-m",
+            "voirkit",
+            "--quiet",
+            "--run-dir",
+            "run",
+            *flags,
+            "loop.py",
+            str(images),
+            str(epochs),
+        ]
+        env = {k: v for k, v in os.environ.items() if k not in ("DATA_FD", "VOIRFILE")} | {
+            "OMP_NUM_THREADS": "1"
+        }
         before = os.times()
-        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            command, cwd=folder, env=env, capture_output=True, text=True, check=True
+        )
         after = os.times()
         cpu, wall = map(float, done.stdout.split())
-        whole = after.children_user + after.children_system - before.children_user - before.children_system
-        known = [path for path in (Path(folder) / "run" / "native").glob("*.json") if not path.name.endswith(".counts.json")]
+        whole = (
+            after.children_user
+            + after.children_system
+            - before.children_user
+            - before.children_system
+        )
+        known = [
+            path
+            for path in (Path(folder) / "run" / "native").glob("*.json")
+            if not path.name.endswith(".counts.json")
+        ]
         sampling = json.loads(known[0].read_text())["took_s"] if known else 0.0
-        samples = json.loads((Path(folder) / "run" / "native.json").read_text())["samples"] if known else 0
+        samples = (
+            json.loads((Path(folder) / "run" / "native.json").read_text())["samples"]
+            if known
+            else 0
+        )
         return cpu, wall, sampling, whole - cpu, samples
 
 
@@ -86,21 +114,33 @@ def main() -> None:
         images = Path(folder) / "images"
         subprocess.run([sys.executable, "-c", IMAGES, str(images)], check=True)
         names = list(FLAGS)
-        taken: dict[str, list[tuple[float, float, float, float, int]]] = {name: [] for name in names}
+        taken: dict[str, list[tuple[float, float, float, float, int]]] = {
+            name: [] for name in names
+        }
         for turn in range(options.rounds):
             for name in names[turn % len(names) :] + names[: turn % len(names)]:
                 taken[name].append(measured(FLAGS[name], images, options.epochs))
                 print(turn, name, *taken[name][-1], file=sys.stderr, flush=True)
-    heads = f"{'variant':16} {'CPU, s':>7} {'ratio':>6} {'of rounds':>12} {'wall':>6} {'of rounds':>12}"
+    heads = (
+        f"{'variant':16} {'CPU, s':>7} {'ratio':>6} {'of rounds':>12} {'wall':>6} {'of rounds':>12}"
+    )
     print(f"{heads} {'perf':>8} {'reading':>8} {'samples':>8}")
     for name, rows in taken.items():
         cells = [f"{name:16} {statistics.median(row[0] for row in rows):7.2f}"]
         for at in (0, 1):
-            ratios = [mine[at] / plain[at] for mine, plain in zip(rows, taken["without"], strict=True)]
-            cells.append(f"{statistics.median(ratios):6.3f} {f'{min(ratios):.3f}-{max(ratios):.3f}':>12}")
+            ratios = [
+                mine[at] / plain[at] for mine, plain in zip(rows, taken["without"], strict=True)
+            ]
+            cells.append(
+                f"{statistics.median(ratios):6.3f} {f'{min(ratios):.3f}-{max(ratios):.3f}':>12}"
+            )
         perf = statistics.median(row[2] / row[0] for row in rows)
-        reading = statistics.median(mine[3] - plain[3] for mine, plain in zip(rows, taken["without"], strict=True))
-        print(*cells, f"{perf:8.2%} {reading:7.2f}s {statistics.median(row[4] for row in rows):8.0f}")
+        reading = statistics.median(
+            mine[3] - plain[3] for mine, plain in zip(rows, taken["without"], strict=True)
+        )
+        print(
+            *cells, f"{perf:8.2%} {reading:7.2f}s {statistics.median(row[4] for row in rows):8.0f}"
+        )
 
 
 if __name__ == "__main__":

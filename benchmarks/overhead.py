@@ -73,25 +73,69 @@ TRAININGS = {
 Cost = tuple[float, float]  # seconds: CPU, wall
 
 
-def variants(script: str, with_peers: bool) -> tuple[dict[str, tuple[str, list[str]]], dict[str, str]]:
+def variants(
+    script: str, with_peers: bool
+) -> tuple[dict[str, tuple[str, list[str]]], dict[str, str]]:
     """By name: the variant that it is compared with, and its command without the script's own words; and why a peer is left out."""
     chosen = {
         "python": ("python", [sys.executable, script]),
-        "voirkit": ("python", [sys.executable, "-m", "voirkit", "--quiet", "--run-dir", "run", "--force", script]),
+        "voirkit": (
+            "python",
+            [sys.executable, "-m", "voirkit", "--quiet", "--run-dir", "run", "--force", script],
+        ),
     }
     absent: dict[str, str] = {}
     if not with_peers:
         return chosen, absent
     commands: dict[str, tuple[Peer, Callable[[Peer], list[str]]]] = {
         "voir": (make("voir"), lambda peer: [peer.tool("voir"), script]),
-        "torch.profiler": (make("py-spy"), lambda peer: [str(peer.python), "-c", PROFILED, "-", script]),
-        "py-spy": (make("py-spy"), lambda peer: [peer.tool("py-spy"), "record", "-o", "spied.svg", "--", str(peer.python), script]),
-        "scalene": (make("scalene"), lambda peer: [peer.tool("scalene"), "run", "--cpu-only", "-o", "scalene.json", script, "---"]),
-        "viztracer": (make("viztracer"), lambda peer: [peer.tool("viztracer"), "-o", "traced.json", "--", script]),
-        "TraceML": (make("traceml"), lambda peer: [peer.tool("traceml"), "run", script, "--mode", "summary", "--args"]),
+        "torch.profiler": (
+            make("py-spy"),
+            lambda peer: [str(peer.python), "-c", PROFILED, "-", script],
+        ),
+        "py-spy": (
+            make("py-spy"),
+            lambda peer: [
+                peer.tool("py-spy"),
+                "record",
+                "-o",
+                "spied.svg",
+                "--",
+                str(peer.python),
+                script,
+            ],
+        ),
+        "scalene": (
+            make("scalene"),
+            lambda peer: [
+                peer.tool("scalene"),
+                "run",
+                "--cpu-only",
+                "-o",
+                "scalene.json",
+                script,
+                "---",
+            ],
+        ),
+        "viztracer": (
+            make("viztracer"),
+            lambda peer: [peer.tool("viztracer"), "-o", "traced.json", "--", script],
+        ),
+        "TraceML": (
+            make("traceml"),
+            lambda peer: [peer.tool("traceml"), "run", script, "--mode", "summary", "--args"],
+        ),
         "CPython 3.15's sampler": (
             newest_sampler(),
-            lambda peer: [str(peer.python), "-m", "profiling.sampling", "run", "-o", "samples", script],
+            lambda peer: [
+                str(peer.python),
+                "-m",
+                "profiling.sampling",
+                "run",
+                "-o",
+                "samples",
+                script,
+            ],
         ),
     }
     for name, (peer, command) in commands.items():
@@ -100,7 +144,10 @@ def variants(script: str, with_peers: bool) -> tuple[dict[str, tuple[str, list[s
             continue
         plain = f"python of {name}"
         chosen[plain] = (plain, [peer.python, script])
-        chosen[f"{name} {peer.version}" if name != "torch.profiler" else name] = (plain, command(peer))
+        chosen[f"{name} {peer.version}" if name != "torch.profiler" else name] = (
+            plain,
+            command(peer),
+        )
     return chosen, absent
 
 
@@ -109,14 +156,21 @@ def cost(command: list[str]) -> Cost | None:
     env = quiet_environment() | {"PYTHONPYCACHEPREFIX": str(ROOT / ".cache" / "bytecode")}
     with tempfile.TemporaryDirectory() as folder, open(os.path.join(folder, "said"), "w+b") as said:
         began = time.perf_counter()
-        process = subprocess.Popen(command, cwd=folder, env=env, stdout=said, stderr=said, start_new_session=True)
+        process = subprocess.Popen(
+            command, cwd=folder, env=env, stdout=said, stderr=said, start_new_session=True
+        )
         _, status, used = os.wait4(process.pid, 0)
         wall = time.perf_counter() - began
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             said.seek(0)
-            last = (said.read().decode(errors="replace").strip().splitlines() or ["nothing was said"])[-1]
-            print(f"{' '.join(command)[:160]} ended with {process.returncode}: {last}", file=sys.stderr)
+            last = (
+                said.read().decode(errors="replace").strip().splitlines() or ["nothing was said"]
+            )[-1]
+            print(
+                f"{' '.join(command)[:160]} ended with {process.returncode}: {last}",
+                file=sys.stderr,
+            )
             return None
     return used.ru_utime + used.ru_stime, wall
 
@@ -127,11 +181,19 @@ def measure(name: str, rounds: int, peer_rounds: int, with_peers: bool) -> None:
     with tempfile.TemporaryDirectory() as place:
         commands, absent = variants(shutil.copy(EXAMPLES / name / "main.py", place), with_peers)
         taken: dict[str, list[tuple[Cost, Cost]]] = {variant: [] for variant in commands}
-        failed = {variant for variant in commands if cost([*commands[variant][1], *example.short]) is None}  # makes the bytecode as well
+        failed = {
+            variant for variant in commands if cost([*commands[variant][1], *example.short]) is None
+        }  # makes the bytecode as well
         for turn in range(rounds):
-            names = [v for v in commands if v not in failed and (v in ("python", "voirkit") or turn < peer_rounds)]
+            names = [
+                v
+                for v in commands
+                if v not in failed and (v in ("python", "voirkit") or turn < peer_rounds)
+            ]
             for variant in names[turn % len(names) :] + names[: turn % len(names)]:
-                short, long = (cost([*commands[variant][1], *words]) for words in (example.short, example.long))
+                short, long = (
+                    cost([*commands[variant][1], *words]) for words in (example.short, example.long)
+                )
                 if short is not None and long is not None:
                     taken[variant].append((short, long))
     for variant, (plain, _) in commands.items():
@@ -143,19 +205,34 @@ def measure(name: str, rounds: int, peer_rounds: int, with_peers: bool) -> None:
         print(f"{name:10} {variant:28} {why}", flush=True)
 
 
-def line(name: str, variant: str, example: Example, own: list[tuple[Cost, Cost]], plain: list[tuple[Cost, Cost]]) -> str:
+def line(
+    name: str,
+    variant: str,
+    example: Example,
+    own: list[tuple[Cost, Cost]],
+    plain: list[tuple[Cost, Cost]],
+) -> str:
     """The figures of a variant."""
     rounds = list(zip(own, plain, strict=False))
     text = f"{name:10} {variant:28}"
     for i in (0, 1):
         whole = [mine[1][i] / theirs[1][i] for mine, theirs in rounds]
-        text += f" {statistics.median(mine[1][i] for mine in own):7.2f} {statistics.median(whole):7.3f}"
+        text += (
+            f" {statistics.median(mine[1][i] for mine in own):7.2f} {statistics.median(whole):7.3f}"
+        )
         text += f" {f'{min(whole):.3f}-{max(whole):.3f}':>12}"
         if i == 0:
             few, many = example.steps
-            steps = [(mine[1][0] - mine[0][0]) / (theirs[1][0] - theirs[0][0]) for mine, theirs in rounds]
-            a_step = statistics.median((theirs[1][0] - theirs[0][0]) / (many - few) for _, theirs in rounds)
-            fixed = [mine[0][0] - theirs[0][0] - (ratio - 1) * a_step * few for (mine, theirs), ratio in zip(rounds, steps, strict=True)]
+            steps = [
+                (mine[1][0] - mine[0][0]) / (theirs[1][0] - theirs[0][0]) for mine, theirs in rounds
+            ]
+            a_step = statistics.median(
+                (theirs[1][0] - theirs[0][0]) / (many - few) for _, theirs in rounds
+            )
+            fixed = [
+                mine[0][0] - theirs[0][0] - (ratio - 1) * a_step * few
+                for (mine, theirs), ratio in zip(rounds, steps, strict=True)
+            ]
             text += f" {statistics.median(steps):7.3f} {f'{min(steps):.3f}-{max(steps):.3f}':>12} {statistics.median(fixed):6.2f}"
             spare = example.limit - statistics.median(steps)
             long_enough = f"{statistics.median(fixed) / spare:.0f} s" if spare > 0 else "never"

@@ -32,12 +32,21 @@ def resnet18() -> list[Any]:
     before = 64
     for channels in (64, 128, 256, 512):
         for block in range(2):
-            shapes += [(channels, before, 3, 3), (channels,), (channels,), (channels, channels, 3, 3), (channels,), (channels,)]
+            shapes += [
+                (channels, before, 3, 3),
+                (channels,),
+                (channels,),
+                (channels, channels, 3, 3),
+                (channels,),
+                (channels,),
+            ]
             if not block and channels != 64:
                 shapes += [(channels, before, 1, 1), (channels,), (channels,)]
             before = channels
     shapes += [(1000, 512), (1000,)]
-    parameters = [torch.nn.Parameter(torch.randn(shape, generator=generator) * 0.02) for shape in shapes]
+    parameters = [
+        torch.nn.Parameter(torch.randn(shape, generator=generator) * 0.02) for shape in shapes
+    ]
     for parameter in parameters:
         parameter.grad = torch.randn(parameter.shape, generator=generator)
     return parameters
@@ -91,9 +100,17 @@ def steps(rounds: int, every: int) -> None:
     from voirkit.trace import recorder
 
     parameters = resnet18()
-    kinds: dict[str, dict[str, Any]] = {"Adam": {}, "Adam, foreach": {"foreach": True}, "Adam, fused": {"fused": True}}
-    print(f"{len(parameters)} tensors, {sum(map(torch.Tensor.numel, parameters)) / 1e6:.2f} M floats, a look every {every} steps")
-    print(f"{'milliseconds a step':16} {'without':>9} {'with':>9} {'watch':>9} {'first':>9}   share of each round")
+    kinds: dict[str, dict[str, Any]] = {
+        "Adam": {},
+        "Adam, foreach": {"foreach": True},
+        "Adam, fused": {"fused": True},
+    }
+    print(
+        f"{len(parameters)} tensors, {sum(map(torch.Tensor.numel, parameters)) / 1e6:.2f} M floats, a look every {every} steps"
+    )
+    print(
+        f"{'milliseconds a step':16} {'without':>9} {'with':>9} {'watch':>9} {'first':>9}   share of each round"
+    )
     with tempfile.TemporaryDirectory() as place:
         recorder.begin(place)
         for name, how in kinds.items():
@@ -103,11 +120,19 @@ def steps(rounds: int, every: int) -> None:
             for _ in range(rounds):
                 without, _ = block(optimizer, None, every)
                 rows.append((without, *block(optimizer, watch, every)))
-            without, within, around = (statistics.median(column) for column in zip(*rows, strict=True))
-            shares = "  ".join(f"{(own + more) / plain - 1:.1%} ({more / plain:.1%})" for plain, own, more in rows)
-            print(f"{name:16} {without:9.2f} {within + around:9.2f} {around:9.2f} {first:9.2f}   {shares}")
+            without, within, around = (
+                statistics.median(column) for column in zip(*rows, strict=True)
+            )
+            shares = "  ".join(
+                f"{(own + more) / plain - 1:.1%} ({more / plain:.1%})" for plain, own, more in rows
+            )
+            print(
+                f"{name:16} {without:9.2f} {within + around:9.2f} {around:9.2f} {first:9.2f}   {shares}"
+            )
         recorder.end()
-    print(f"{'TrainCheck':16} {'':9} {'':9} {TRAINCHECK_MS:9.2f}   a sweep, as the reference has measured it")
+    print(
+        f"{'TrainCheck':16} {'':9} {'':9} {TRAINCHECK_MS:9.2f}   a sweep, as the reference has measured it"
+    )
 
 
 def ways(rounds: int) -> None:
@@ -117,17 +142,29 @@ def ways(rounds: int) -> None:
     with torch.no_grad():
         data = [parameter.detach() for parameter in parameters]
         random = [torch.randn(one.numel()) for one in data]
-        odd = [torch.randint(-(2**31), 2**31 - 1, (one.numel(),), dtype=torch.int32) | 1 for one in data]
+        odd = [
+            torch.randint(-(2**31), 2**31 - 1, (one.numel(),), dtype=torch.int32) | 1
+            for one in data
+        ]
         copies = [one.clone() for one in data]
         integers = [one.view(-1).view(torch.int32) for one in data]
         tried: dict[str, tuple[Callable[[], Any], str]] = {
             "versions": (lambda: [one._version for one in data], "fused steps, .data, numpy"),
-            "sample of 64": (lambda: torch.cat([one.as_strided((64,), (one.numel() // 64,)) for one in data]), "most single elements"),
+            "sample of 64": (
+                lambda: torch.cat([one.as_strided((64,), (one.numel() // 64,)) for one in data]),
+                "most single elements",
+            ),
             "norms": (lambda: torch._foreach_norm(data), "signs, permutations, 1 ulp"),
             "sum of floats": (lambda: [one.sum() for one in data], "permutations"),
-            "projection": (lambda: [torch.dot(one.view(-1), r) for one, r in zip(data, random, strict=True)], "1 ulp"),
+            "projection": (
+                lambda: [torch.dot(one.view(-1), r) for one, r in zip(data, random, strict=True)],
+                "1 ulp",
+            ),
             "sum of int32": (lambda: [one.sum() for one in integers], "permutations"),
-            "dot of int32 with odd weights": (lambda: [torch.dot(one, w) for one, w in zip(integers, odd, strict=True)], "pairs of signs"),
+            "dot of int32 with odd weights": (
+                lambda: [torch.dot(one, w) for one, w in zip(integers, odd, strict=True)],
+                "pairs of signs",
+            ),
             "weighted sum of int32": (
                 lambda: [(one * w).sum() for one, w in zip(integers, odd, strict=True)],
                 "pairs of signs, half the time",
@@ -135,10 +172,16 @@ def ways(rounds: int) -> None:
             "copy": (lambda: torch._foreach_copy_(copies, data), "-"),
             "difference from a copy": (lambda: torch._foreach_sub_(copies, data), "nothing"),
             "crc32": (lambda: [zlib.crc32(one.numpy()) for one in data], "one change in 2^32"),
-            "adler32": (lambda: [zlib.adler32(one.numpy()) for one in data], "little tensors: few bits"),
+            "adler32": (
+                lambda: [zlib.adler32(one.numpy()) for one in data],
+                "little tensors: few bits",
+            ),
         }
         if hasattr(torch, "hash_tensor"):
-            tried["torch.hash_tensor"] = (lambda: [torch.hash_tensor(one) for one in data], "zeros for ones, signs, permutations")
+            tried["torch.hash_tensor"] = (
+                lambda: [torch.hash_tensor(one) for one in data],
+                "zeros for ones, signs, permutations",
+            )
     print(f"\n{'one pass over all, milliseconds':34} {'behind Adam':>12} {'again':>9}   misses")
     for name, (way, misses) in tried.items():
         cold, warm = [], []
@@ -151,7 +194,9 @@ def ways(rounds: int) -> None:
                 way()
                 cold.append(between - began)
                 warm.append(thread_time_ns() - between)
-        print(f"{name:34} {statistics.median(cold) / 1e6:12.3f} {statistics.median(warm) / 1e6:9.3f}   {misses}")
+        print(
+            f"{name:34} {statistics.median(cold) / 1e6:12.3f} {statistics.median(warm) / 1e6:9.3f}   {misses}"
+        )
 
 
 def size(every: int) -> None:
@@ -169,11 +214,17 @@ def size(every: int) -> None:
         raw = _bytes(place)
         compaction.compact(place, ended=[os.getpid()])
         rest = _bytes(place)
-    print(f"\n{events:,} records of {steps} steps: {raw / events:.1f} bytes each in segments, {rest / events:.1f} at rest")
+    print(
+        f"\n{events:,} records of {steps} steps: {raw / events:.1f} bytes each in segments, {rest / events:.1f} at rest"
+    )
 
 
 def _bytes(place: str) -> int:
-    return sum(os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(place) for name in names)
+    return sum(
+        os.path.getsize(os.path.join(folder, name))
+        for folder, _, names in os.walk(place)
+        for name in names
+    )
 
 
 if __name__ == "__main__":

@@ -95,15 +95,23 @@ SIZE, WIDTH, data = 32, 256, Data()
 
 def main() -> None:
     """Run, and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--workers", default="0,1,2,4")
     parser.add_argument("--from", default="0,2", dest="begun")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=60)
     options = parser.parse_args()
-    workers, begun = ([int(n) for n in text.split(",")] for text in (options.workers, options.begun))
-    print(f"{'items/s':>20}{'workers':>9}{'measured':>11}" + "".join(f"{f'from {n}':>11}{'off':>7}" for n in begun), flush=True)
+    workers, begun = (
+        [int(n) for n in text.split(",")] for text in (options.workers, options.begun)
+    )
+    print(
+        f"{'items/s':>20}{'workers':>9}{'measured':>11}"
+        + "".join(f"{f'from {n}':>11}{'off':>7}" for n in begun),
+        flush=True,
+    )
     off: dict[int, list[float]] = {n: [] for n in begun}
     with tempfile.TemporaryDirectory(prefix="voirkit-predictor-") as folder:
         for kind in options.kinds.split(","):
@@ -115,7 +123,9 @@ def main() -> None:
             for _ in range(options.rounds):
                 for n in begun:
                     made = measure(folder, [script], options.steps, looked_into=True, num_workers=n)
-                    tables[n].append({row["workers"]: row["rate"] for row in made.loader["predicted"]})
+                    tables[n].append(
+                        {row["workers"]: row["rate"] for row in made.loader["predicted"]}
+                    )
                 for n in workers:
                     made = measure(folder, [script], options.steps, num_workers=n)
                     rates[n].append(made.rate or float("nan"))
@@ -129,7 +139,9 @@ def main() -> None:
                 print(line, flush=True)
     for n, shares in off.items():
         within = sum(abs(share) <= 0.25 for share in shares)
-        print(f"from {n} workers: {within} of {len(shares)} within 25 %, the median {statistics.median(map(abs, shares)):.0%} off")
+        print(
+            f"from {n} workers: {within} of {len(shares)} within 25 %, the median {statistics.median(map(abs, shares)):.0%} off"
+        )
 
 
 if __name__ == "__main__":

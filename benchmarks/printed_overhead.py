@@ -115,7 +115,10 @@ class Variant(NamedTuple):
     once: bool = False
 
 
-OPERATIONS = ("--loader", "--loader-ops=__main__:Scale.__call__,__main__:Shift.__call__")  # 540 calls a step
+OPERATIONS = (
+    "--loader",
+    "--loader-ops=__main__:Scale.__call__,__main__:Shift.__call__",
+)  # 540 calls a step
 VARIANTS = {
     "default": Variant(),
     "no-steps": Variant(("--no-steps",)),
@@ -186,10 +189,15 @@ class Trainer:
         for entry in os.listdir("/proc"):
             if entry.isdigit() and int(entry) != self.process.pid:
                 try:
-                    if f"{MARK}={self.mark}".encode() not in Path(f"/proc/{entry}/environ").read_bytes():
+                    if (
+                        f"{MARK}={self.mark}".encode()
+                        not in Path(f"/proc/{entry}/environ").read_bytes()
+                    ):
                         continue
                     for task in os.listdir(f"/proc/{entry}/task"):
-                        total += int(Path(f"/proc/{entry}/task/{task}/schedstat").read_text().split()[0])
+                        total += int(
+                            Path(f"/proc/{entry}/task/{task}/schedstat").read_text().split()[0]
+                        )
                 except (OSError, ValueError, IndexError):
                     continue
         return total
@@ -209,7 +217,11 @@ def measure(variant: Variant, rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "main.py").write_text(SCRIPT)
         plain = Trainer(["main.py"], variant, folder)
-        watched = Trainer(["-m", "voirkit", "--quiet", "--run-dir", "run", *variant.flags, "main.py"], variant, folder)
+        watched = Trainer(
+            ["-m", "voirkit", "--quiet", "--run-dir", "run", *variant.flags, "main.py"],
+            variant,
+            folder,
+        )
         took: list[tuple[float, float]] = []
         for turn in range(rounds):
             if turn % 2:
@@ -217,20 +229,34 @@ def measure(variant: Variant, rounds: int) -> dict[str, Any]:
             else:
                 less, more = plain.block(), watched.block()
             took.append((less, more))
-        in_loop = watched.others_s / max(watched.others_ns() / 1e9, watched.others_s, 1e-9)  # of what tools beside it use
+        in_loop = watched.others_s / max(
+            watched.others_ns() / 1e9, watched.others_s, 1e-9
+        )  # of what tools beside it use
         plain.end()
         watched.end()
         summary = json.loads(Path(folder, "run", "summary.json").read_text())
     base = sum(less for less, _ in took)
     ratios = sorted(more / less for less, more in took)
-    extra = sum(more for _, more in took) - base if variant.once else (statistics.median(ratios) - 1) * base
+    extra = (
+        sum(more for _, more in took) - base
+        if variant.once
+        else (statistics.median(ratios) - 1) * base
+    )
     overhead = summary["overhead"]
     parts = overhead.get("parts", {})
-    beside, sampling = (parts.get(name, {"seconds": 0.0})["seconds"] for name in ("processes", "sampling"))
+    beside, sampling = (
+        parts.get(name, {"seconds": 0.0})["seconds"] for name in ("processes", "sampling")
+    )
     processors = summary.get("processors") or {}
     waiting = processors["waited_s"] / processors["own_s"] if processors.get("own_s") else 0.0
-    sampled = sum(more for _, more in took) / watched.own_s if "--native" in variant.flags else in_loop  # perf samples what runs
-    printed_s = (overhead["seconds"] - beside - sampling) / (1 + waiting) + beside * in_loop + sampling * sampled
+    sampled = (
+        sum(more for _, more in took) / watched.own_s if "--native" in variant.flags else in_loop
+    )  # perf samples what runs
+    printed_s = (
+        (overhead["seconds"] - beside - sampling) / (1 + waiting)
+        + beside * in_loop
+        + sampling * sampled
+    )
     measured = extra / base
     return {
         "step_us": base / rounds / variant.steps * 1e6, "measured": measured, "printed": printed_s / base,
@@ -245,12 +271,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument(
-        "--only", default=",".join(name for name in VARIANTS if "," not in name), help="names, separated by semicolons or commas"
+        "--only",
+        default=",".join(name for name in VARIANTS if "," not in name),
+        help="names, separated by semicolons or commas",
     )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    chosen = [name for name in VARIANTS if any(name == word or name.startswith(word + ", ") for word in options.only.split(","))]
-    print(f"{'variant':28} {'step, µs':>9} {'measured':>9} {'quartiles':>17} {'printed':>9} {'ratio':>6}  parts")
+    chosen = [
+        name
+        for name in VARIANTS
+        if any(name == word or name.startswith(word + ", ") for word in options.only.split(","))
+    ]
+    print(
+        f"{'variant':28} {'step, µs':>9} {'measured':>9} {'quartiles':>17} {'printed':>9} {'ratio':>6}  parts"
+    )
     for name in chosen:
         found = measure(VARIANTS[name], options.rounds)
         low, high = found["quartiles"]

@@ -118,7 +118,9 @@ def measure(engine: str, rounds: int, events: int) -> dict[str, float]:
         yield
         return clock() - start
 
-    watch("pair(i as batch, !#loop_i as step, !!#endloop_i as step_end)").wmap(taken).subscribe(out.append)
+    watch("pair(i as batch, !#loop_i as step, !!#endloop_i as step_end)").wmap(taken).subscribe(
+        out.append
+    )
     watch("tapped > x").subscribe(out.append)
     if engine == "voirkit":
         from voirkit import streams
@@ -193,14 +195,20 @@ def main() -> None:
     columns = {}
     for engine, share in (("ptera", 10), ("voirkit", 1)):
         command = [sys.executable, __file__, "--engine", engine, "--rounds", str(options.rounds)]
-        done = subprocess.run([*command, "--events", str(options.events // share)], capture_output=True, text=True)
+        done = subprocess.run(
+            [*command, "--events", str(options.events // share)], capture_output=True, text=True
+        )
         if done.returncode:
             sys.exit(done.stderr)
         columns[engine] = json.loads(done.stdout.splitlines()[-1])
-    print(f"Python {sys.version.split()[0]}; an inline append takes {columns['voirkit']['inline']:.0f} ns.\n")
+    print(
+        f"Python {sys.version.split()[0]}; an inline append takes {columns['voirkit']['inline']:.0f} ns.\n"
+    )
     print("| what | ptera 1.4.1 | voirkit | limit |\n|---|---|---|---|")
     for name, limit in LIMITS.items():
-        print(f"| {name} | {columns['ptera'][name]:.3g} | {columns['voirkit'][name]:.3g} | {limit:g} |")
+        print(
+            f"| {name} | {columns['ptera'][name]:.3g} | {columns['voirkit'][name]:.3g} | {limit:g} |"
+        )
 
 
 if __name__ == "__main__":

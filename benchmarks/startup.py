@@ -24,7 +24,9 @@ VOIRFILE = 'def instrument_x(ov):\n    ov.probe("//main > greeting").give()\n'
 def cpu_ms(command: list[str], folder: Path, env: dict[str, str]) -> float:
     """CPU time of a command in milliseconds, with its children's."""
     shutil.rmtree(folder / "run", ignore_errors=True)
-    process = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
@@ -44,11 +46,18 @@ def main() -> None:
         (folder / "plain" / "hello.py").write_text('print("hello")\n')
         (folder / "probed" / "hello.py").write_text(PROBED)
         (folder / "probed" / "voirfile.py").write_text(VOIRFILE)
-        env = {k: v for k, v in os.environ.items() if k not in ("PYTHONDONTWRITEBYTECODE", "DATA_FD", "VOIRFILE")}
+        env = {
+            k: v
+            for k, v in os.environ.items()
+            if k not in ("PYTHONDONTWRITEBYTECODE", "DATA_FD", "VOIRFILE")
+        }
         env["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
         ours = [sys.executable, "-m", "voirkit", "--run-dir", "run", "hello.py"]
         print(f"{'command':34} {'python, ms':>11} {'voirkit, ms':>12} {'ratio':>7}")
-        for name, label in (("plain", "voirkit hello.py"), ("probed", "voirkit hello.py with one probe")):
+        for name, label in (
+            ("plain", "voirkit hello.py"),
+            ("probed", "voirkit hello.py with one probe"),
+        ):
             rows = []
             for _ in range(rounds + 2):
                 plain = cpu_ms([sys.executable, "hello.py"], folder / name, env)

@@ -86,7 +86,9 @@ def step(pairs: int) -> None:
 
     def train(steps: int) -> None:
         chosen = torch.utils.data.Subset(dataset, range(steps * 64))
-        mlp["train_epoch"](model, criterion, optimizer, DataLoader(chosen, batch_size=64), torch.device("cpu"))
+        mlp["train_epoch"](
+            model, criterion, optimizer, DataLoader(chosen, batch_size=64), torch.device("cpu")
+        )
 
     def block() -> float:
         train(warm)
@@ -114,7 +116,10 @@ def step(pairs: int) -> None:
     del rows[:2]
     middle = statistics.median
     print(f"a step of mlp, CPU: {middle(r[False] for r in rows):.0f} us without, ", end="")
-    print(f"{middle(r[True] - r[False] for r in rows):.1f} us more with, ratio {middle(r[True] / r[False] for r in rows):.4f}; ", end="")
+    print(
+        f"{middle(r[True] - r[False] for r in rows):.1f} us more with, ratio {middle(r[True] / r[False] for r in rows):.4f}; ",
+        end="",
+    )
     print(f"its own count says {middle(r['own'] for r in rows):.1f} us")
 
 
@@ -162,14 +167,18 @@ def calls(rounds: int) -> None:
                 if on:
                     steps.start(torch)
                 for name, (call, many) in kinds().items():
-                    quickest = min(timeit.repeat(call, number=2000 // many, repeat=5)) / (2000 // many)
+                    quickest = min(timeit.repeat(call, number=2000 // many, repeat=5)) / (
+                        2000 // many
+                    )
                     figures[name][on].append(quickest / many * 1e6)
                 steps.end()
         recorder.end()
     print(f"{'microseconds of one':42} {'without':>9} {'with':>9} {'more':>9}")
     for name, (without, with_) in figures.items():
         more = statistics.median(b - a for a, b in zip(without, with_, strict=True))
-        print(f"{name:42} {statistics.median(without):9.2f} {statistics.median(with_):9.2f} {more:9.2f}")
+        print(
+            f"{name:42} {statistics.median(without):9.2f} {statistics.median(with_):9.2f} {more:9.2f}"
+        )
 
 
 def runs(rounds: int, epochs: int) -> None:
@@ -177,20 +186,37 @@ def runs(rounds: int, epochs: int) -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / "records.py").write_text(RECORDS)
-        env = {k: v for k, v in os.environ.items() if k not in ("PYTHONDONTWRITEBYTECODE", "DATA_FD", "VOIRFILE")}
-        env.update(PYTHONPYCACHEPREFIX=str(folder / "bytecode"), OMP_NUM_THREADS="1", VOIRFILE=str(folder / "records.py"))
+        env = {
+            k: v
+            for k, v in os.environ.items()
+            if k not in ("PYTHONDONTWRITEBYTECODE", "DATA_FD", "VOIRFILE")
+        }
+        env.update(
+            PYTHONPYCACHEPREFIX=str(folder / "bytecode"),
+            OMP_NUM_THREADS="1",
+            VOIRFILE=str(folder / "records.py"),
+        )
         voirkit = [sys.executable, "-m", "voirkit", "--quiet", "--run-dir", "run"]
-        variants = {"python": [sys.executable], "voirkit --no-steps": [*voirkit, "--no-steps"], "voirkit": voirkit}
+        variants = {
+            "python": [sys.executable],
+            "voirkit --no-steps": [*voirkit, "--no-steps"],
+            "voirkit": voirkit,
+        }
         rows: list[dict[str, tuple[float, float]]] = []
         for _ in range(rounds + 1):
             row = {}
             for name, command in variants.items():
                 long = cpu_ms([*command, SCRIPT, "--epochs", str(epochs)], folder, env)
                 short = cpu_ms([*command, SCRIPT, "--epochs", "1"], folder, env)
-                row[name] = long, (long - short) / (epochs - 1) / 200  # 12 800 points in batches of 64
+                row[name] = (
+                    long,
+                    (long - short) / (epochs - 1) / 200,
+                )  # 12 800 points in batches of 64
             rows.append(row)
         del rows[0]  # it made the bytecode
-    print(f"\n{'mlp, ' + str(epochs) + ' epochs of 200 steps':42} {'CPU, s':>9} {'to python':>10} {'a step, µs':>11} {'more, µs':>9}")
+    print(
+        f"\n{'mlp, ' + str(epochs) + ' epochs of 200 steps':42} {'CPU, s':>9} {'to python':>10} {'a step, µs':>11} {'more, µs':>9}"
+    )
     before = "python"
     for name in variants:
         cpu = statistics.median(row[name][0] for row in rows) / 1000

@@ -51,14 +51,22 @@ def run(folder: Path, chosen: tuple[str, str] | None) -> tuple[float, float, dic
     ]
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(
-        command, cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1", "VOIRFILE": str(voirfile)}, check=True, stdout=subprocess.DEVNULL
+        command,
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "VOIRFILE": str(voirfile)},
+        check=True,
+        stdout=subprocess.DEVNULL,
     )
     after, took = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - began
     summary = json.loads((folder / "run" / "summary.json").read_text())
     found = summary["syscalls"] or {}
     completing = summary["overhead"].get("completing_s", 0.0)
     used = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime - completing
-    return used + (found.get("cost", {}).get("tracer_s") or 0.0), took, {**found, "completing_s": completing}
+    return (
+        used + (found.get("cost", {}).get("tracer_s") or 0.0),
+        took,
+        {**found, "completing_s": completing},
+    )
 
 
 def main(repeats: int) -> None:
@@ -77,7 +85,9 @@ def main(repeats: int) -> None:
         if tool != "without" and not found[tool].get("calls"):
             print(f"{tool:16} cannot be used here")
             continue
-        ratio = statistics.median(mine[0] / plain[0] for mine, plain in zip(rows, times["without"], strict=True))
+        ratio = statistics.median(
+            mine[0] / plain[0] for mine, plain in zip(rows, times["without"], strict=True)
+        )
         cost = found[tool].get("cost") or {}
         assert isinstance(cost, dict)
         used, took = (statistics.median(row[at] for row in rows) for at in (0, 1))

@@ -83,7 +83,12 @@ def main() -> None:
     print(f"losses at the end: {'bit-identical' if len(losses) == 1 else losses}")
     print(f"{'variant':36} {'outside ms':>10} {'in ms':>8} {'ratio':>6} {'begin+end ms':>13}")
     for name, runs in found.items():
-        outside = statistics.median(ns for one in runs for ns in one["took"][20:FIRST] + one["took"][LAST + 1 :]) / 1e6
+        outside = (
+            statistics.median(
+                ns for one in runs for ns in one["took"][20:FIRST] + one["took"][LAST + 1 :]
+            )
+            / 1e6
+        )
         inside = statistics.median(ns for one in runs for ns in one["took"][FIRST:LAST]) / 1e6
         rest = statistics.median(one["all"] - sum(one["took"]) for one in runs) / 1e6
         print(f"{name:36} {outside:10.3f} {inside:8.3f} {inside / outside:6.2f} {rest:13.1f}")
@@ -92,9 +97,20 @@ def main() -> None:
 def run(folder: str, flags: list[str] | None, bare: str, steps: int) -> dict[str, Any]:
     """One run; what its script told."""
     told = os.path.join(folder, "told.json")
-    before = [sys.executable] if flags is None else [sys.executable, "-m", "voirkit", "--quiet", "--force", "--run-dir", "run", *flags]
+    before = (
+        [sys.executable]
+        if flags is None
+        else [sys.executable, "-m", "voirkit", "--quiet", "--force", "--run-dir", "run", *flags]
+    )
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([*before, "main.py", str(steps), bare, told], cwd=folder, check=True, env=environment, capture_output=True, timeout=600)
+    subprocess.run(
+        [*before, "main.py", str(steps), bare, told],
+        cwd=folder,
+        check=True,
+        env=environment,
+        capture_output=True,
+        timeout=600,
+    )
     with open(told, encoding="utf-8") as file:
         found: dict[str, Any] = json.load(file)
     return found

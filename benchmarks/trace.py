@@ -123,7 +123,10 @@ def measure(column: str, rounds: int, events: int) -> dict[str, tuple[float, flo
                 if turn >= 2:  # the first make files and warm up
                     times[row].append(took)
         return {
-            row: (statistics.median(a / b for a, b in zip(took, times["append"], strict=True)), statistics.median(took) / events)
+            row: (
+                statistics.median(a / b for a, b in zip(took, times["append"], strict=True)),
+                statistics.median(took) / events,
+            )
             for row, took in times.items()
         }
 
@@ -145,7 +148,13 @@ def decoding(events: int) -> float:
         names = [recorder.name("compute", f"n{i}") for i in range(8)]
         span = recorder.span
         for i in range(events):
-            span(names[i & 7], i, i + 5, recorder.arguments({"step": i // 1000}) if i % 1000 == 0 else 0, i)
+            span(
+                names[i & 7],
+                i,
+                i + 5,
+                recorder.arguments({"step": i // 1000}) if i % 1000 == 0 else 0,
+                i,
+            )
         recorder.end()
         best = float("inf")
         for _ in range(6):
@@ -175,17 +184,31 @@ def main() -> int:
         if column != "dftracer" or options.dftracer:
             python = options.dftracer if column == "dftracer" else sys.executable
             results[column] = child(python, column, options, environment)
-    print(f"{'times append((name, t0, t1))':42}" + "".join(f"{column:>26}" for column in results) + f"{'limit':>9}")
+    print(
+        f"{'times append((name, t0, t1))':42}"
+        + "".join(f"{column:>26}" for column in results)
+        + f"{'limit':>9}"
+    )
     rows = list(dict.fromkeys(row for result in results.values() for row in result))
     missed = []
     for row in rows:
-        cells = [f"{r[row][0]:12.2f} ({r[row][1]:8.0f} ns)" if row in r else "" for r in results.values()]
+        cells = [
+            f"{r[row][0]:12.2f} ({r[row][1]:8.0f} ns)" if row in r else "" for r in results.values()
+        ]
         limit = LIMITS.get(row)
-        print(f"{row:42}" + "".join(f"{cell:>26}" for cell in cells) + (f"{limit:9.1f}" if limit else ""))
+        print(
+            f"{row:42}"
+            + "".join(f"{cell:>26}" for cell in cells)
+            + (f"{limit:9.1f}" if limit else "")
+        )
         if limit and row in results["voirkit"] and results["voirkit"][row][0] > limit:
             missed.append(row)
     rate = child(sys.executable, "decoding", options, {})
-    print(f"{'read, million events a second and core':42}{rate / 1e6:26.1f}" + " " * 26 * (len(results) - 1) + f"{DECODED / 1e6:9.1f}")
+    print(
+        f"{'read, million events a second and core':42}{rate / 1e6:26.1f}"
+        + " " * 26 * (len(results) - 1)
+        + f"{DECODED / 1e6:9.1f}"
+    )
     if rate < DECODED:
         missed.append("read")
     if missed:
@@ -193,10 +216,23 @@ def main() -> int:
     return 1 if missed else 0
 
 
-def child(python: str, column: str, options: argparse.Namespace, environment: dict[str, str]) -> Any:
+def child(
+    python: str, column: str, options: argparse.Namespace, environment: dict[str, str]
+) -> Any:
     """A column, from a process of its own."""
-    command = [python, __file__, "--column", column, "--rounds", str(options.rounds), "--events", str(options.events)]
-    done = subprocess.run(command, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True, check=True)
+    command = [
+        python,
+        __file__,
+        "--column",
+        column,
+        "--rounds",
+        str(options.rounds),
+        "--events",
+        str(options.events),
+    ]
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True, check=True
+    )
     return json.loads(done.stdout.splitlines()[-1])
 
 

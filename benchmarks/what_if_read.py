@@ -89,13 +89,27 @@ def main() -> None:
                 times: dict[str, list[list[float]]] = {variant: [] for variant in VARIANTS}
                 for turn in range(TURNS):
                     for variant in VARIANTS if turn % 2 else VARIANTS[::-1]:
-                        words = [sys.executable, __file__, "--measure", variant, folder, str(workers)]
-                        times[variant].append([float(one) for one in subprocess.check_output(words, text=True).split()])
+                        words = [
+                            sys.executable,
+                            __file__,
+                            "--measure",
+                            variant,
+                            folder,
+                            str(workers),
+                        ]
+                        times[variant].append(
+                            [
+                                float(one)
+                                for one in subprocess.check_output(words, text=True).split()
+                            ]
+                        )
                 for k, kind in enumerate(("cold", "warm")):
                     said = f"{size >> 10:>4} KiB {workers} workers {kind}"
                     for variant in VARIANTS:
                         those = [1e6 * one[k] / n for one in times[variant]]
-                        ratio = statistics.median(a[k] / b[k] for a, b in zip(times[variant], times["plain"], strict=True))
+                        ratio = statistics.median(
+                            a[k] / b[k] for a, b in zip(times[variant], times["plain"], strict=True)
+                        )
                         said += f"   {variant} {statistics.median(those):7.1f} ({min(those):.1f}..{max(those):.1f}) {ratio:4.2f}x"
                     print(said, flush=True)
 

@@ -13,8 +13,18 @@ from typing import Any
 from voirkit.trace import names, recorder
 
 US = 1000
-TENSOR = {"tensor": "torch.Tensor", "dtype": "float32", "shape": [4, 8], "device": "cpu", "grad": True}
-LINEAR, RELU, DROPOUT = ("torch.nn.modules.linear", "Linear.__call__"), ("torch.nn.functional", "relu"), ("torch.nn.functional", "dropout")
+TENSOR = {
+    "tensor": "torch.Tensor",
+    "dtype": "float32",
+    "shape": [4, 8],
+    "device": "cpu",
+    "grad": True,
+}
+LINEAR, RELU, DROPOUT = (
+    ("torch.nn.modules.linear", "Linear.__call__"),
+    ("torch.nn.functional", "relu"),
+    ("torch.nn.functional", "dropout"),
+)
 NET, LOSS = ("__main__", "Net.__call__"), ("torch.nn.functional", "cross_entropy")
 BACKWARD, STEP = ("torch", "Tensor.backward"), ("torch.optim.sgd", "SGD.step")
 ASKED = ("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter._try_get_data")
@@ -58,7 +68,13 @@ class Writer:
         self.training, self.now = training, recorder.now()
 
     def call(
-        self, function: tuple[str, str], *inner: Any, own_us: int = 10, object: int = 0, operands: Sequence[int] = (), **args: Any
+        self,
+        function: tuple[str, str],
+        *inner: Any,
+        own_us: int = 10,
+        object: int = 0,
+        operands: Sequence[int] = (),
+        **args: Any,
     ) -> None:
         """A call that takes ``own_us`` beside the calls in it, which are made in its middle."""
         begun = self.now
@@ -68,13 +84,27 @@ class Writer:
         self.now += own_us * US - own_us * US // 2
         which = object and self.training.base + object
         if object:
-            args = {"bound": True, "args": [{"type": "object"}, *args.get("args", ())], **{k: v for k, v in args.items() if k != "args"}}
+            args = {
+                "bound": True,
+                "args": [{"type": "object"}, *args.get("args", ())],
+                **{k: v for k, v in args.items() if k != "args"},
+            }
         for at, one in enumerate(operands):
             name = recorder.name("call", "operand", kind="operand", value="id")
-            recorder.mark(name, begun, recorder.arguments({"at": f"args.{at}"}), self.training.base + one)
-        recorder.span(recorder.name(*function, kind="call", value="object"), begun, self.now, recorder.arguments(args), which)
+            recorder.mark(
+                name, begun, recorder.arguments({"at": f"args.{at}"}), self.training.base + one
+            )
+        recorder.span(
+            recorder.name(*function, kind="call", value="object"),
+            begun,
+            self.now,
+            recorder.arguments(args),
+            which,
+        )
 
-    def phase(self, category: str, name: str, *inner: Any, wait_us: int = 0, items: int = -1, **args: Any) -> None:
+    def phase(
+        self, category: str, name: str, *inner: Any, wait_us: int = 0, items: int = -1, **args: Any
+    ) -> None:
         begun = self.now
         self.now += wait_us * US + 100  # what it takes to record something
         for one in inner:
@@ -82,7 +112,13 @@ class Writer:
         self.now += 100
         if self.training.phases:
             value = "items" if name == "fetch" else None
-            recorder.span(recorder.name(category, name, "phase", value), begun, self.now, recorder.arguments(args), items)
+            recorder.span(
+                recorder.name(category, name, "phase", value),
+                begun,
+                self.now,
+                recorder.arguments(args),
+                items,
+            )
 
     def fetch(self, name: str, episode: int) -> None:
         number = lambda: self.call(TAKEN, args=[self.training.base], returns=self.training.base)  # noqa: E731  # as a call's inner ones
@@ -92,17 +128,30 @@ class Writer:
     def forward(self, step: int) -> None:
         training = self.training
         layers = [
-            lambda which=which: self.call(LINEAR, object=which, operands=(70 + which,), args=[TENSOR], returns=TENSOR)
+            lambda which=which: self.call(
+                LINEAR, object=which, operands=(70 + which,), args=[TENSOR], returns=TENSOR
+            )
             for which in training.layers
         ]
-        p, relus = (values[min(max(step, 0), len(values) - 1)] for values in (training.p, training.relus))
+        p, relus = (
+            values[min(max(step, 0), len(values) - 1)] for values in (training.p, training.relus)
+        )
         relu = {**TENSOR, "shape": list(training.shape)}
         inner = [
             *layers,
             *[lambda: self.call(RELU, args=[relu], returns=relu)] * relus,
-            lambda: self.call(DROPOUT, args=[TENSOR], kwargs={"p": p, "training": step >= 0}, returns=TENSOR),
+            lambda: self.call(
+                DROPOUT, args=[TENSOR], kwargs={"p": p, "training": step >= 0}, returns=TENSOR
+            ),
         ]
-        self.call(NET, lambda: self.phase("compute", "forward", *inner), object=9, args=[TENSOR], returns=TENSOR, own_us=4)
+        self.call(
+            NET,
+            lambda: self.phase("compute", "forward", *inner),
+            object=9,
+            args=[TENSOR],
+            returns=TENSOR,
+            own_us=4,
+        )
 
     def step(self, step: int) -> None:
         without = [name for at, name in self.training.without if at == step]
@@ -113,8 +162,18 @@ class Writer:
         if step == self.training.fails:
             self.call(LOSS, args=[TENSOR, TENSOR], error="ValueError")
         self.call(LOSS, args=[TENSOR, TENSOR], returns=TENSOR)
-        self.phase("compute", "backward", lambda: self.call(BACKWARD, object=step + 100, own_us=100, args=[]))
-        self.call(STEP, lambda: self.phase("compute", "step", lambda: self.call(("torch", "_foreach_add_"), own_us=40), which=0), object=5)
+        self.phase(
+            "compute",
+            "backward",
+            lambda: self.call(BACKWARD, object=step + 100, own_us=100, args=[]),
+        )
+        self.call(
+            STEP,
+            lambda: self.phase(
+                "compute", "step", lambda: self.call(("torch", "_foreach_add_"), own_us=40), which=0
+            ),
+            object=5,
+        )
 
     def train(self) -> None:
         self.call(("__main__", "seed"), args=[42])
@@ -133,7 +192,9 @@ class Writer:
 def record(run: Path, training: Training | None = None, rank: int = 0, **manifest: Any) -> Path:
     """A run directory with the calls of such a training."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # python 3.12 on forks beside threads: the child does nothing but record
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # python 3.12 on forks beside threads: the child does nothing but record
         pid = os.fork()
     if not pid:
         try:
@@ -145,6 +206,13 @@ def record(run: Path, training: Training | None = None, rank: int = 0, **manifes
             os._exit(0)
     os.waitpid(pid, 0)
     if not (run / "run.json").exists():
-        document = {"schema": 1, "voirkit": "0", "command": ["main.py"], "ended": "normal", "exit_code": 0, **manifest}
+        document = {
+            "schema": 1,
+            "voirkit": "0",
+            "command": ["main.py"],
+            "ended": "normal",
+            "exit_code": 0,
+            **manifest,
+        }
         (run / "run.json").write_text(json.dumps(document))
     return run

@@ -39,7 +39,9 @@ class Columns(dict[str, Array]):
         self.names = piece.names
         self.arguments = [_arguments(text) for text in texts]
         self.processes = [one.process for one in sources]
-        self.threads = {(one.process.pid, tid): name for one in sources for tid, name in one.threads.items()}
+        self.threads = {
+            (one.process.pid, tid): name for one in sources for tid, name in one.threads.items()
+        }
         self.dropped: dict[str, int] = {}
         for one in sources:
             for label, count in one.dropped.items():
@@ -61,8 +63,13 @@ def read(folder: str, names: Collection[str] | None = None) -> Columns:
     pieces = Pieces(files(folder), most=sys.maxsize)
     piece = pieces.in_one()
     if names is not None:
-        chosen = np.isin(piece.columns["name"], [code for code, name in enumerate(piece.names) if name.name in names])
-        piece = piece._replace(columns={key: values[chosen] for key, values in piece.columns.items()})
+        chosen = np.isin(
+            piece.columns["name"],
+            [code for code, name in enumerate(piece.names) if name.name in names],
+        )
+        piece = piece._replace(
+            columns={key: values[chosen] for key, values in piece.columns.items()}
+        )
     return Columns(piece, pieces.sources)
 
 

@@ -23,7 +23,11 @@ import pytest
 
 pytest_plugins = ["expected_skips", "left_processes"]
 
-CLEAN = {k: v for k, v in os.environ.items() if k not in ("DATA_FD", "VOIRFILE", "COLUMNS", "PYTHONPATH") and not k.startswith("VOIRKIT")}
+CLEAN = {
+    k: v
+    for k, v in os.environ.items()
+    if k not in ("DATA_FD", "VOIRFILE", "COLUMNS", "PYTHONPATH") and not k.startswith("VOIRKIT")
+}
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -49,7 +53,11 @@ class Ended:
     @property
     def log(self) -> list[Any]:
         """The log stream in the run directory ``run``."""
-        lines = [line for file in sorted((self.folder / "run" / "stream").glob("*.jsonl")) for line in file.read_text().splitlines()]
+        lines = [
+            line
+            for file in sorted((self.folder / "run" / "stream").glob("*.jsonl"))
+            for line in file.read_text().splitlines()
+        ]
         return [json.loads(line) for line in lines]
 
 
@@ -61,15 +69,29 @@ class Place:
 
     def write(self, files: Mapping[str, str] | None = None, **modules: str) -> Place:
         """Write files by their names; ``main="..."`` is ``main.py``."""
-        for name, text in {**(files or {}), **{f"{name}.py": text for name, text in modules.items()}}.items():
+        for name, text in {
+            **(files or {}),
+            **{f"{name}.py": text for name, text in modules.items()},
+        }.items():
             path = self.folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(dedent(text))
         return self
 
-    def run(self, *command: str, env: Mapping[str, str] | None = None, cwd: str = ".", timeout: float = 280, **options: Any) -> Ended:
+    def run(
+        self,
+        *command: str,
+        env: Mapping[str, str] | None = None,
+        cwd: str = ".",
+        timeout: float = 280,
+        **options: Any,
+    ) -> Ended:
         """Run a command in the folder. Where it takes too long it is killed with all that it has started."""
-        from left_processes import kill_with_children, of_fixtures, starting  # pytest loads it after this file
+        from left_processes import (
+            kill_with_children,
+            of_fixtures,
+            starting,
+        )  # pytest loads it after this file
 
         with starting:
             process = subprocess.Popen(
@@ -94,7 +116,15 @@ class Place:
 
     def voirkit(self, *words: str, **options: Any) -> Ended:
         """Run voirkit with these words, recording in the folder ``run``."""
-        return self.run(sys.executable, "-m", "voirkit", "--run-dir", str(self.folder / "run"), *words, **options)
+        return self.run(
+            sys.executable,
+            "-m",
+            "voirkit",
+            "--run-dir",
+            str(self.folder / "run"),
+            *words,
+            **options,
+        )
 
 
 @pytest.fixture(autouse=True)
@@ -203,7 +233,11 @@ def strace_traces() -> None:
 
 
 # Tests that need torch: whole files, told by what they import. Where torch is not installed (`make matrix`) they are not collected.
-_NEEDS_TORCH = re.compile(r"(^|\\n)\s*(import (\w+, )*torch\b|from torch\b|(torch = )?pytest\.importorskip\(.torch)", re.MULTILINE)
+_NEEDS_TORCH = re.compile(
+    r"(^|\\n)\s*(import (\w+, )*torch\b|from (torch|generated_programs)\b"
+    r"|(torch = )?pytest\.importorskip\(.torch)",
+    re.MULTILINE,
+)
 HERE = Path(__file__).parent
 
 
@@ -212,7 +246,9 @@ def _needs_torch(path: Path) -> bool:
 
 
 collect_ignore = [
-    str(path.relative_to(HERE)) for path in HERE.rglob("test_*.py") if importlib.util.find_spec("torch") is None and _needs_torch(path)
+    str(path.relative_to(HERE))
+    for path in HERE.rglob("test_*.py")
+    if importlib.util.find_spec("torch") is None and _needs_torch(path)
 ]
 
 
@@ -223,10 +259,33 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             skips.note("torch is not installed", path)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Iterator[None]:
     for item in items:
         if _needs_torch(item.path):
             item.add_marker(pytest.mark.torch)
+    yield  # here -m deselects
+    if PART:
+        _keep_part(config, items, PART)
+
+
+# Such as 2/3: the second third of the tests that are chosen. Files stay whole where they can, so
+# that what is made once for a file is made once.
+PART = os.environ.get("VOIRKIT_TEST_PART", "")
+
+
+def _keep_part(config: pytest.Config, items: list[pytest.Item], part: str) -> None:
+    number, parts = map(int, part.split("/"))
+    begin, end = (len(items) * edge // parts for edge in (number - 1, number))
+    config.hook.pytest_deselected(items=[*items[:begin], *items[end:]])
+    items[:] = items[begin:end]
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if PART and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        session.exitstatus = pytest.ExitCode.OK  # a part of few tests may be empty
 
 
 class Elsewhere(Executor):

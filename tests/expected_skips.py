@@ -30,7 +30,9 @@ def read_patterns(text: str) -> list[re.Pattern[str]]:
             is_explained = True
         else:
             if not is_explained:
-                raise pytest.UsageError(f"expected skips: no comment says why this is expected: {line}")
+                raise pytest.UsageError(
+                    f"expected skips: no comment says why this is expected: {line}"
+                )
             try:
                 patterns.append(re.compile(line))
             except re.error as exc:
@@ -55,11 +57,16 @@ class Skips:
     def lines(self) -> list[str]:
         """One for each reason; for one that is not expected, one for each test too."""
         lines = []
-        for reason, skipped in sorted(self.by_reason.items(), key=lambda item: (not self.is_expected(item[0]), item)):
+        for reason, skipped in sorted(
+            self.by_reason.items(), key=lambda item: (not self.is_expected(item[0]), item)
+        ):
             if self.is_expected(reason):
                 lines.append(f"{len(skipped)}: {reason}")
             else:
-                lines += [f"{NOT_EXPECTED}{len(skipped)}: {reason}", *(f"  {what}" for what in sorted(skipped))]
+                lines += [
+                    f"{NOT_EXPECTED}{len(skipped)}: {reason}",
+                    *(f"  {what}" for what in sorted(skipped)),
+                ]
         return lines
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -70,7 +77,9 @@ class Skips:
 
     def _note_report(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         if report.skipped and not hasattr(report, "wasxfail"):
-            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            reason = (
+                report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            )
             self.note(reason.removeprefix("Skipped: "), report.nodeid)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -84,12 +93,26 @@ class Skips:
             terminalreporter.line(line, red=line.startswith(NOT_EXPECTED))
         if listed := os.environ.get("VOIRKIT_LIST_SKIPS"):
             with open(listed, "a") as file:
-                file.writelines(f"{line}\n" for line in (f"{self.title}:", *(f"  {line}" for line in self.lines() or ["none"])))
+                file.writelines(
+                    f"{line}\n"
+                    for line in (
+                        f"{self.title}:",
+                        *(f"  {line}" for line in self.lines() or ["none"]),
+                    )
+                )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     named = os.environ.get("VOIRKIT_EXPECTED_SKIPS")
     if not named or hasattr(config, "workerinput"):
         return  # a worker's reports come to the session that has started it
-    title = " ".join(["skips", *(["of -m", repr(config.option.markexpr)] if config.option.markexpr else []), *config.args])
-    config.pluginmanager.register(Skips(read_patterns((config.rootpath / named).read_text()), title), "skips")
+    title = " ".join(
+        [
+            "skips",
+            *(["of -m", repr(config.option.markexpr)] if config.option.markexpr else []),
+            *config.args,
+        ]
+    )
+    config.pluginmanager.register(
+        Skips(read_patterns((config.rootpath / named).read_text()), title), "skips"
+    )

@@ -15,7 +15,10 @@ from conftest import Ended, Place
 HOOK = Path(sysconfig.get_paths()["purelib"]) / "voirkit_follow.pth"
 NEEDED = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs Linux"),
-    pytest.mark.skipif(not HOOK.exists(), reason="voirkit is not installed into this python: there is no voirkit_follow.pth"),
+    pytest.mark.skipif(
+        not HOOK.exists(),
+        reason="voirkit is not installed into this python: there is no voirkit_follow.pth",
+    ),
 ]
 # torchrun's ranks write unbuffered to one pipe, where print would write each of its words by itself
 SAYS = """\
@@ -39,7 +42,9 @@ def environment(place: Place) -> dict[str, str]:
     return {"PATH": f"{place.folder / 'bin'}:{os.environ['PATH']}"}
 
 
-def follow(place: Place, script: str, *words: str, before: tuple[str, ...] = (), **options: Any) -> Ended:
+def follow(
+    place: Place, script: str, *words: str, before: tuple[str, ...] = (), **options: Any
+) -> Ended:
     place.write({"run.sh": script})
     command = (sys.executable, "-m", "voirkit", *before, "--follow", "run.sh", *words)
     return place.run(*command, env={**environment(place), **options.pop("env", {})}, **options)

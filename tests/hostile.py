@@ -60,5 +60,8 @@ def planted(value: Any) -> Any:
     if isinstance(value, str):
         return value + PAYLOAD
     if isinstance(value, dict):
-        return {key if re.fullmatch(r"[a-z_0-9]+", key) else key + PAYLOAD: planted(one) for key, one in value.items()}
+        return {
+            key if re.fullmatch(r"[a-z_0-9]+", key) else key + PAYLOAD: planted(one)
+            for key, one in value.items()
+        }
     return [planted(one) for one in value] if isinstance(value, list) else value

@@ -13,7 +13,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-EXTENSIONS = ("voirkit.trace._recorder", "voirkit.probes._entry", "voirkit_instruments.calls._calls", "voirkit_instruments.steps._steps")
+EXTENSIONS = (
+    "voirkit.trace._recorder",
+    "voirkit.probes._entry",
+    "voirkit_instruments.calls._calls",
+    "voirkit_instruments.steps._steps",
+)
 STEPS = 60
 SCRIPT = f"""
 import numpy as np
@@ -39,9 +44,15 @@ def instrument_probes(ov):
 
 def voirkit(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run the ``voirkit`` beside this python, with nothing of the checkout on its path."""
-    env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VOIRFILE", "DATA_FD")}
+    env = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in ("PYTHONPATH", "VOIRFILE", "DATA_FD")
+    }
     command = [str(Path(sys.executable).parent / "voirkit"), *words]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 def problems(folder: Path, expected: str) -> list[str]:
@@ -63,10 +74,15 @@ def problems(folder: Path, expected: str) -> list[str]:
         place = Path(str(importlib.import_module(name).__file__)).resolve()
         if not place.is_relative_to(Path(sys.prefix).resolve()):
             found.append(f"{name} is imported from {place}, not from {sys.prefix}")
-    plain = subprocess.run([sys.executable, "main.py"], cwd=folder, capture_output=True, text=True, check=False)
+    plain = subprocess.run(
+        [sys.executable, "main.py"], cwd=folder, capture_output=True, text=True, check=False
+    )
     ended = voirkit(folder, "--run-dir", "run", "main.py")
     if ended.returncode or ended.stdout != plain.stdout:
-        return [*found, f"the run ended with {ended.returncode}, printed {ended.stdout!r} and not {plain.stdout!r}: {ended.stderr}"]
+        return [
+            *found,
+            f"the run ended with {ended.returncode}, printed {ended.stdout!r} and not {plain.stdout!r}: {ended.stderr}",
+        ]
     summary = json.loads((folder / "run" / "summary.json").read_text())
     loss = summary["loss"]
     if loss["n"] != STEPS or loss["last"] != float(plain.stdout):
@@ -78,8 +94,14 @@ def problems(folder: Path, expected: str) -> list[str]:
         found.append(f"voirkit report does not show that run: {report.stderr}")
     calls = voirkit(folder, "--run-dir", "calls", "--calls", "numpy", "main.py")
     refused = "that needs voirkit's part in C, which is not there" in calls.stderr
-    if calls.returncode or calls.stdout != plain.stdout or refused != ("voirkit_instruments.calls._calls" in missing):
-        found.append(f"--calls, with {len(missing)} extensions missing, ended with {calls.returncode}: {calls.stderr}")
+    if (
+        calls.returncode
+        or calls.stdout != plain.stdout
+        or refused != ("voirkit_instruments.calls._calls" in missing)
+    ):
+        found.append(
+            f"--calls, with {len(missing)} extensions missing, ended with {calls.returncode}: {calls.stderr}"
+        )
     return found
 
 

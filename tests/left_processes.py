@@ -17,7 +17,11 @@ import pytest
 
 FORKED_CHILD_LEFT_ITS_TEST = 70
 # Python's own, for the whole session: they end when the process does that they serve.
-SERVERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "joblib.externals.loky")
+SERVERS = (
+    "multiprocessing.resource_tracker",
+    "multiprocessing.forkserver",
+    "joblib.externals.loky",
+)
 
 
 # Processes that a thread of a fixture has started, and waits for, while tests run: of other tests they are none of the business.
@@ -90,11 +94,17 @@ class LeftProcesses:
 
     def _kill_what_is_left(self) -> None:
         with starting:
-            left = {process for process in (*self.forked.take(), *_children()) if process not in self.kept}
+            left = {
+                process
+                for process in (*self.forked.take(), *_children())
+                if process not in self.kept
+            }
             left -= _with_children(of_fixtures)
         for process in left:
             try:
-                if process.status() == psutil.STATUS_ZOMBIE or any(name in word for word in process.cmdline() for name in SERVERS):
+                if process.status() == psutil.STATUS_ZOMBIE or any(
+                    name in word for word in process.cmdline() for name in SERVERS
+                ):
                     continue
                 process.kill()
             except psutil.NoSuchProcess:

@@ -47,14 +47,22 @@ class Page(HTMLParser):
     def _take(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         found = dict(attributes)
         self.tags.append((tag, found))
-        self.faults += [f"{name} is there twice in <{tag}>" for name in found if [one for one, _ in attributes].count(name) > 1]
+        self.faults += [
+            f"{name} is there twice in <{tag}>"
+            for name in found
+            if [one for one, _ in attributes].count(name) > 1
+        ]
         if found.get("id"):
             id = str(found["id"])
             self.faults += [f"the id {id} is there twice"] * (id in self._ids)
             self._ids.add(id)
         if tag == "section":
             self._sections.append(found.get("id") or "")
-        self.asked += [value for name, value in attributes if name in ASKING and value and not value.startswith("#")]
+        self.asked += [
+            value
+            for name, value in attributes
+            if name in ASKING and value and not value.startswith("#")
+        ]
         self.faults += [f"{name} runs a script" for name in found if name.startswith("on")]
 
     def handle_endtag(self, tag: str) -> None:
@@ -68,7 +76,19 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self._open and self._open[-1] in ("style", "script"):
-            self.asked += [word for word in ("url(", "@import", "fetch(", "XMLHttpRequest", "http:", "https:", "import(") if word in data]
+            self.asked += [
+                word
+                for word in (
+                    "url(",
+                    "@import",
+                    "fetch(",
+                    "XMLHttpRequest",
+                    "http:",
+                    "https:",
+                    "import(",
+                )
+                if word in data
+            ]
         else:
             id = self._sections[-1] if self._sections else ""
             self.text[id] = self.text.get(id, "") + data

@@ -36,7 +36,12 @@ class Loader:
     batches: int = 6
     size: int = 4
     epochs: int = 1
-    operations: Sequence[tuple[str, Any]] = (("Decode", 2.0), ("RandomCrop", 6.0), ("ToTensor", 1.0), ("Normalize", 0.5))
+    operations: Sequence[tuple[str, Any]] = (
+        ("Decode", 2.0),
+        ("RandomCrop", 6.0),
+        ("ToTensor", 1.0),
+        ("Normalize", 0.5),
+    )
     inner: Sequence[tuple[str, float]] = ()
     own: float = 0.5
     collate: float = 1.0
@@ -73,7 +78,9 @@ class Made:
         waits: (batch, nanoseconds, ready) of each request.
     """
 
-    def __init__(self, loader: Loader, episode: int, now: int, indices: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, loader: Loader, episode: int, now: int, indices: Sequence[int] | None = None
+    ) -> None:
         self.loader, self.episode, self.now = loader, episode, now
         self.records: list[Record] = []
         self.waits: list[tuple[int, int, bool]] = []
@@ -104,17 +111,40 @@ class Made:
     def _args(self, worker: int, **more: Any) -> dict[str, Any]:
         return {"loader": self.loader.number, "episode": self.episode, "worker": worker, **more}
 
-    def _add(self, who: int, what: str, begun: int, ended: int, value: int, args: dict[str, Any], value_key: str = "batch") -> None:
+    def _add(
+        self,
+        who: int,
+        what: str,
+        begun: int,
+        ended: int,
+        value: int,
+        args: dict[str, Any],
+        value_key: str = "batch",
+    ) -> None:
         category, _, name = what.partition(".")
         if not self.loader.records:
             return
-        self.records.append(Record(who, category, name, begun, ended, value, args, "loader", value_key))
+        self.records.append(
+            Record(who, category, name, begun, ended, value, args, "loader", value_key)
+        )
 
     def _phase(self, name: str, begun: int, value: int, **more: Any) -> None:
         if self.loader.phases:
             args = {"loader": self.loader.number, "episode": self.episode, **more}
             category = "dataloader" if name in ("iter", "fetch", "end") else "compute"
-            self.records.append(Record(-1, category, name, begun, self.now, value, args, "phase", "items" if name == "fetch" else ""))
+            self.records.append(
+                Record(
+                    -1,
+                    category,
+                    name,
+                    begun,
+                    self.now,
+                    value,
+                    args,
+                    "phase",
+                    "items" if name == "fetch" else "",
+                )
+            )
 
     def _epoch(self) -> None:
         loader, begun = self.loader, self.now
@@ -168,7 +198,14 @@ class Made:
         while batch not in self.taken:  # torch takes what comes until the wanted one is there
             at, other = min((at, other) for other, at in self.arrived.items())
             self.now = max(self.now, at)
-            self._add(-1, "batch.arrived", self.now, self.now, other, self._args(other % self.loader.workers))
+            self._add(
+                -1,
+                "batch.arrived",
+                self.now,
+                self.now,
+                other,
+                self._args(other % self.loader.workers),
+            )
             self.taken.add(other)
             del self.arrived[other]
         self.now += 5 * US
@@ -182,11 +219,21 @@ class Made:
             now += int(loader.own * MS)
             for at, (name, time) in enumerate(loader.operations):
                 took = time[max(worker, 0) % len(time)] if isinstance(time, (list, tuple)) else time
-                took = took * (1 + loader.slower_by_epoch * self.episode) + (loader.slow.get(str(index), 0.0) if at == 0 else 0.0)
+                took = took * (1 + loader.slower_by_epoch * self.episode) + (
+                    loader.slow.get(str(index), 0.0) if at == 0 else 0.0
+                )
                 start, now = now, now + int(took * MS)
                 within = start + 10 * US
                 for inner, inner_time in loader.inner if at == 0 else ():
-                    self._add(worker, f"operation.{inner}", within, within + int(inner_time * MS), index, args, "index")
+                    self._add(
+                        worker,
+                        f"operation.{inner}",
+                        within,
+                        within + int(inner_time * MS),
+                        index,
+                        args,
+                        "index",
+                    )
                     within += int(inner_time * MS)
                 self._add(worker, f"operation.{name}", start, now, index, args, "index")
             self._add(worker, "data.item", item, now, index, args, "index")
@@ -216,7 +263,9 @@ def write(folder: str, loaders: Sequence[Loader]) -> None:
             continue
         for number, one in records:
             if (one.who < 0 and which[1] < 0) or (number, one.who) == which:
-                name = recorder.name(one.category, one.name, kind=one.kind, value=one.value_key or None)
+                name = recorder.name(
+                    one.category, one.name, kind=one.kind, value=one.value_key or None
+                )
                 recorder.span(name, one.begun, one.ended, recorder.arguments(one.args), one.value)
         if which[1] >= 0:
             recorder.end()
@@ -227,7 +276,9 @@ def write(folder: str, loaders: Sequence[Loader]) -> None:
 def record(run: Path, *loaders: Loader, rank: int = 0, cpus: int = 8) -> Path:
     """A run directory with these loaders in it."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # python 3.12 on forks beside threads: the child does nothing but record
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # python 3.12 on forks beside threads: the child does nothing but record
         pid = os.fork()
     if not pid:
         try:
@@ -237,5 +288,9 @@ def record(run: Path, *loaders: Loader, rank: int = 0, cpus: int = 8) -> Path:
             os._exit(0)
     os.waitpid(pid, 0)
     if not (run / "run.json").exists():
-        (run / "run.json").write_text(json.dumps({"schema": 1, "voirkit": "0", "ended": "normal", "exit_code": 0, "cpus": cpus}))
+        (run / "run.json").write_text(
+            json.dumps(
+                {"schema": 1, "voirkit": "0", "ended": "normal", "exit_code": 0, "cpus": cpus}
+            )
+        )
     return run

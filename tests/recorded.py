@@ -55,7 +55,9 @@ LOOP_EVENTS = 2 * (3 * 4 + 2) + 3
 def start(run: Path, body: str, **env: str) -> subprocess.Popen[str]:
     """A process that records; its output can be read."""
     command = [sys.executable, "-c", dedent(HEAD) + dedent(body), str(run)]
-    return subprocess.Popen(command, env={**CLEAN, **env}, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, env={**CLEAN, **env}, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
+    )
 
 
 def record(run: Path, body: str = LOOP, **env: str) -> Path:
@@ -69,7 +71,9 @@ def record(run: Path, body: str = LOOP, **env: str) -> Path:
 def record_with_manifest(run: Path, body: str = LOOP, **env: str) -> Path:
     """The same, with the manifest that voirkit's runner writes."""
     record(run, body, **env)
-    (run / "run.json").write_text('{"schema": 1, "voirkit": "0", "ended": "normal", "exit_code": 0}')
+    (run / "run.json").write_text(
+        '{"schema": 1, "voirkit": "0", "ended": "normal", "exit_code": 0}'
+    )
     return run
 
 
@@ -80,4 +84,8 @@ def rows(run: Any, *selection: Any) -> list[Any]:
 
 def files(run: Path) -> set[str]:
     """The files in a folder, relative to it."""
-    return {os.path.relpath(os.path.join(folder, name), run) for folder, _, names in os.walk(run) for name in names}
+    return {
+        os.path.relpath(os.path.join(folder, name), run)
+        for folder, _, names in os.walk(run)
+        for name in names
+    }

@@ -57,7 +57,10 @@ def test_a_call_that_only_the_other_run_makes_is_told(place: Place) -> None:
 
 def test_another_shape_is_told(place: Place) -> None:
     ended = compared(place, Training(), Training(shape=(4, 16)))
-    assert said(ended) == "step 0: F.relu was called with float32 [4, 8] as argument 1, in the other run with float32 [4, 16] as argument 1"
+    assert (
+        said(ended)
+        == "step 0: F.relu was called with float32 [4, 8] as argument 1, in the other run with float32 [4, 16] as argument 1"
+    )
 
 
 def test_an_exception_is_told(place: Place) -> None:
@@ -74,7 +77,10 @@ def test_another_object_is_told(place: Place) -> None:
 
 def test_fewer_steps_are_told(place: Place) -> None:
     ended = compared(place, Training(steps=4), Training(steps=3))
-    assert said(ended) == "step 3: the other run calls no more, this one goes on: optim.Optimizer.zero_grad and 9 more calls"
+    assert (
+        said(ended)
+        == "step 3: the other run calls no more, this one goes on: optim.Optimizer.zero_grad and 9 more calls"
+    )
 
 
 def test_calls_in_the_evaluation_are_compared_too(place: Place) -> None:
@@ -99,7 +105,9 @@ def test_how_batches_came_from_workers_makes_no_difference(place: Place) -> None
 
 
 def test_some_calls_before_are_shown_as_they_were_nested(place: Place) -> None:
-    lines = compared(place, Training(), Training(without=[(2, "Optimizer.zero_grad")])).out.splitlines()
+    lines = compared(
+        place, Training(), Training(without=[(2, "Optimizer.zero_grad")])
+    ).out.splitlines()
     assert [line.partition("(")[0] for line in lines[3:14]] == [
         "      F.relu", "      F.dropout", "    F.cross_entropy", "    torch.Tensor.backward", "    optim.SGD.step",
         "      torch._foreach_add_", "  < optim.Optimizer.zero_grad", "    __main__.Net.__call__", "      nn.Linear.__call__",
@@ -109,8 +117,13 @@ def test_some_calls_before_are_shown_as_they_were_nested(place: Place) -> None:
 
 
 def test_functions_that_are_not_called_equally_often_are_counted(place: Place) -> None:
-    lines = compared(place, Training(), Training(without=[(2, "Optimizer.zero_grad")], relus=(1, 3))).out.splitlines()
-    assert [line.split() for line in lines[-2:]] == [["F.relu", "4", "10", "+6"], ["optim.Optimizer.zero_grad", "4", "3", "-1"]]
+    lines = compared(
+        place, Training(), Training(without=[(2, "Optimizer.zero_grad")], relus=(1, 3))
+    ).out.splitlines()
+    assert [line.split() for line in lines[-2:]] == [
+        ["F.relu", "4", "10", "+6"],
+        ["optim.Optimizer.zero_grad", "4", "3", "-1"],
+    ]
 
 
 def test_each_rank_is_compared_with_its_own(place: Place) -> None:
@@ -127,7 +140,10 @@ def test_a_rank_that_only_one_run_has_makes_them_different(place: Place) -> None
     record(place.folder / "a", rank=1)
     record(place.folder / "b")
     ended = compare(place, "--calls", "a", "b")
-    assert (ended.code, ended.out.splitlines()[2:]) == (1, ["only a has calls of rank 1", "the same calls"])
+    assert (ended.code, ended.out.splitlines()[2:]) == (
+        1,
+        ["only a has calls of rank 1", "the same calls"],
+    )
 
 
 def test_json_has_all_of_it(place: Place) -> None:
@@ -152,7 +168,10 @@ def test_json_has_all_of_it(place: Place) -> None:
 def two(place: Place) -> Place:
     place.write(main=TRAINING + "Training().epoch()\n")
     for name in ("a", "b"):
-        assert place.run(sys.executable, "-m", "voirkit", "--run-dir", name, "--quiet", "main.py").code == 0
+        assert (
+            place.run(sys.executable, "-m", "voirkit", "--run-dir", name, "--quiet", "main.py").code
+            == 0
+        )
     return place
 
 
@@ -161,7 +180,9 @@ def test_two_runs_stand_beside_each_other(two: Place) -> None:
     assert (ended.code, ended.err) == (0, "")
     rows = {line[:20].strip(): line.split() for line in ended.out.splitlines()}
     assert rows["steps"][1:3] == rows["steps"][1:2] * 2
-    ratio, low, _, high = rows["forward, a step"][-4:]  # how far apart depends on how busy the machine was
+    ratio, low, _, high = rows["forward, a step"][
+        -4:
+    ]  # how far apart depends on how busy the machine was
     assert ratio == "1.00x"
     assert float(low) < 1 < float(high)
 
@@ -169,7 +190,9 @@ def test_two_runs_stand_beside_each_other(two: Place) -> None:
 def test_what_was_different_around_them_is_told(two: Place) -> None:
     manifest = json.loads((two.folder / "b" / "run.json").read_text())
     (two.folder / "b" / "run.json").write_text(
-        json.dumps({**manifest, "command": ["main.py", "--lr", "1"], "python": {"version": "3.9.1"}})
+        json.dumps(
+            {**manifest, "command": ["main.py", "--lr", "1"], "python": {"version": "3.9.1"}}
+        )
     )
     lines = compare(two, "a", "b").out.splitlines()
     assert "command  main.py  |  main.py --lr 1" in lines
@@ -196,7 +219,10 @@ def test_figures_can_be_read_by_programs(two: Place) -> None:
 
 def test_one_run_is_too_few(place: Place) -> None:
     ended = compare(place, "a")
-    assert (ended.code, ended.err) == (2, "voirkit: two RUNs are compared, only 'a' is given.\n  voirkit compare RUN RUN\n")
+    assert (ended.code, ended.err) == (
+        2,
+        "voirkit: two RUNs are compared, only 'a' is given.\n  voirkit compare RUN RUN\n",
+    )
 
 
 @pytest.mark.parametrize("words", [(), ("a", "b", "c")])
@@ -209,7 +235,10 @@ def test_two_runs_are_asked_for(place: Place, words: tuple[str, ...]) -> None:
 def test_a_run_that_is_not_there_is_named(place: Place) -> None:
     record(place.folder / "a")
     ended = compare(place, "--calls", "a", "nowhere")
-    assert (ended.code, ended.err.splitlines()[0]) == (2, "voirkit: nowhere: there is no such folder.")
+    assert (ended.code, ended.err.splitlines()[0]) == (
+        2,
+        "voirkit: nowhere: there is no such folder.",
+    )
 
 
 def test_a_run_without_calls_says_which_flag_was_missing(place: Place) -> None:

@@ -16,12 +16,15 @@ from conftest import Ended, Place
 from live_training import TRAINING
 from page import Page
 
-from voirkit.runs.summary import shown_phases
+from voirkit.phase_table import shown_phases
 
 pytestmark = pytest.mark.long
 
 TRAINED = TRAINING + "Training().epoch()\n"
-SEVERAL = TRAINING + "training = Training(length=LENGTH, step_ms=STEP)\nfor _ in range(3):\n    training.epoch()\n"
+SEVERAL = (
+    TRAINING
+    + "training = Training(length=LENGTH, step_ms=STEP)\nfor _ in range(3):\n    training.epoch()\n"
+)
 
 
 def report(place: Place, *words: str, **options: Any) -> Ended:
@@ -53,17 +56,31 @@ def test_a_page_is_whole_and_asks_nothing_of_anybody(place: Place) -> None:
     made = report(place, "--html", "run")
     assert (made.code, made.out, made.err) == (0, f"run{os.sep}report.html\n", "")
     page = read(place.folder / "run" / "report.html")
-    policies = [found["content"] for tag, found in page.tags if tag == "meta" and found.get("http-equiv") == "Content-Security-Policy"]
+    policies = [
+        found["content"]
+        for tag, found in page.tags
+        if tag == "meta" and found.get("http-equiv") == "Content-Security-Policy"
+    ]
     assert policies
     assert str(policies[0]).startswith("default-src 'none'")
 
 
-def test_its_first_screen_says_what_ran_the_verdict_and_where_the_time_of_a_step_goes(place: Place) -> None:
+def test_its_first_screen_says_what_ran_the_verdict_and_where_the_time_of_a_step_goes(
+    place: Place,
+) -> None:
     ran(place)
     report(place, "--html", "run")
     first = read(place.folder / "run" / "report.html").text["first"]
     summary = json.loads((place.folder / "run" / "summary.json").read_text())
-    for words in ("main.py", "exit code 0", "input-bound", summary["verdict"]["because"], summary["verdict"]["next"], "train_rate", "10"):
+    for words in (
+        "main.py",
+        "exit code 0",
+        "input-bound",
+        summary["verdict"]["because"],
+        summary["verdict"]["next"],
+        "train_rate",
+        "10",
+    ):
         assert words in first
     shares = {phase: f"{row['share']:.1%}" for phase, row in summary["steps"]["phases"].items()}
     assert shares["wait"] == "50.0%"
@@ -75,7 +92,10 @@ def test_its_first_screen_says_what_ran_the_verdict_and_where_the_time_of_a_step
 
 
 def test_steps_are_drawn_over_time_with_evaluation_and_epochs(place: Place) -> None:
-    script = TRAINING + "one = Training()\none.epoch()\none.begin()\nfor _ in range(5):\n    one.evaluate()\none.end()\none.epoch()\n"
+    script = (
+        TRAINING
+        + "one = Training()\none.epoch()\none.begin()\nfor _ in range(5):\n    one.evaluate()\none.end()\none.epoch()\n"
+    )
     ran(place, script)
     report(place, "--html", "run")
     page = read(place.folder / "run" / "report.html")
@@ -87,7 +107,13 @@ def test_steps_are_drawn_over_time_with_evaluation_and_epochs(place: Place) -> N
 
 
 @pytest.mark.parametrize(
-    "name", ["<script>alert(1)</script>.py", "a'b\"c&amp;.py", "\N{RIGHT-TO-LEFT OVERRIDE}yp.evil.py", "--></style>.py"]
+    "name",
+    [
+        "<script>alert(1)</script>.py",
+        "a'b\"c&amp;.py",
+        "\N{RIGHT-TO-LEFT OVERRIDE}yp.evil.py",
+        "--></style>.py",
+    ],
 )
 def test_names_are_text_whatever_they_hold(place: Place, name: str) -> None:
     if "/" in name:
@@ -99,7 +125,10 @@ def test_names_are_text_whatever_they_hold(place: Place, name: str) -> None:
     assert [tag for tag, _ in page.tags].count("script") == 1
     assert "img" not in [tag for tag, _ in page.tags]
     assert "</title><img src=x onerror=alert(1)>" in page.text["first"]
-    assert name.replace("\N{RIGHT-TO-LEFT OVERRIDE}", "\N{REPLACEMENT CHARACTER}") in page.text["first"]
+    assert (
+        name.replace("\N{RIGHT-TO-LEFT OVERRIDE}", "\N{REPLACEMENT CHARACTER}")
+        in page.text["first"]
+    )
 
 
 def test_a_killed_run_has_a_page_that_says_so(place: Place) -> None:
@@ -126,7 +155,10 @@ def test_a_run_that_goes_on_has_a_page(place: Place) -> None:
 def test_a_run_in_which_nothing_trained_has_a_page(place: Place) -> None:
     ran(place, "print(1)")
     assert report(place, "--html", "run").code == 0
-    assert "No step of a training was seen." in read(place.folder / "run" / "report.html").text["first"]
+    assert (
+        "No step of a training was seen."
+        in read(place.folder / "run" / "report.html").text["first"]
+    )
 
 
 def test_a_summary_of_an_older_schema_is_made_anew(place: Place) -> None:
@@ -156,7 +188,13 @@ def test_a_silent_bug_that_was_found_stands_on_the_first_screen(place: Place) ->
     ran(place)
     path = place.folder / "run" / "summary.json"
     summary = json.loads(path.read_text())
-    found = {"name": "missing-zero-grad", "found": True, "step": 3, "where": "main.py:12", "because": "It is <b>not</b> called."}
+    found = {
+        "name": "missing-zero-grad",
+        "found": True,
+        "step": 3,
+        "where": "main.py:12",
+        "because": "It is <b>not</b> called.",
+    }
     other = {
         "name": "same-order",
         "found": None,
@@ -166,7 +204,10 @@ def test_a_silent_bug_that_was_found_stands_on_the_first_screen(place: Place) ->
         "next": "",
         "evidence": {},
     }
-    summary["checks"] = [{**found, "next": "Call it.", "evidence": {"steps": [1, 2], "share": 0.25}}, other]
+    summary["checks"] = [
+        {**found, "next": "Call it.", "evidence": {"steps": [1, 2], "share": 0.25}},
+        other,
+    ]
     path.write_text(json.dumps(summary))
     assert report(place, "--html", "run").code == 0
     page = read(place.folder / "run" / "report.html")
@@ -176,13 +217,18 @@ def test_a_silent_bug_that_was_found_stands_on_the_first_screen(place: Place) ->
     assert "share0.25" in page.text["checks"]
 
 
-def test_system_calls_are_drawn_by_phase_and_over_time_and_the_ten_most_have_shares(place: Place) -> None:
+def test_system_calls_are_drawn_by_phase_and_over_time_and_the_ten_most_have_shares(
+    place: Place,
+) -> None:
     ran(place)
     path = place.folder / "run" / "summary.json"
     summary = json.loads(path.read_text())
 
     def calls(**counts: int) -> dict[str, Any]:
-        return {name: {"calls": n, "errors": 0, "seconds": n / 1000, "bytes": 0} for name, n in counts.items()}
+        return {
+            name: {"calls": n, "errors": 0, "seconds": n / 1000, "bytes": 0}
+            for name, n in counts.items()
+        }
 
     wait, other = calls(read=30, futex=10), calls(openat=60)
     summary["syscalls"] = {
@@ -283,7 +329,12 @@ def test_its_page_has_what_is_known_only_at_the_very_end(place: Place) -> None:
 
 
 def test_a_page_that_can_not_be_written_is_told_and_changes_nothing_else(place: Place) -> None:
-    ended = ran(place, TRAINED + "import pathlib\npathlib.Path('run/report.html').write_text('mine')\nprint('done')\n", "--html")
+    ended = ran(
+        place,
+        TRAINED
+        + "import pathlib\npathlib.Path('run/report.html').write_text('mine')\nprint('done')\n",
+        "--html",
+    )
     assert (ended.code, ended.out) == (0, "done\n")
     assert "--html: " in ended.err
     assert (place.folder / "run" / "report.html").read_text() == "mine"
@@ -300,7 +351,10 @@ def test_the_page_of_two_runs_says_what_the_second_has_more(place: Place) -> Non
     for name, found in calls.items():
         path = place.folder / name / "summary.json"
         summary = json.loads(path.read_text())
-        row = {call: {"calls": n, "errors": 0, "seconds": n / 1000, "bytes": 0} for call, n in found.items()}
+        row = {
+            call: {"calls": n, "errors": 0, "seconds": n / 1000, "bytes": 0}
+            for call, n in found.items()
+        }
         summary["syscalls"] = {"phases": {"wait": row}, "tool": "strace", "waits": ["futex"]}
         path.write_text(json.dumps(summary))
     made = compare(place, "a", "b", "--html", "two.html")

@@ -177,7 +177,20 @@ EXPECTED: dict[str, tuple[list[str], dict[str, int | None]]] = {
         {"use_cuda": 1, "model": 1, "loader": 1, "loss": 8, "step": 8},
     ),
     "resnet": (
-        ["--size", "33", "--epochs", "1", "--batch-size", "4", "--limit", "3", "--workers", "0", "--data", "images"],
+        [
+            "--size",
+            "33",
+            "--epochs",
+            "1",
+            "--batch-size",
+            "4",
+            "--limit",
+            "3",
+            "--workers",
+            "0",
+            "--data",
+            "images",
+        ],
         {"use_cuda": 1, "model": 1, "loader": 1, "loss": 3, "step": 3},
     ),
     "sentiment": (
@@ -225,10 +238,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         else:
             copy(EXAMPLES / name / "main.py", place.folder)
         if name == "resnet":
-            made = place.python(str(EXAMPLES / "resnet" / "make_images.py"), "--data", "images", "--count", "12")
+            made = place.python(
+                str(EXAMPLES / "resnet" / "make_images.py"), "--data", "images", "--count", "12"
+            )
             assert made.code == 0, made.err
         assert init(place, "main.py").code == 0
-        options = [] if name in SCRIPTS else ["--options"]  # which says so where no arguments are parsed
+        options = (
+            [] if name in SCRIPTS else ["--options"]
+        )  # which says so where no arguments are parsed
         return place.voirkit(*options, "main.py", *EXPECTED[name][0])
 
     with ThreadPoolExecutor(2) as pool:
@@ -255,9 +272,15 @@ def test_what_was_found_arrives(run: Any, name: str) -> None:
     assert {reading: given.get(reading) for reading in expected} == expected
 
 
-@pytest.mark.parametrize("name", [name for name in EXPECTED if name not in ("get_batch", "while", "rollouts")])  # these make their batches
+@pytest.mark.parametrize(
+    "name", [name for name in EXPECTED if name not in ("get_batch", "while", "rollouts")]
+)  # these make their batches
 def test_each_turn_of_the_training_loop_is_wrapped(run: Any, name: str) -> None:
-    wraps = [probe["events"] for probe in run(name).summary["probes"] if "compute_start" in probe["selector"]]
+    wraps = [
+        probe["events"]
+        for probe in run(name).summary["probes"]
+        if "compute_start" in probe["selector"]
+    ]
     assert wraps == [2 * (EXPECTED[name][1]["step"] or 0)]
 
 
@@ -267,7 +290,9 @@ def test_each_turn_of_the_training_loop_is_wrapped(run: Any, name: str) -> None:
 def test_each_probe_stands_below_the_line_that_it_means(place: Place) -> None:
     lines = written(place, DATA + VALIDATION).splitlines()
     at = lines.index('    ov.probe("//train > loss").give()')
-    assert re.fullmatch(r"    # main\.py:\d+: loss = F\.cross_entropy\(model\(x\.to\(device\)\), y\)", lines[at - 1])
+    assert re.fullmatch(
+        r"    # main\.py:\d+: loss = F\.cross_entropy\(model\(x\.to\(device\)\), y\)", lines[at - 1]
+    )
 
 
 def test_a_value_is_probed_where_it_is_made(place: Place) -> None:
@@ -278,7 +303,9 @@ def test_a_value_is_probed_where_it_is_made(place: Place) -> None:
 
 def test_a_device_is_given_as_use_cuda(place: Place) -> None:
     found = probes_in(written(place, DATA + VALIDATION))
-    assert found[0].startswith('ov.probe("//main > device")["device"].map(lambda device: {"use_cuda":')
+    assert found[0].startswith(
+        'ov.probe("//main > device")["device"].map(lambda device: {"use_cuda":'
+    )
 
 
 def test_the_loop_is_the_one_that_steps(place: Place) -> None:
@@ -288,7 +315,10 @@ def test_the_loop_is_the_one_that_steps(place: Place) -> None:
 
 def test_a_loss_that_is_set_twice_is_pointed_out(place: Place) -> None:
     text = written(place, DATA + ACCUMULATION)
-    assert "# It is set 2 times in main: what it is at the end of each turn of the loop is given." in text
+    assert (
+        "# It is set 2 times in main: what it is at the end of each turn of the loop is given."
+        in text
+    )
     assert 'ov.probe("//main(loss) > #endloop_batch")["loss"].give("loss")' in text
 
 
@@ -335,7 +365,10 @@ def test_a_closure_gives_its_loss_to_the_loop(place: Place) -> None:
             """,
         )
     )
-    assert any(line in found for line in ('ov.probe("//main > loss").give()', 'ov.probe("//main/closure > loss").give()'))
+    assert any(
+        line in found
+        for line in ('ov.probe("//main > loss").give()', 'ov.probe("//main/closure > loss").give()')
+    )
     assert 'ov.probe("//main(batch) > #endloop_batch as step").give()' in found
 
 
@@ -431,7 +464,9 @@ def test_a_dangling_link_is_not_written_through(place: Place) -> None:
         ([], ["SCRIPT"]),
     ],
 )
-def test_wrong_input_is_one_message_and_exit_code_2(place: Place, words: list[str], said: list[str]) -> None:
+def test_wrong_input_is_one_message_and_exit_code_2(
+    place: Place, words: list[str], said: list[str]
+) -> None:
     place.write({"main.py": "x = 1\n", "torn.py": "x = (\n", "folder/x.py": ""})
     ended = init(place, *words)
     assert (ended.code, ended.out) == (2, "")

@@ -22,12 +22,15 @@ from voirkit import probing
 from voirkit.probes.selector import parse
 from voirkit.probes.selector.catalogue import catalogue
 from voirkit.probes.selector.check import check_all
-from voirkit.probes.selector.suggestions import offers
+from voirkit.probes.selector.offers import offers
 
 pytestmark = pytest.mark.long
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*/main.py"))
-STDLIB = [Path(str(module.__file__)) for module in (argparse, ast, json.decoder, shutil, textwrap, subprocess)]
+STDLIB = [
+    Path(str(module.__file__))
+    for module in (argparse, ast, json.decoder, shutil, textwrap, subprocess)
+]
 SCRIPT = """
     import atexit
     raise SystemExit("the script was run")
@@ -79,14 +82,30 @@ def listed(place: Place, *words: str) -> dict[str, Any]:
 
 
 def test_functions_are_listed_with_file_and_line(script: Place) -> None:
-    found = [(one["name"], one["file"], one["line"], one["prefix"]) for one in listed(script, "main.py").values()]
-    assert found == [("Trainer.run", "main.py", 6, "//Trainer/run"), ("main", "main.py", 12, "//main")]
+    found = [
+        (one["name"], one["file"], one["line"], one["prefix"])
+        for one in listed(script, "main.py").values()
+    ]
+    assert found == [
+        ("Trainer.run", "main.py", 6, "//Trainer/run"),
+        ("main", "main.py", 12, "//main"),
+    ]
 
 
 def test_variables_have_a_line_and_a_selector(script: Place) -> None:
     run = listed(script, "main.py")["Trainer.run"]
-    assert run["parameters"][1] == {"name": "loader", "line": 6, "selector": "//Trainer/run > loader", "refused": None}
-    assert run["variables"][0] == {"name": "total", "line": 7, "selector": "//Trainer/run > total", "refused": None}
+    assert run["parameters"][1] == {
+        "name": "loader",
+        "line": 6,
+        "selector": "//Trainer/run > loader",
+        "refused": None,
+    }
+    assert run["variables"][0] == {
+        "name": "total",
+        "line": 7,
+        "selector": "//Trainer/run > total",
+        "refused": None,
+    }
 
 
 def test_a_loop_over_batches_gives_steps_and_the_compute_pair(script: Place) -> None:
@@ -104,18 +123,27 @@ def test_a_loop_over_batches_gives_steps_and_the_compute_pair(script: Place) -> 
 
 
 def test_a_loop_that_counts_is_not_called_a_step(script: Place) -> None:
-    assert listed(script, "main.py")["main"]["loops"][0]["selectors"][0] == "//main(epoch) > #endloop_epoch as turn"
+    assert (
+        listed(script, "main.py")["main"]["loops"][0]["selectors"][0]
+        == "//main(epoch) > #endloop_epoch as turn"
+    )
 
 
 def test_a_return_has_the_selector_of_the_value(script: Place) -> None:
-    assert listed(script, "main.py")["main"]["returns"] == {"lines": [17], "selector": "//main() as result", "refused": None}
+    assert listed(script, "main.py")["main"]["returns"] == {
+        "lines": [17],
+        "selector": "//main() as result",
+        "refused": None,
+    }
 
 
 def test_a_redefined_function_is_listed_with_the_reason_why_not(place: Place) -> None:
     place.write(main="def f(x):\n    return x\n\ndef f(y):\n    return y\n")
     first = json.loads(probes(place, "--json", "main.py").out)["functions"][0]
     assert first["refused"] == "it is defined again in line 4"
-    assert first["parameters"] == [{"name": "x", "line": 1, "selector": None, "refused": "it is defined again in line 4"}]
+    assert first["parameters"] == [
+        {"name": "x", "line": 1, "selector": None, "refused": "it is defined again in line 4"}
+    ]
 
 
 def test_an_attribute_is_listed_even_if_it_can_not_be_probed(place: Place) -> None:
@@ -125,23 +153,33 @@ def test_an_attribute_is_listed_even_if_it_can_not_be_probed(place: Place) -> No
     assert (found[0]["selector"] is None) == (found[0]["refused"] is not None)
 
 
-@pytest.mark.parametrize("file", [*EXAMPLES, *STDLIB], ids=lambda path: f"{path.parent.name}/{path.name}")
+@pytest.mark.parametrize(
+    "file", [*EXAMPLES, *STDLIB], ids=lambda path: f"{path.parent.name}/{path.name}"
+)
 def test_every_selector_passes_the_check_of_a_run(file: Path) -> None:
     found = catalogue(file.read_bytes(), file.name)
-    selectors = [selector for one in offers(found) for offer in one.offers for selector in offer.selectors]
+    selectors = [
+        selector for one in offers(found) for offer in one.offers for selector in offer.selectors
+    ]
     assert len(selectors) > 20
     for selector in selectors:
         check_all(parse(selector, ""), found, file.name)
 
 
-@pytest.mark.parametrize("file", [*EXAMPLES, *STDLIB], ids=lambda path: f"{path.parent.name}/{path.name}")
+@pytest.mark.parametrize(
+    "file", [*EXAMPLES, *STDLIB], ids=lambda path: f"{path.parent.name}/{path.name}"
+)
 def test_what_has_no_selector_has_a_reason(file: Path) -> None:
     for one in offers(catalogue(file.read_bytes(), file.name)):
         for offer in one.offers:
             assert bool(offer.selectors) != bool(offer.refused)
 
 
-@pytest.mark.parametrize("file", [path for path in EXAMPLES if path.with_name("voirfile.py").exists()], ids=lambda path: path.parent.name)
+@pytest.mark.parametrize(
+    "file",
+    [path for path in EXAMPLES if path.with_name("voirfile.py").exists()],
+    ids=lambda path: path.parent.name,
+)
 def test_the_selectors_of_the_examples_voirfiles_are_listed(file: Path, place: Place) -> None:
     text = probes(place, str(file)).out
     assert "//main > use_cuda" in text
@@ -153,7 +191,12 @@ def test_the_selectors_of_the_examples_voirfiles_are_listed(file: Path, place: P
 
 
 def test_a_module_is_listed_as_it_runs(place: Place) -> None:
-    place.write({"package/__init__.py": "raise SystemExit('imported')\n", "package/work.py": "def f(x):\n    return x\n"})
+    place.write(
+        {
+            "package/__init__.py": "raise SystemExit('imported')\n",
+            "package/work.py": "def f(x):\n    return x\n",
+        }
+    )
     assert listed(place, "-m", "package.work")["f"]["prefix"] == "//f"
 
 
@@ -233,7 +276,11 @@ def test_on_a_terminal_a_table_is_drawn(script: Place) -> None:
     master, slave = pty.openpty()
     command = [sys.executable, "-m", "voirkit", "probes", "main.py"]
     process = subprocess.Popen(
-        command, cwd=script.folder, env={**CLEAN, "TERM": "xterm", "COLUMNS": "120"}, stdout=slave, stderr=subprocess.PIPE
+        command,
+        cwd=script.folder,
+        env={**CLEAN, "TERM": "xterm", "COLUMNS": "120"},
+        stdout=slave,
+        stderr=subprocess.PIPE,
     )
     os.close(slave)
     shown = b""
@@ -253,7 +300,9 @@ def test_on_a_terminal_a_table_is_drawn(script: Place) -> None:
 def test_a_reader_that_goes_away_is_no_error(place: Place) -> None:
     place.write(main="".join(f"def f{i}(x): return x\n" for i in range(3000)))
     command = f"set -o pipefail; {sys.executable} -m voirkit probes main.py | head -n 1"
-    done = subprocess.run(["bash", "-c", command], cwd=place.folder, env=CLEAN, capture_output=True, check=False)
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=place.folder, env=CLEAN, capture_output=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, b"")
 
 
@@ -277,8 +326,16 @@ def test_a_reader_that_goes_away_is_no_error(place: Place) -> None:
         (["-m", "torn"], ["torn:3"]),
     ],
 )
-def test_wrong_input_is_one_message_and_exit_code_2(script: Place, words: list[str], said: list[str]) -> None:
-    script.write({"torn.py": "x = 1\nprint(x)\nif x\n", "coded.py": "# -*- coding: klingon -*-\n", "folder/x.py": ""})
+def test_wrong_input_is_one_message_and_exit_code_2(
+    script: Place, words: list[str], said: list[str]
+) -> None:
+    script.write(
+        {
+            "torn.py": "x = 1\nprint(x)\nif x\n",
+            "coded.py": "# -*- coding: klingon -*-\n",
+            "folder/x.py": "",
+        }
+    )
     ended = probes(script, *words)
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.startswith("voirkit: ")
@@ -307,8 +364,12 @@ def test_what_a_run_would_refuse_is_not_offered_and_the_reason_is_said_once(plac
 
 
 def test_all_that_is_offered_of_a_module_can_be_probed_there() -> None:
-    source = catalogue(Path(json.decoder.__file__).read_text(), json.decoder.__file__, module="json.decoder")
+    source = catalogue(
+        Path(json.decoder.__file__).read_text(), json.decoder.__file__, module="json.decoder"
+    )
     functions = offers(source)[1:]  # the top level of this module has run
-    for selector in (selector for one in functions for offer in one.offers for selector in offer.selectors):
+    for selector in (
+        selector for one in functions for offer in one.offers for selector in offer.selectors
+    ):
         with probing(selector, env={}):
             pass

@@ -45,7 +45,13 @@ def test_a_finished_run_is_shown_as_at_its_end_and_its_summary_as_it_is(place: P
     shown = report(place)  # the latest
     assert shown.code == 0
     assert " ".join(shown.out.split()).startswith("main.py")
-    for words in ("input-bound", "train_rate", "memory  peak", "10 steps, 40 items", "run directory"):
+    for words in (
+        "input-bound",
+        "train_rate",
+        "memory  peak",
+        "10 steps, 40 items",
+        "run directory",
+    ):
         assert words in shown.out, shown.out
         assert words in ran.err, ran.err
     assert "\x1b" not in shown.out + ran.err
@@ -85,7 +91,14 @@ def test_a_run_on_a_gpu_has_the_shares_of_the_device(place: Place) -> None:
 def test_a_run_that_goes_on_is_read_as_it_is(place: Place) -> None:
     place.write(main=TRAINING + "Training().epoch()\nprint('trained', flush=True)\ninput()\n")
     command = [sys.executable, "-m", "voirkit", "--run-dir", "run", "main.py"]
-    process = subprocess.Popen(command, cwd=place.folder, env=CLEAN, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        command,
+        cwd=place.folder,
+        env=CLEAN,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"trained\n"
@@ -100,7 +113,12 @@ def test_the_ranks_of_a_run_may_lie_in_several_directories(place: Place) -> None
     place.write(main=FINISHED)
     for rank in ("0", "1"):
         env = {"RANK": rank, "WORLD_SIZE": "2", "MASTER_PORT": "29500"}
-        assert place.run(sys.executable, "-m", "voirkit", "--run-dir", f"of-{rank}", "main.py", env=env).code == 0
+        assert (
+            place.run(
+                sys.executable, "-m", "voirkit", "--run-dir", f"of-{rank}", "main.py", env=env
+            ).code
+            == 0
+        )
     told = json.loads(report(place, "--json", "of-1", "of-0").out)
     assert [rank["rank"] for rank in told["ranks"]] == [0, 1]
     assert (told["steps"]["n"], told["steps"]["items"], told["world_size"]) == (10, 80, 2)
@@ -114,7 +132,10 @@ def test_several_runs_are_shown_one_after_the_other(place: Place) -> None:
     shown = report(place, "one", "two", "one").out
     assert shown.count("run directory") == 2
     assert shown.index("main.py") < shown.index("other.py")
-    assert [one["command"] for one in json.loads(report(place, "one", "two", "--json").out)] == [["main.py"], ["other.py"]]
+    assert [one["command"] for one in json.loads(report(place, "one", "two", "--json").out)] == [
+        ["main.py"],
+        ["other.py"],
+    ]
 
 
 def _spoil(path: Path) -> None:

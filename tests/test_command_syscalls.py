@@ -39,31 +39,72 @@ def test_a_log_is_shown_by_phase_and_call(place: Place) -> None:
 def test_json_has_everything(place: Place) -> None:
     (place.folder / "a.strace").write_text(LOG)
     document = json.loads(syscalls(place, "--json", "a.strace").out)
-    assert document["phases"]["forward"]["openat"] == {"calls": 1, "errors": 0, "seconds": 0.00001, "bytes": 0}
+    assert document["phases"]["forward"]["openat"] == {
+        "calls": 1,
+        "errors": 0,
+        "seconds": 0.00001,
+        "bytes": 0,
+    }
 
 
 def test_two_logs_are_compared_with_the_sign_of_what_the_second_has_more(place: Place) -> None:
     (place.folder / "a.strace").write_text(LOG)
-    (place.folder / "b.strace").write_text(LOG.replace("read(3", "pread64(3") + "7 2.0 getpid() = 7 <0.000001>\n" * 3)
+    (place.folder / "b.strace").write_text(
+        LOG.replace("read(3", "pread64(3") + "7 2.0 getpid() = 7 <0.000001>\n" * 3
+    )
     rows = [line.split() for line in syscalls(place, "a.strace", "b.strace").out.splitlines()]
-    assert ["forward", "read", "1", "0", "-1", "-20", "µs", "-2", "bytes", "in", "A", "alone"] in rows
-    assert ["forward", "pread64", "0", "1", "+1", "+20", "µs", "+2", "bytes", "in", "B", "alone"] in rows
+    assert [
+        "forward",
+        "read",
+        "1",
+        "0",
+        "-1",
+        "-20",
+        "µs",
+        "-2",
+        "bytes",
+        "in",
+        "A",
+        "alone",
+    ] in rows
+    assert [
+        "forward",
+        "pread64",
+        "0",
+        "1",
+        "+1",
+        "+20",
+        "µs",
+        "+2",
+        "bytes",
+        "in",
+        "B",
+        "alone",
+    ] in rows
     assert ["other", "getpid", "0", "3", "+3", "+3", "µs", "in", "B", "alone"] in rows
     assert ["all", "3", "6", "+3", "+3", "µs"] in rows
 
 
 def test_errors_are_compared_too(place: Place) -> None:
     (place.folder / "a.strace").write_text(LOG)
-    (place.folder / "b.strace").write_text(LOG.replace("O_RDONLY) = 3 <", "O_RDONLY) = -1 ENOENT (No such file or directory) <"))
+    (place.folder / "b.strace").write_text(
+        LOG.replace("O_RDONLY) = 3 <", "O_RDONLY) = -1 ENOENT (No such file or directory) <")
+    )
     rows = [line.split() for line in syscalls(place, "a.strace", "b.strace").out.splitlines()]
     assert ["forward", "openat", "1", "1", "+0", "+1"] in rows
-    (row,) = (row for row in json.loads(syscalls(place, "--json", "b.strace", "a.strace").out) if row["more_errors"])
+    (row,) = (
+        row
+        for row in json.loads(syscalls(place, "--json", "b.strace", "a.strace").out)
+        if row["more_errors"]
+    )
     assert (row["name"], row["errors"], row["more_errors"]) == ("openat", [1, 0], -1)
 
 
 def test_a_log_without_phases_is_compared_as_a_whole(place: Place) -> None:
     (place.folder / "a.strace").write_text(LOG)
-    (place.folder / "b.strace").write_text("".join(line for line in LOG.splitlines(keepends=True) if "/vk!" not in line))
+    (place.folder / "b.strace").write_text(
+        "".join(line for line in LOG.splitlines(keepends=True) if "/vk!" not in line)
+    )
     shown = syscalls(place, "a.strace", "b.strace").out
     assert "3 rows are alike" in shown
 
@@ -71,7 +112,10 @@ def test_a_log_without_phases_is_compared_as_a_whole(place: Place) -> None:
 def test_a_log_without_durations_has_no_times_to_compare(place: Place) -> None:
     (place.folder / "a.strace").write_text(LOG)
     (place.folder / "b.strace").write_text(
-        LOG.replace(" <0.000020>", "").replace(" <0.000010>", "").replace(" <0.500000>", "").replace(" <0.000001>", "")
+        LOG.replace(" <0.000020>", "")
+        .replace(" <0.000010>", "")
+        .replace(" <0.500000>", "")
+        .replace(" <0.000001>", "")
     )
     shown = syscalls(place, "a.strace", "b.strace").out
     assert "times are not compared" in shown
@@ -117,14 +161,18 @@ def test_a_line_of_more_than_memory_holds_is_passed_over(place: Place) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (1 << 28, 1 << 28))
 
-    shown = place.run(sys.executable, "-m", "voirkit", "syscalls", "--json", "a.strace", preexec_fn=limit)
+    shown = place.run(
+        sys.executable, "-m", "voirkit", "syscalls", "--json", "a.strace", preexec_fn=limit
+    )
     assert shown.code == 0, shown.err
     found = json.loads(shown.out)
     assert (found["calls"], found["log"]["lines"], found["log"]["unread"]) == (2000, 2001, 1)
 
 
 def test_a_blind_spot_is_named(place: Place) -> None:
-    (place.folder / "a.strace").write_text(LOG + "7 2.0 io_uring_enter(4, 1, 1, IORING_ENTER_GETEVENTS, NULL, 8) = 1 <0.000001>\n")
+    (place.folder / "a.strace").write_text(
+        LOG + "7 2.0 io_uring_enter(4, 1, 1, IORING_ENTER_GETEVENTS, NULL, 8) = 1 <0.000001>\n"
+    )
     assert "io_uring_enter was called 1 times" in " ".join(syscalls(place, "a.strace").out.split())
 
 
@@ -156,7 +204,9 @@ def test_one_log_or_two_are_taken(place: Place) -> None:
         ("names of programs", '7<pt main> 1.5 openat(AT_FDCWD, "/a", O_RDONLY) = 3 <0.000010>'),
     ],
 )
-def test_what_strace_writes_before_a_call_is_passed_over(place: Place, form: str, line: str) -> None:
+def test_what_strace_writes_before_a_call_is_passed_over(
+    place: Place, form: str, line: str
+) -> None:
     (place.folder / "a.strace").write_text(line + "\n")
     found = json.loads(syscalls(place, "--json", "a.strace").out)
     assert found["phases"]["all"]["openat"]["calls"] == 1, form
@@ -171,7 +221,9 @@ def test_what_strace_writes_before_a_call_is_passed_over(place: Place, form: str
         ("a.gz", b"\x1f\x8b\x08\0" + bytes(99), "unpacked first"),
     ],
 )
-def test_a_log_of_another_tool_is_told_by_its_name(place: Place, name: str, held: bytes, what: str) -> None:
+def test_a_log_of_another_tool_is_told_by_its_name(
+    place: Place, name: str, held: bytes, what: str
+) -> None:
     (place.folder / name).write_bytes(held)
     ended = syscalls(place, name)
     assert (ended.code, ended.out) == (2, "")

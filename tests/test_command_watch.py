@@ -98,7 +98,10 @@ def test_a_run_that_goes_on_is_shown_as_it_is_now(place: Place, begin: Begin) ->
     train(process)
     shown = "\n".join(watch(place, "run"))
     assert "running" in shown
-    assert "w wait 50%  t transfer 5%  f forward 10%  b backward 20%  o optimizer 10%  . other 5%" in shown
+    assert (
+        "w wait 50%  t transfer 5%  f forward 10%  b backward 20%  o optimizer 10%  . other 5%"
+        in shown
+    )
     assert "the last 20 steps · 20 so far" in shown
     assert "input-bound" in shown
     assert "20/20" in shown
@@ -147,12 +150,22 @@ def test_the_latest_run_is_watched_by_default(place: Place) -> None:
 def test_watching_writes_nothing(place: Place, begin: Begin) -> None:
     process = begin()
     train(process)
-    before = {path: path.stat().st_mtime_ns for path in (place.folder / "run").rglob("*") if not path.name.endswith(".seg")}
+    before = {
+        path: path.stat().st_mtime_ns
+        for path in (place.folder / "run").rglob("*")
+        if not path.name.endswith(".seg")
+    }
     watch(place, "run")
-    assert {path: path.stat().st_mtime_ns for path in (place.folder / "run").rglob("*") if not path.name.endswith(".seg")} == before
+    assert {
+        path: path.stat().st_mtime_ns
+        for path in (place.folder / "run").rglob("*")
+        if not path.name.endswith(".seg")
+    } == before
 
 
-def test_the_key_q_ends_the_watching_and_the_run_goes_on(place: Place, begin: Begin, terminal: Callable[..., Terminal]) -> None:
+def test_the_key_q_ends_the_watching_and_the_run_goes_on(
+    place: Place, begin: Begin, terminal: Callable[..., Terminal]
+) -> None:
     process = begin()
     train(process)
     watching = terminal("run", size=(100, 30))
@@ -166,7 +179,9 @@ def test_the_key_q_ends_the_watching_and_the_run_goes_on(place: Place, begin: Be
     train(process)
 
 
-def test_the_watching_ends_with_the_run(place: Place, begin: Begin, terminal: Callable[..., Terminal]) -> None:
+def test_the_watching_ends_with_the_run(
+    place: Place, begin: Begin, terminal: Callable[..., Terminal]
+) -> None:
     process = begin()
     watching = terminal("run", size=(100, 30))
     watching.until_shows("no training step yet")
@@ -176,10 +191,14 @@ def test_the_watching_ends_with_the_run(place: Place, begin: Begin, terminal: Ca
     shown = "\n".join(watching.scrollback())
     assert "ended, exit code 0" in shown
     assert "training" in shown  # a part of the wall time
-    assert any(kind in shown for kind in ("input-bound", "host-bound"))  # between its steps it waits for what it is told here
+    assert any(
+        kind in shown for kind in ("input-bound", "host-bound")
+    )  # between its steps it waits for what it is told here
 
 
-def test_a_killed_run_ends_the_watching(place: Place, begin: Begin, terminal: Callable[..., Terminal]) -> None:
+def test_a_killed_run_ends_the_watching(
+    place: Place, begin: Begin, terminal: Callable[..., Terminal]
+) -> None:
     process = begin()
     watching = terminal("run", size=(100, 30))
     watching.until_shows("no training step yet")
@@ -199,7 +218,9 @@ def test_ctrl_c_ends_the_watching(begin: Begin, terminal: Callable[..., Terminal
     assert b"Traceback" not in watching.raw
 
 
-def test_a_run_directory_that_is_removed_is_one_error(place: Place, begin: Begin, terminal: Callable[..., Terminal]) -> None:
+def test_a_run_directory_that_is_removed_is_one_error(
+    place: Place, begin: Begin, terminal: Callable[..., Terminal]
+) -> None:
     begin()
     watching = terminal("run")
     watching.until_shows("no training step yet")
@@ -264,7 +285,9 @@ def test_a_run_of_another_host_is_shown_by_its_own_clock(place: Place, begin: Be
 
 
 @pytest.mark.parametrize("size", [(20, 24), (12, 5), (5, 3)])
-def test_a_small_terminal_is_no_trouble(place: Place, begin: Begin, terminal: Callable[..., Terminal], size: tuple[int, int]) -> None:
+def test_a_small_terminal_is_no_trouble(
+    place: Place, begin: Begin, terminal: Callable[..., Terminal], size: tuple[int, int]
+) -> None:
     process = begin()
     train(process)
     watching = terminal("run", size=size)

@@ -45,8 +45,24 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Place, dict[str, lis
     """A run of each change, and the losses that it printed."""
     place = Place(tmp_path_factory.mktemp("runs")).write(main=SCRIPT)
     printed = {}
-    for change, workers in (("none", 0), ("workers", 2), ("sample", 0), ("seed", 0), ("operator", 0)):
-        ended = place.run(sys.executable, "-m", "voirkit", "--run-dir", change, "--quiet", "main.py", change, str(workers))
+    for change, workers in (
+        ("none", 0),
+        ("workers", 2),
+        ("sample", 0),
+        ("seed", 0),
+        ("operator", 0),
+    ):
+        ended = place.run(
+            sys.executable,
+            "-m",
+            "voirkit",
+            "--run-dir",
+            change,
+            "--quiet",
+            "main.py",
+            change,
+            str(workers),
+        )
         assert ended.code == 0, ended.err
         printed[change] = ended.out.splitlines()
     return place, printed
@@ -74,20 +90,34 @@ def test_runs_that_only_load_in_workers_are_equal(runs: Runs) -> None:
     assert (found["batches"]["equal"], found["batches"]["compared"]) == (True, 32)
 
 
-@pytest.mark.parametrize(("change", "batches"), [("sample", None), ("operator", None), ("seed", 16)])
-def test_the_first_step_whose_loss_differs_is_named(runs: Runs, change: str, batches: int | None) -> None:
+@pytest.mark.parametrize(
+    ("change", "batches"), [("sample", None), ("operator", None), ("seed", 16)]
+)
+def test_the_first_step_whose_loss_differs_is_named(
+    runs: Runs, change: str, batches: int | None
+) -> None:
     place, printed = runs
     step = first_that_differs(printed["none"], printed[change])
     found = first_difference(place, change)
     assert found["losses"]["step"] == step
-    assert [float(value).hex() for value in found["losses"]["values"]] == [printed[name][step] for name in ("none", change)]
+    assert [float(value).hex() for value in found["losses"]["values"]] == [
+        printed[name][step] for name in ("none", change)
+    ]
     assert found["batches"]["step"] == batches
 
 
 def test_the_difference_stands_below_the_headline(runs: Runs) -> None:
     place, _ = runs
     out = place.run(sys.executable, "-m", "voirkit", "compare", "none", "operator").out
-    places = [out.index(words) for words in ("wall time  ", "throughput  ", "losses  equal to step 6; differ from step 7 on", "Figures")]
+    places = [
+        out.index(words)
+        for words in (
+            "wall time  ",
+            "throughput  ",
+            "losses  equal to step 6; differ from step 7 on",
+            "Figures",
+        )
+    ]
     assert places == sorted(places)
     assert "batches  the same indices in all 32 batches." in out
 
@@ -98,5 +128,8 @@ def test_the_records_of_batches_are_in_the_tables_and_no_events(runs: Runs) -> N
     place, _ = runs
     with open_run(str(Path(place.folder) / "none")) as run:
         count = "SELECT count(*) FROM {} WHERE kind = 'batch'"
-        rows = [run.connection().execute(count.format(table)).fetchall() for table in ("spans", "events")]
+        rows = [
+            run.connection().execute(count.format(table)).fetchall()
+            for table in ("spans", "events")
+        ]
     assert rows == [[(32,)], [(0,)]]

@@ -67,7 +67,11 @@ class Terminal:
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.chdir(folder)
-            os.execvpe(command[0], command, {**CLEAN, "TERM": "dumb", "HOME": str(folder), "PS1": "", "INPUTRC": "/dev/null"})
+            os.execvpe(
+                command[0],
+                command,
+                {**CLEAN, "TERM": "dumb", "HOME": str(folder), "PS1": "", "INPUTRC": "/dev/null"},
+            )
         self.count = 0
         self.run(begin)
 
@@ -85,7 +89,11 @@ class Terminal:
     def complete(self, text: str, key: str) -> list[str]:
         """The words of a line after a key, without the first: the line becomes the arguments of printf."""
         printed = self.run(f"voirkit {text}{key}\x01printf '[%s]\\n' 'begin'")
-        words = [line[1:-1] for line in printed.replace("\r", "").split("\n") if line.startswith("[") and line.endswith("]")]
+        words = [
+            line[1:-1]
+            for line in printed.replace("\r", "").split("\n")
+            if line.startswith("[") and line.endswith("]")
+        ]
         assert words[0] == "beginvoirkit", printed
         return words[1:]
 
@@ -110,13 +118,27 @@ def terminal(place_with_files: Place) -> Callable[..., Terminal]:
 def test_bash_completes_with_the_file_of_the_wheel(terminal: Callable[..., Terminal]) -> None:
     needs("bash")
     file = SHARE / "bash-completion" / "completions" / "voirkit"
-    shell = terminal(["bash", "--norc", "--noprofile", "-i"], f"bind 'set enable-bracketed-paste off'; source {file}; complete -p voirkit")
+    shell = terminal(
+        ["bash", "--norc", "--noprofile", "-i"],
+        f"bind 'set enable-bracketed-paste off'; source {file}; complete -p voirkit",
+    )
     assert "-F _voirkit voirkit" in shell.run("complete -p voirkit")
     every_completion = "\x1b*"  # readline's insert-completions
     assert {text: shell.complete(text, every_completion) for text, _ in CASES} == COMPLETED
-    assert sorted(shell.complete("", every_completion)) == sorted([*SUBCOMMANDS, "syscalls", "main.py", "sub"])
+    assert sorted(shell.complete("", every_completion)) == sorted(
+        [*SUBCOMMANDS, "syscalls", "main.py", "sub"]
+    )
     options = shell.complete("-", every_completion)
-    assert sorted(options) == sorted([*(name for option in command_lines(with_plugins=False)[0].options() for name in option.names), "-m"])
+    assert sorted(options) == sorted(
+        [
+            *(
+                name
+                for option in command_lines(with_plugins=False)[0].options()
+                for name in option.names
+            ),
+            "-m",
+        ]
+    )
 
 
 def test_zsh_completes_with_the_file_of_the_wheel(terminal: Callable[..., Terminal]) -> None:
@@ -132,16 +154,28 @@ def test_fish_completes_with_the_file_of_the_wheel(place_with_files: Place) -> N
     wrong = {}
     for text, words in CASES:
         command = ["fish", "--no-config", "-c", f"source {file}; complete -C 'voirkit {text}'"]
-        done = subprocess.run(command, cwd=place_with_files.folder, env=CLEAN, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            command,
+            cwd=place_with_files.folder,
+            env=CLEAN,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         offered = [line.partition("\t")[0] for line in done.stdout.splitlines()]
         if offered != ([] if text.endswith(words[-1]) else words[-1:]):
             wrong[text] = offered
     assert wrong == {}
 
 
-def test_what_voirkit_prints_is_the_file_of_the_wheel_where_no_plug_in_is_installed(place: Place) -> None:
+def test_what_voirkit_prints_is_the_file_of_the_wheel_where_no_plug_in_is_installed(
+    place: Place,
+) -> None:
     ended = place.python("-m", "voirkit", "completion", "bash")
-    assert (ended.code, ended.out) == (0, (SHARE / "bash-completion" / "completions" / "voirkit").read_text())
+    assert (ended.code, ended.out) == (
+        0,
+        (SHARE / "bash-completion" / "completions" / "voirkit").read_text(),
+    )
 
 
 def test_each_command_shows_its_parser() -> None:
@@ -156,7 +190,10 @@ def test_printing_it_reads_no_voirfile(place: Place) -> None:
 def test_another_shell_is_refused_with_those_that_are_known(place: Place) -> None:
     ended = place.python("-m", "voirkit", "completion", "tcsh")
     assert (ended.code, ended.out) == (2, "")
-    assert ended.err == "voirkit: 'tcsh' is not a shell that is known.\n  voirkit completion bash|zsh|fish\n"
+    assert (
+        ended.err
+        == "voirkit: 'tcsh' is not a shell that is known.\n  voirkit completion bash|zsh|fish\n"
+    )
 
 
 def test_man_shows_each_option_and_command_without_a_warning() -> None:

@@ -102,7 +102,9 @@ def wrong(text: str, line: str = "", with_training: bool = False) -> str:
 # where
 
 
-def test_files_are_found_beside_the_script_then_in_the_current_folder_and_its_parents(place: Path) -> None:
+def test_files_are_found_beside_the_script_then_in_the_current_folder_and_its_parents(
+    place: Path,
+) -> None:
     expected = [
         write(place / "scripts/voirkit.toml", ""),
         write(place / "scripts/pyproject.toml", ""),
@@ -130,11 +132,22 @@ def test_the_nearest_file_goes_before_the_others_key_by_key(place: Path) -> None
     write(place / "scripts/voirkit.toml", "stop = 1")
     write(place / "scripts/pyproject.toml", "[tool.voirkit]\nstop = 2\nrate = 2")
     write(place / "inner/voirkit.toml", "stop = 3\nrate = 3\nrun-dir = '3'")
-    write(place / "pyproject.toml", "[tool.voirkit]\nrun_dir = '4'\nloader = true\n[tool.voirkit.training]\nepochs = 4")
-    assert values("../scripts/main.py") == {"stop": 1, "rate": 2, "run-dir": "3", "loader": True, "training.epochs": 4}
+    write(
+        place / "pyproject.toml",
+        "[tool.voirkit]\nrun_dir = '4'\nloader = true\n[tool.voirkit.training]\nepochs = 4",
+    )
+    assert values("../scripts/main.py") == {
+        "stop": 1,
+        "rate": 2,
+        "run-dir": "3",
+        "loader": True,
+        "training.epochs": 4,
+    }
 
 
-def test_files_of_the_command_line_go_before_those_found_and_the_last_before_all(place: Path) -> None:
+def test_files_of_the_command_line_go_before_those_found_and_the_last_before_all(
+    place: Path,
+) -> None:
     write(place / "inner/voirkit.toml", "a = 1\nb = 1\nc = 1\n[t]\nx = 1\ny = 1")
     write(place / "inner/one.yaml", "b: 2\nc: 2\nt:\n  x: 2\n")
     write(place / "inner/two.json", '{"c": 3}')
@@ -155,7 +168,10 @@ def test_a_pyproject_given_with_config_is_read_as_one(place: Path) -> None:
 
 @pytest.mark.usefixtures("place")
 def test_a_pyproject_that_says_nothing_to_voirkit_is_not_parsed() -> None:
-    write(Path("pyproject.toml"), "[project\nname = 'torn'\ndependencies = ['voirkit']\n# tool.voirkit")
+    write(
+        Path("pyproject.toml"),
+        "[project\nname = 'torn'\ndependencies = ['voirkit']\n# tool.voirkit",
+    )
     assert values() == {}
 
 
@@ -197,15 +213,27 @@ def test_a_byte_order_mark_is_borne() -> None:
 @pytest.mark.parametrize(
     ("path", "text", "words"),
     [
-        ("voirkit.toml", "[steps\nquiet = true\n", ["voirkit.toml:1: this is not TOML: Expected ']'"]),
+        (
+            "voirkit.toml",
+            "[steps\nquiet = true\n",
+            ["voirkit.toml:1: this is not TOML: Expected ']'"],
+        ),
         ("voirkit.toml", "a = 1\nb = \n", ["voirkit.toml:2: this is not TOML"]),
         ("voirkit.toml", "a = 1\nb = '''", ["voirkit.toml:2: this is not TOML"]),
         ("voirkit.toml", "a = " + "[" * 100_000, ["voirkit.toml", "nested too deep"]),
-        ("pyproject.toml", "[tool]\nvoirkit = 3\n", ["pyproject.toml:2: tool.voirkit needs to be a table", "not 3"]),
+        (
+            "pyproject.toml",
+            "[tool]\nvoirkit = 3\n",
+            ["pyproject.toml:2: tool.voirkit needs to be a table", "not 3"],
+        ),
         ("x.yaml", "a: 1\nb: [1\n", ["x.yaml:3: this is not YAML"]),
         ("x.yaml", "a: 2024-13-45\n", ["x.yaml", "this is not YAML"]),
         ("x.yaml", "a: \x01\n", ["x.yaml:1: this is not YAML"]),
-        ("x.yaml", "- a\n- b\n", ["x.yaml: the file needs to be a table of settings, not ['a', 'b']"]),
+        (
+            "x.yaml",
+            "- a\n- b\n",
+            ["x.yaml: the file needs to be a table of settings, not ['a', 'b']"],
+        ),
         ("x.yaml", "on: 3\n", ["x.yaml: the key True is no name of an option"]),
         ("x.json", '{"a": 1,\n "b": }', ["x.json:2: this is not JSON: Expecting value"]),
         ("x.json", "", ["x.json:1: this is not JSON"]),
@@ -214,7 +242,9 @@ def test_a_byte_order_mark_is_borne() -> None:
         ("nosuffix", "a = 1", ["nosuffix", "TOML, YAML or JSON"]),
     ],
 )
-def test_a_malformed_file_is_refused_with_its_name_and_line(path: str, text: str, words: list[str]) -> None:
+def test_a_malformed_file_is_refused_with_its_name_and_line(
+    path: str, text: str, words: list[str]
+) -> None:
     said = refusal(text, path)
     assert [word for word in words if word not in said] == []
 
@@ -225,7 +255,10 @@ def test_a_missing_file_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ConfigurationError) as caught:
         values("main.py", "othr.toml")
     assert str(caught.value) == "othr.toml: there is no such file.\n  There is: other.toml"
-    with pytest.raises(ConfigurationError, match=r"nowhere/x\.toml: there is no such file: its folder does not exist"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"nowhere/x\.toml: there is no such file: its folder does not exist",
+    ):
         values("main.py", "nowhere/x.toml")
 
 
@@ -233,7 +266,9 @@ def test_a_missing_file_is_refused_with_the_nearest_name() -> None:
 def test_a_folder_and_bytes_that_are_no_text_are_refused() -> None:
     Path("folder.toml").mkdir()
     Path("bytes.toml").write_bytes(b"a = 1\nb = '\xff'\n")
-    with pytest.raises(ConfigurationError, match=r"folder\.toml: the file cannot be read: is a directory"):
+    with pytest.raises(
+        ConfigurationError, match=r"folder\.toml: the file cannot be read: is a directory"
+    ):
         values("main.py", "folder.toml")
     with pytest.raises(ConfigurationError, match=r"bytes\.toml:2: the file is not UTF-8 text"):
         values("main.py", "bytes.toml")
@@ -245,7 +280,9 @@ def test_a_file_without_permission_is_refused() -> None:
     os.chmod("voirkit.toml", 0)
     if os.access("voirkit.toml", os.R_OK):
         pytest.skip("this user may read everything")
-    with pytest.raises(ConfigurationError, match=r"voirkit\.toml: the file cannot be read: permission denied"):
+    with pytest.raises(
+        ConfigurationError, match=r"voirkit\.toml: the file cannot be read: permission denied"
+    ):
         values()
 
 
@@ -254,10 +291,14 @@ def test_a_file_without_permission_is_refused() -> None:
 
 @pytest.mark.usefixtures("place")
 def test_each_setting_knows_its_file_and_line() -> None:
-    write(Path("voirkit.toml"), "# stop = 1\nstop = 2\n\n[training]\nepochs = 3\nnetwork.depth = 4\n")
+    write(
+        Path("voirkit.toml"), "# stop = 1\nstop = 2\n\n[training]\nepochs = 3\nnetwork.depth = 4\n"
+    )
     write(Path("one.yaml"), "rate: 1\nother:\n  epochs: 3\n")
     write(Path("two.json"), '{"loader": true,\n  "third": {"x": 1,\n  "y": 2}}')
-    found = {".".join(s.path): s.where for s in collect("main.py", os.getcwd(), ["one.yaml", "two.json"])}
+    found = {
+        ".".join(s.path): s.where for s in collect("main.py", os.getcwd(), ["one.yaml", "two.json"])
+    }
     assert found == {
         "stop": "voirkit.toml:2",
         "training.epochs": "voirkit.toml:5",
@@ -310,7 +351,13 @@ def test_settings_give_options_their_values() -> None:
         "fast": False,
         "stop": 5,
     }
-    expected |= {"stop_after": 30.0, "rate": 2.0, "monitor": 0.5, "pair": [1, 2], "calls": ["a", "b"]}
+    expected |= {
+        "stop_after": 30.0,
+        "rate": 2.0,
+        "monitor": 0.5,
+        "pair": [1, 2],
+        "calls": ["a", "b"],
+    }
     expected |= {"probe": ["f > x", "g > y"], "method": "wrap", "run_dir": "here", "v": 2}
     assert {name: options[name] for name in expected} == expected
 
@@ -322,8 +369,12 @@ def test_a_single_value_will_do_for_an_option_that_takes_several() -> None:
 
 
 @pytest.mark.usefixtures("place")
-@pytest.mark.parametrize(("value", "given"), [("[]", []), ("'a'", ["a"]), ("['a', 'b']", ["a", "b"])])
-def test_an_option_that_extends_takes_a_list_even_an_empty_one(value: str, given: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("value", "given"), [("[]", []), ("'a'", ["a"]), ("['a', 'b']", ["a", "b"])]
+)
+def test_an_option_that_extends_takes_a_list_even_an_empty_one(
+    value: str, given: list[str]
+) -> None:
     assert parsed(f"also = {value}").also == given
 
 
@@ -343,7 +394,12 @@ def test_no_before_the_name_of_a_switch_is_understood() -> None:
 def test_the_command_line_goes_before_all_configuration() -> None:
     text = "stop = 5\nprobe = ['a']\ndash = true\nfast = false\ncalls = ['a']"
     options = parsed(text, "--stop 6 --probe b --probe c --fast --calls=b")
-    assert (options.stop, options.probe, options.fast, options.calls) == (6, ["b", "c"], True, ["b"])
+    assert (options.stop, options.probe, options.fast, options.calls) == (
+        6,
+        ["b", "c"],
+        True,
+        ["b"],
+    )
     assert getattr(options, "--dash") is True
 
 
@@ -376,7 +432,10 @@ def test_a_setting_gives_an_option_that_is_required() -> None:
         ("calls = []", ["calls needs a list of values, not 0"]),
         ("calls = [true]", ["calls needs a list of values, not [True]"]),
         ("method = 'dleta'", ["method = 'dleta': not one of delta, wrap", "Did you mean 'delta'?"]),
-        ("[loader]\nx = 1", ["voirkit.toml:2: nothing uses the table 'loader'", "loader is an option, not a table"]),
+        (
+            "[loader]\nx = 1",
+            ["voirkit.toml:2: nothing uses the table 'loader'", "loader is an option, not a table"],
+        ),
     ],
 )
 def test_a_setting_that_no_option_takes_is_refused(text: str, words: list[str]) -> None:
@@ -393,24 +452,43 @@ def test_a_wrong_setting_is_refused_even_if_the_command_line_goes_before_it() ->
 def test_a_table_gives_the_options_of_a_dataclass_their_defaults() -> None:
     text = "stop = 1\n[training]\nepochs = 5\nfiles = ['a']\n[training.network]\ndepth = 9\n"
     assert parsed(text, "", True).training == Training(5, files=["a"], network=Network(9))
-    assert parsed(text, "--epochs 6 --no-shuffle", True).training == Training(6, False, ["a"], Network(9))
+    assert parsed(text, "--epochs 6 --no-shuffle", True).training == Training(
+        6, False, ["a"], Network(9)
+    )
 
 
 @pytest.mark.usefixtures("place")
 def test_fields_of_a_dataclass_may_be_set_by_their_options_names() -> None:
-    assert parsed("epochs = 5\nshuffle = false\nfiles = ['a', 'b']", "", True).training == Training(5, False, ["a", "b"])
+    assert parsed("epochs = 5\nshuffle = false\nfiles = ['a', 'b']", "", True).training == Training(
+        5, False, ["a", "b"]
+    )
 
 
 @pytest.mark.usefixtures("place")
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[trainin]\nepochs = 5", ["voirkit.toml:2: nothing uses the table 'trainin'", "Did you mean 'training'?"]),
-        ("[other]", ["voirkit.toml:1: nothing uses the table 'other'", "Tables that are used: training."]),
-        ("[training]\nepoch = 5", ["voirkit.toml:2: unknown key 'training.epoch'", "Did you mean 'epochs'?"]),
+        (
+            "[trainin]\nepochs = 5",
+            ["voirkit.toml:2: nothing uses the table 'trainin'", "Did you mean 'training'?"],
+        ),
+        (
+            "[other]",
+            ["voirkit.toml:1: nothing uses the table 'other'", "Tables that are used: training."],
+        ),
+        (
+            "[training]\nepoch = 5",
+            ["voirkit.toml:2: unknown key 'training.epoch'", "Did you mean 'epochs'?"],
+        ),
         ("[training]\nepochs = 'x'", ["voirkit.toml:2: training.epochs = 'x': not a whole number"]),
-        ("[training]\nepochs = 1\nshuffle = 0", ["voirkit.toml:3: training.shuffle needs true or false, not 0"]),
-        ("training = 3", ["voirkit.toml:1: unknown key 'training'", "It is a table of settings: [training]"]),
+        (
+            "[training]\nepochs = 1\nshuffle = 0",
+            ["voirkit.toml:3: training.shuffle needs true or false, not 0"],
+        ),
+        (
+            "training = 3",
+            ["voirkit.toml:1: unknown key 'training'", "It is a table of settings: [training]"],
+        ),
     ],
 )
 def test_a_table_that_no_dataclass_takes_is_refused(text: str, words: list[str]) -> None:
@@ -430,5 +508,7 @@ from voirkit.options.configuration import collect
 collect("main.py", os.getcwd())
 print(*[name for name in ("tomllib", "tomli", "yaml", "json", "pathlib", "typing") if name in sys.modules])
 """
-    done = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == []

@@ -57,7 +57,9 @@ def trained(line: str = "", model: Any = Training, **kwargs: Any) -> Any:
 
 def test_the_fields_of_a_dataclass_become_options_and_an_instance() -> None:
     line = "--epochs 2 --rate 0.5 --name n --no-shuffle -x 4 --device cuda --seed 1"
-    assert trained(line) == Training(2, rate=0.5, name="n", shuffle=False, x=4, device="cuda", seed=1)
+    assert trained(line) == Training(
+        2, rate=0.5, name="n", shuffle=False, x=4, device="cuda", seed=1
+    )
 
 
 def test_fields_without_an_option_keep_their_defaults() -> None:
@@ -71,7 +73,9 @@ def test_a_field_without_a_default_is_required() -> None:
 
 def test_lists_paths_enums_literals_and_unions_are_read() -> None:
     found = trained("--epochs 1 --files a b --method 3 --colour BLUE --limit 2.5")
-    assert found == Training(1, files=[Path("a"), Path("b")], method=3, colour=Colour.BLUE, limit=2.5)
+    assert found == Training(
+        1, files=[Path("a"), Path("b")], method=3, colour=Colour.BLUE, limit=2.5
+    )
     assert trained("--epochs 1 --files=a --files=b --colour b --limit 2") == Training(
         1, files=[Path("a"), Path("b")], colour=Colour.BLUE, limit=2
     )
@@ -82,7 +86,10 @@ def test_lists_paths_enums_literals_and_unions_are_read() -> None:
     ("line", "words"),
     [
         ("--epochs two", ["--epochs two: not a whole number"]),
-        ("--epochs 1 --method dleta", ["--method dleta: not one of delta, wrap, 3", "Did you mean 'delta'?"]),
+        (
+            "--epochs 1 --method dleta",
+            ["--method dleta: not one of delta, wrap, 3", "Did you mean 'delta'?"],
+        ),
         ("--epochs 1 --colour GREEN", ["--colour GREEN: not one of RED, BLUE"]),
         ("--epochs 1 --network.dpth 3", ["unknown option '--network.dpth'", "'--network.depth'"]),
     ],
@@ -114,7 +121,9 @@ def test_an_instance_makes_no_default_anew() -> None:
     assert trained(model=Costly([1])) == Costly([1])
 
 
-def test_the_help_of_fields_comes_from_comments_and_docstrings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_fields_comes_from_comments_and_docstrings(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit):
         trained("--help")
     said = " ".join(capsys.readouterr().out.split())
@@ -149,7 +158,9 @@ def test_what_is_no_dataclass_or_can_not_be_read_is_the_instruments_error() -> N
 
     with pytest.raises(InstrumentError, match="int is none"):
         trained("", int)
-    with pytest.raises(InstrumentError, match=r"training.table is of type dict\[str, int\], which cannot be read"):
+    with pytest.raises(
+        InstrumentError, match=r"training.table is of type dict\[str, int\], which cannot be read"
+    ):
         trained("", Odd)
 
 
@@ -165,11 +176,22 @@ def test_two_dataclasses_can_not_have_the_same_place() -> None:
 
 def test_a_base_configuration_sets_defaults_and_the_command_line_wins() -> None:
     parser = ExtendedArgumentParser()
-    parser.merge_base_config({"training": {"epochs": 7, "shuffle": False, "network": {"wide": True}}})
-    parser.merge_base_config({"training": {"epochs": 8, "files": ["c"], "colour": "BLUE", "seed": None}})
+    parser.merge_base_config(
+        {"training": {"epochs": 7, "shuffle": False, "network": {"wide": True}}}
+    )
+    parser.merge_base_config(
+        {"training": {"epochs": 8, "files": ["c"], "colour": "BLUE", "seed": None}}
+    )
     parser.add_from_model("training", Training)
     found = parser.parse_args(["--rate", "0.5"]).training
-    assert found == Training(8, rate=0.5, shuffle=False, files=[Path("c")], colour=Colour.BLUE, network=Network(wide=True))
+    assert found == Training(
+        8,
+        rate=0.5,
+        shuffle=False,
+        files=[Path("c")],
+        colour=Colour.BLUE,
+        network=Network(wide=True),
+    )
     again = parser.parse_args(["--shuffle", "--network.no-wide", "--files", "d"]).training
     assert again == Training(8, files=[Path("d")], colour=Colour.BLUE)
 
@@ -177,7 +199,9 @@ def test_a_base_configuration_sets_defaults_and_the_command_line_wins() -> None:
 def test_a_dataclass_can_not_have_the_place_of_an_option() -> None:
     parser = ExtendedArgumentParser()
     parser.add_argument("--config")
-    with pytest.raises(InstrumentError, match=r"options\.config is where the value of --config stands") as error:
+    with pytest.raises(
+        InstrumentError, match=r"options\.config is where the value of --config stands"
+    ) as error:
         parser.add_from_model("config", Network)
     assert "config_options" in str(error.value)
 
@@ -185,25 +209,44 @@ def test_a_dataclass_can_not_have_the_place_of_an_option() -> None:
 def test_a_base_configuration_after_the_dataclass_is_an_error() -> None:
     parser = ExtendedArgumentParser()
     parser.add_from_model("training", Training)
-    with pytest.raises(InstrumentError, match="merge_base_config has to come before add_from_model"):
+    with pytest.raises(
+        InstrumentError, match="merge_base_config has to come before add_from_model"
+    ):
         parser.merge_base_config({"training": {"epochs": 1}})
 
 
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"trainin": {"epochs": 1}}, ["a.yaml:3: nothing uses the table 'trainin'", "Did you mean 'training'?"]),
-        ({"training": {"epoch": 1}}, ["a.yaml:3: unknown key 'training.epoch'", "Did you mean 'epochs'?"]),
+        (
+            {"trainin": {"epochs": 1}},
+            ["a.yaml:3: nothing uses the table 'trainin'", "Did you mean 'training'?"],
+        ),
+        (
+            {"training": {"epoch": 1}},
+            ["a.yaml:3: unknown key 'training.epoch'", "Did you mean 'epochs'?"],
+        ),
         ({"training": {"epochs": "x"}}, ["a.yaml:3: training.epochs = 'x': not a whole number"]),
         ({"training": {"shuffle": 1}}, ["a.yaml:3: training.shuffle needs true or false, not 1"]),
-        ({"training": {"epochs": True}}, ["a.yaml:3: training.epochs needs a number or a string, not True"]),
-        ({"training": {"epochs": None}}, ["a.yaml:3: training.epochs needs a number or a string, not None"]),
+        (
+            {"training": {"epochs": True}},
+            ["a.yaml:3: training.epochs needs a number or a string, not True"],
+        ),
+        (
+            {"training": {"epochs": None}},
+            ["a.yaml:3: training.epochs needs a number or a string, not None"],
+        ),
         ({"training": {"network": 3}}, ["a.yaml:3: training.network needs to be a table, not 3"]),
-        ({"training": {"network": {"dpth": 3}}}, ["unknown key 'training.network.dpth'", "Did you mean 'depth'?"]),
+        (
+            {"training": {"network": {"dpth": 3}}},
+            ["unknown key 'training.network.dpth'", "Did you mean 'depth'?"],
+        ),
         ({"training": 3}, ["a.yaml:3: training needs to be a table of settings, not 3"]),
     ],
 )
-def test_a_base_configuration_that_does_not_fit_is_an_error(config: dict[str, Any], words: list[str]) -> None:
+def test_a_base_configuration_that_does_not_fit_is_an_error(
+    config: dict[str, Any], words: list[str]
+) -> None:
     def read() -> None:
         parser = ExtendedArgumentParser()
         parser.merge_base_config(config, "a.yaml:3")

@@ -33,7 +33,9 @@ def generating() -> Any:
 
 
 def test_every_python_block_of_the_reference_is_run_by_a_test_below() -> None:
-    counts = {path.name: len(blocks(str(path.relative_to(REFERENCE)))) for path in REFERENCE.rglob("*.md")}
+    counts = {
+        path.name: len(blocks(str(path.relative_to(REFERENCE)))) for path in REFERENCE.rglob("*.md")
+    }
     assert {name: n for name, n in counts.items() if n} == {
         "given.md": 1,
         "selectors.md": 2,
@@ -66,7 +68,9 @@ def instrument_examples(ov):
 def test_each_selector_of_the_page_gives_the_events_that_it_shows(place: Place) -> None:
     assert len(EXAMPLES) > 25
     script = blocks("selectors.md")[0]
-    place.write(main=script, voirfile=VOIRFILE.format(examples=[selector for selector, _ in EXAMPLES]))
+    place.write(
+        main=script, voirfile=VOIRFILE.format(examples=[selector for selector, _ in EXAMPLES])
+    )
     ended = place.voirkit("--quiet", "main.py")
     assert ended.code == 0, ended.err
     assert [tuple(line.split(" | ")) for line in ended.out.splitlines()] == EXAMPLES
@@ -76,7 +80,9 @@ def test_what_can_be_probed_is_listed_as_the_page_shows(place: Place) -> None:
     script, console = blocks("selectors.md")[0], blocks("selectors.md", "console")[0]
     command, _, output = console.partition("\n")
     assert command == "$ voirkit probes main.py train"
-    assert place.write(main=script).python("-m", "voirkit", "probes", "main.py", "train").out == output
+    assert (
+        place.write(main=script).python("-m", "voirkit", "probes", "main.py", "train").out == output
+    )
 
 
 def test_probes_in_python_give_what_the_page_asserts(place: Place) -> None:
@@ -116,13 +122,17 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_program_that_reads_segments_prints_the_spans(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_that_reads_segments_prints_the_spans(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     exec(blocks("trace-format.md")[0], {})
     durations = [line.split()[1] for line in capsys.readouterr().out.splitlines()]
     assert durations == ["5000", *["20000", "30000", "40000", "5000"] * 8]
 
 
-def test_each_query_of_the_page_has_an_answer(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_query_of_the_page_has_an_answer(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     queries = blocks("sql.md")
     assert len(queries) == 6
     for query in queries:
@@ -133,7 +143,9 @@ def test_each_query_of_the_page_has_an_answer(here: Path, capsys: pytest.Capture
 
 
 def test_the_columns_of_compacted_records_are_those_of_the_page() -> None:
-    assert re.findall(r"^\| `(\w+)` \| ([A-Z]+) \|", page("trace-format.md"), re.MULTILINE) == list(COLUMNS.items())
+    assert re.findall(r"^\| `(\w+)` \| ([A-Z]+) \|", page("trace-format.md"), re.MULTILINE) == list(
+        COLUMNS.items()
+    )
 
 
 def test_the_schema_can_be_asked_as_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,7 +164,12 @@ _OTHERS = {
     "CUDA_DRIVER", "DRIVER_VERSION", "NVML_VERSION", "SC_CLK_TCK", "DFTRACER_ENABLE_ENV", "DFTRACER_INIT_ENV", "DFTRACER_INIT_PRELOAD",
     "DFTRACER_LOG_LEVEL_ENV", "DFTRACER_TIME_METRIC_ENV",
 }  # fmt: skip
-_ELSEWHERE = {"LINES", "TMPDIR", "COLUMNS", "PAGER"}  # read by libraries alone, in a loop, or set in a dictionary
+_ELSEWHERE = {
+    "LINES",
+    "TMPDIR",
+    "COLUMNS",
+    "PAGER",
+}  # read by libraries alone, in a loop, or set in a dictionary
 
 
 def variables_in_code() -> set[str]:
@@ -161,9 +178,19 @@ def variables_in_code() -> set[str]:
         text = path.read_text(encoding="utf-8")
         if re.search(r"environ|getenv|putenv|unsetenv", text):
             nodes = list(ast.walk(ast.parse(text)))
-            attributes = {node.args[1] for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr")}
-            strings = {node.value for node in nodes if isinstance(node, ast.Constant) and node not in attributes}
-            names = {value for value in strings if isinstance(value, str) and _NAME.fullmatch(value)}
+            attributes = {
+                node.args[1]
+                for node in nodes
+                if isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr")
+            }
+            strings = {
+                node.value
+                for node in nodes
+                if isinstance(node, ast.Constant) and node not in attributes
+            }
+            names = {
+                value for value in strings if isinstance(value, str) and _NAME.fullmatch(value)
+            }
             if path.name == "dftracer.py":  # most of its constants are DFTracer's words
                 names = {name for name in names if name.startswith(("DFTRACER_", "VOIRKIT_"))}
             found |= names
@@ -172,10 +199,18 @@ def variables_in_code() -> set[str]:
 
 
 def test_every_environment_variable_of_the_code_is_on_the_page_and_no_other() -> None:
-    listed = {name for row in re.findall(r"^\| (`.*?) \|", page("environment.md"), re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    listed = {
+        name
+        for row in re.findall(r"^\| (`.*?) \|", page("environment.md"), re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", row)
+    }
     listed |= set(re.findall(r"old name `(\w+)`", page("environment.md")))
-    assert sorted(variables_in_code() - listed) == [], "describe it in docs/reference/environment.md"
-    assert sorted(listed - variables_in_code() - _ELSEWHERE) == [], "nothing reads or sets it any more"
+    assert sorted(variables_in_code() - listed) == [], (
+        "describe it in docs/reference/environment.md"
+    )
+    assert sorted(listed - variables_in_code() - _ELSEWHERE) == [], (
+        "nothing reads or sets it any more"
+    )
 
 
 # the Python interface and the command line
@@ -195,7 +230,9 @@ def test_every_public_name_is_on_a_page_of_the_python_interface() -> None:
 
 def test_the_page_of_the_command_line_has_every_option_of_every_command() -> None:
     text = generating().command_line()
-    options = [option for command in command_lines(with_plugins=False) for option in command.options()]
+    options = [
+        option for command in command_lines(with_plugins=False) for option in command.options()
+    ]
     assert len(options) > 60
     assert [option.names for option in options if f"{option.names[0]}" not in text] == []
     assert text.count("````{option} ") == len(options)
@@ -203,7 +240,10 @@ def test_the_page_of_the_command_line_has_every_option_of_every_command() -> Non
 
 def test_the_page_of_the_summary_has_a_row_for_each_figure() -> None:
     text = generating().summary()
-    for row in ("| `time_s` | [spread](#summary-shape-spread) | s |", "| `operations.<operation>.mean_s` | number | s |"):
+    for row in (
+        "| `time_s` | [spread](#summary-shape-spread) | s |",
+        "| `operations.<operation>.mean_s` | number | s |",
+    ):
         assert row in text
     assert "<!--" not in generating().generated(page("summary.md"))
 

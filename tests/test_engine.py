@@ -32,16 +32,40 @@ class Cluster:
     def __init__(self, folder: Path, workers: int) -> None:
         file = folder / "scheduler.json"
         self.processes: list[subprocess.Popen[bytes]] = []
-        self._start(folder, "scheduler", "--port", "0", "--no-dashboard", "--no-show", "--scheduler-file", str(file))
+        self._start(
+            folder,
+            "scheduler",
+            "--port",
+            "0",
+            "--no-dashboard",
+            "--no-show",
+            "--scheduler-file",
+            str(file),
+        )
         self._until(lambda: file.exists() and file.read_text().endswith("}"))
         self.address = "dask:" + json.loads(file.read_text())["address"]
         for _ in range(workers):
-            self._start(folder, "worker", self.address[5:], "--nthreads", "1", "--no-nanny", "--no-dashboard")
+            self._start(
+                folder,
+                "worker",
+                self.address[5:],
+                "--nthreads",
+                "1",
+                "--no-nanny",
+                "--no-dashboard",
+            )
         if workers:
             self._until(lambda: self._workers() == workers)
 
     def _start(self, folder: Path, what: str, *words: str) -> None:
-        command = [sys.executable, "-m", f"distributed.cli.dask_{what}", "--host", "127.0.0.1", *words]
+        command = [
+            sys.executable,
+            "-m",
+            f"distributed.cli.dask_{what}",
+            "--host",
+            "127.0.0.1",
+            *words,
+        ]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self.processes.append(subprocess.Popen(command, cwd=folder, env=CLEAN, **quiet))
 
@@ -83,16 +107,22 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return out
 
 
-def test_a_report_and_a_comparison_are_the_same_as_without(cluster: Cluster, run: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_and_a_comparison_are_the_same_as_without(
+    cluster: Cluster, run: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     whole, other = f"{run}-whole", f"{run}-other"
     shutil.copytree(run, whole)
     shutil.copytree(run, other)
     there = printed(capsys, "report", "--json", "--engine", cluster.address, run)
-    assert Path(run, "steps", "rank=5.parquet").exists(), "the workers have compacted the run, and rolled its steps up"
+    assert Path(run, "steps", "rank=5.parquet").exists(), (
+        "the workers have compacted the run, and rolled its steps up"
+    )
     assert printed(capsys, "report", "--json", whole) == there
     assert json.loads(there)["steps"]["n"] == STEPS
     late = json.loads(there)["collectives"]["late"]
-    assert (late["rank"], late["phase"]) == (1, "wait"), "of the collectives, which the workers have rolled up too"
+    assert (late["rank"], late["phase"]) == (1, "wait"), (
+        "of the collectives, which the workers have rolled up too"
+    )
     assert Path(run, "collectives", "rank=5.parquet").exists()
     assert printed(capsys, "report", "--json", "--engine", cluster.address, run) == there
     words = ("compare", "--json", run, other)
@@ -104,14 +134,19 @@ def test_what_the_workers_cannot_do_is_one_error(cluster: Cluster, run: str) -> 
         opened.executor = executor
         with pytest.raises(EngineError, match="has failed") as raised:
             opened.map_ranks(_no_module_of_theirs)
-    assert raised.value.next == "Each worker needs the voirkit that is installed here, and the run directory at the same path."
+    assert (
+        raised.value.next
+        == "Each worker needs the voirkit that is installed here, and the run directory at the same path."
+    )
 
 
 def _no_module_of_theirs(run: Run) -> None:
     pass
 
 
-def test_a_scheduler_that_dies_is_one_line(run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+def test_a_scheduler_that_dies_is_one_line(
+    run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
     pytest.importorskip("distributed")
     made = Cluster(tmp_path, 1)
     try:
@@ -144,12 +179,18 @@ def test_a_scheduler_without_workers_is_one_line(run: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("engine", ["banana", "dask", "dask:", "spark:127.0.0.1:1"])
-def test_an_engine_that_is_none_is_named_with_what_there_is(engine: str, run: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_engine_that_is_none_is_named_with_what_there_is(
+    engine: str, run: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["report", "--engine", engine, run]) == 2
-    assert capsys.readouterr().err.startswith(f"voirkit: --engine {engine}: there is no such engine.\n  --engine dask:ADDRESS ")
+    assert capsys.readouterr().err.startswith(
+        f"voirkit: --engine {engine}: there is no such engine.\n  --engine dask:ADDRESS "
+    )
 
 
-def test_without_distributed_it_is_said_what_to_install(run: str, monkeypatch: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_distributed_it_is_said_what_to_install(
+    run: str, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     assert main(["report", "--engine", "dask:127.0.0.1:1", run]) == 2
     assert "pip install 'voirkit[dask]'" in capsys.readouterr().err

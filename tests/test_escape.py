@@ -27,8 +27,15 @@ unhurried = settings(deadline=None)  # a busy machine is no failure
 
 HIDDEN = re.compile(rb"\x1b\[(?:[0-?][0-?])*z")
 
-plain_pieces = st.one_of(st.sampled_from(ANSI), st.binary(max_size=20), st.text(max_size=10).map(lambda s: s.encode()))
-wires = st.lists(st.one_of(st.sampled_from([b"\x1b", b"[", b"z", b"0", b"1?", b"\n", b"\xc3", b"\xa9", *ANSI]), st.binary(max_size=3)))
+plain_pieces = st.one_of(
+    st.sampled_from(ANSI), st.binary(max_size=20), st.text(max_size=10).map(lambda s: s.encode())
+)
+wires = st.lists(
+    st.one_of(
+        st.sampled_from([b"\x1b", b"[", b"z", b"0", b"1?", b"\n", b"\xc3", b"\xa9", *ANSI]),
+        st.binary(max_size=3),
+    )
+)
 
 
 def cut(wire: bytes, places: list[int]) -> list[bytes]:
@@ -69,7 +76,9 @@ def test_lone_surrogates_survive() -> None:
     assert decode_escape_sequence(encode_as_escape_sequence("a\udc80b")) == "a\udc80b"
 
 
-@pytest.mark.parametrize("wrong", ["", "abc", "\x1b[31m", "\x1b[123z", "\x1b[61z\n", "x\x1b[61z", "\x1b[6é1z"])
+@pytest.mark.parametrize(
+    "wrong", ["", "abc", "\x1b[31m", "\x1b[123z", "\x1b[61z\n", "x\x1b[61z", "\x1b[6é1z"]
+)
 def test_what_is_no_such_sequence_is_refused(wrong: str) -> None:
     with pytest.raises(ValueError, match="not an escape sequence"):
         decode_escape_sequence(wrong)
@@ -85,7 +94,9 @@ def test_a_writer_hides_each_write_in_the_stream_below() -> None:
     assert writer.write("abc") == 3
     writer.write("d\n")
     writer.flush()
-    assert below.getvalue() == "plain" + encode_as_escape_sequence("abc") + encode_as_escape_sequence("d\n")
+    assert below.getvalue() == "plain" + encode_as_escape_sequence(
+        "abc"
+    ) + encode_as_escape_sequence("d\n")
 
 
 def test_a_writer_flushes_the_stream_below() -> None:
@@ -151,7 +162,10 @@ def test_what_is_held_at_the_end_is_plain_output() -> None:
 def test_a_sequence_that_grows_past_the_limit_is_given_up_as_plain_output() -> None:
     decoder = Decoder(limit=100)
     digits = b"1" * 30
-    outputs = [decoder.feed(chunk) for chunk in [b"x\x1b[", digits, digits, digits, digits, b"z", encoded("X")]]
+    outputs = [
+        decoder.feed(chunk)
+        for chunk in [b"x\x1b[", digits, digits, digits, digits, b"z", encoded("X")]
+    ]
     assert b"".join(plain for plain, _ in outputs) == b"x\x1b[" + 4 * digits + b"z"
     assert outputs[-1] == (b"", b"X")
 
@@ -167,12 +181,17 @@ def test_an_escape_before_a_sequence_does_not_hide_it() -> None:
 
 def test_characters_of_several_bytes_survive_a_cut_in_their_midst() -> None:
     wire = "é€😀".encode() + encoded("é€😀")
-    assert decoded([wire[i : i + 1] for i in range(len(wire))]) == ("é€😀".encode(), "é€😀".encode())
+    assert decoded([wire[i : i + 1] for i in range(len(wire))]) == (
+        "é€😀".encode(),
+        "é€😀".encode(),
+    )
 
 
 @unhurried
 @given(st.lists(st.one_of(plain_pieces, st.text(max_size=30))), st.lists(st.integers(0, 2000)))
-def test_any_interleaving_comes_apart_however_it_is_cut(written: list[bytes | str], places: list[int]) -> None:
+def test_any_interleaving_comes_apart_however_it_is_cut(
+    written: list[bytes | str], places: list[int]
+) -> None:
     wire = b"".join(encoded(w) if isinstance(w, str) else w for w in written)
     # Plain pieces that make a hidden write by chance, or swallow the beginning of the next, are no test of parting.
     marked = b"".join(b"\0" if isinstance(w, str) else w for w in written)
@@ -203,7 +222,10 @@ def test_no_byte_is_lost_or_moved_whatever_the_bytes_are(wire: bytes, places: li
 def test_a_small_limit_loses_no_byte_either(wire: bytes, places: list[int], limit: int) -> None:
     decoder = Decoder(limit=limit)
     pieces = [piece for chunk in cut(wire, places) for piece in decoder.pieces(chunk)]
-    assert b"".join(encoded_bytes(p) if hidden else p for hidden, p in pieces) + decoder.flush() == wire
+    assert (
+        b"".join(encoded_bytes(p) if hidden else p for hidden, p in pieces) + decoder.flush()
+        == wire
+    )
 
 
 @unhurried
@@ -212,7 +234,9 @@ def test_the_decoder_agrees_with_a_search_for_whole_sequences(wire: bytes) -> No
     hidden = HIDDEN.findall(wire)
     plain, data = decoded([wire])
     assert plain == HIDDEN.sub(b"", wire)
-    assert data == b"".join(bytes.fromhex(h[2:-1].decode().translate(str.maketrans(":;<=>?", "abcdef"))) for h in hidden)
+    assert data == b"".join(
+        bytes.fromhex(h[2:-1].decode().translate(str.maketrans(":;<=>?", "abcdef"))) for h in hidden
+    )
 
 
 def encoded_bytes(data: bytes) -> bytes:

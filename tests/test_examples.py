@@ -24,8 +24,14 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 # Options that make each example small, and the number of steps that it then does.
 SMALL = {
     "mlp": (["--epochs", "2", "--items", "1000", "--batch-size", "64"], 32),
-    "resnet": (["--size", "64", "--epochs", "2", "--batch-size", "8", "--limit", "8", "--workers", "2"], 16),
-    "sentiment": (["--steps", "40", "--sentences", "640", "--batch-size", "16", "--test-sentences", "64"], 40),
+    "resnet": (
+        ["--size", "64", "--epochs", "2", "--batch-size", "8", "--limit", "8", "--workers", "2"],
+        16,
+    ),
+    "sentiment": (
+        ["--steps", "40", "--sentences", "640", "--batch-size", "16", "--test-sentences", "64"],
+        40,
+    ),
 }
 NAMES = sorted(SMALL)
 Run = Callable[[str, str], Ended]
@@ -35,7 +41,9 @@ Run = Callable[[str, str], Ended]
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of images as make_images.py makes them, but few."""
     folder = tmp_path_factory.mktemp("data") / "images"
-    made = Place(folder.parent).python(str(EXAMPLES / "resnet" / "make_images.py"), "--data", str(folder), "--count", "64")
+    made = Place(folder.parent).python(
+        str(EXAMPLES / "resnet" / "make_images.py"), "--data", str(folder), "--count", "64"
+    )
     assert made.code == 0, made.err
     return folder
 
@@ -49,7 +57,11 @@ def run(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]
         words = [str(EXAMPLES / name / "main.py"), *SMALL[name][0]]
         if name == "resnet":
             words += ["--data", str(images)]
-        return place.voirkit("--verify", "--options", *words) if how == "voirkit" else place.python(*words)
+        return (
+            place.voirkit("--verify", "--options", *words)
+            if how == "voirkit"
+            else place.python(*words)
+        )
 
     with ThreadPoolExecutor(2) as pool:
 
@@ -123,13 +135,17 @@ def test_without_images_the_resnet_says_how_to_make_them(place: Place) -> None:
     ended = place.python(str(EXAMPLES / "resnet" / "main.py"), "--data", "nowhere")
     assert ended.code == 1
     assert ended.out == ""
-    assert ended.err.splitlines() == [f"nowhere: no such folder. Make the images first: python {EXAMPLES / 'resnet' / 'make_images.py'}"]
+    assert ended.err.splitlines() == [
+        f"nowhere: no such folder. Make the images first: python {EXAMPLES / 'resnet' / 'make_images.py'}"
+    ]
 
 
 def test_images_that_are_there_are_kept(images: Path) -> None:
     one = sorted(images.glob("*/*.jpg"))[0]
     before = one.stat().st_mtime_ns
-    made = Place(images.parent).python(str(EXAMPLES / "resnet" / "make_images.py"), "--data", str(images), "--count", "64")
+    made = Place(images.parent).python(
+        str(EXAMPLES / "resnet" / "make_images.py"), "--data", str(images), "--count", "64"
+    )
     assert made.out == f"{images}: 0 images made, 64 already there\n"
     assert one.stat().st_mtime_ns == before
 
@@ -138,7 +154,9 @@ def test_the_images_are_the_same_for_the_same_seed(images: Path, place: Place) -
     place.python(str(EXAMPLES / "resnet" / "make_images.py"), "--data", "few", "--count", "4")
     few = sorted((place.folder / "few").glob("*/*.jpg"))
     assert len(few) == 4
-    assert [path.read_bytes() for path in few] == [(images / path.parent.name / path.name).read_bytes() for path in few]
+    assert [path.read_bytes() for path in few] == [
+        (images / path.parent.name / path.name).read_bytes() for path in few
+    ]
 
 
 def test_the_images_have_several_sizes(images: Path) -> None:
@@ -175,10 +193,23 @@ def test_the_training_order_does_not_depend_on_the_workers(images: Path, place: 
 
 @pytest.mark.slow
 def test_sentences_read_from_files_train_the_same(place: Place) -> None:
-    options = ["--steps", "10", "--sentences", "40", "--batch-size", "4", "--test-sentences", "8", "--workers", "2"]
+    options = [
+        "--steps",
+        "10",
+        "--sentences",
+        "40",
+        "--batch-size",
+        "4",
+        "--test-sentences",
+        "8",
+        "--workers",
+        "2",
+    ]
     script = str(EXAMPLES / "sentiment" / "main.py")
     # Side by side: most of the time goes into importing torch.
-    others = subprocess.Popen([sys.executable, script, *options], stdout=subprocess.PIPE, text=True, cwd=place.folder)
+    others = subprocess.Popen(
+        [sys.executable, script, *options], stdout=subprocess.PIPE, text=True, cwd=place.folder
+    )
     read = place.python(script, *options, "--data-dir", "sentences", "--save", "weights.pt")
     assert others.communicate()[0] == read.out
     assert len(list((place.folder / "sentences").glob("*/*.txt"))) == 48

@@ -30,7 +30,11 @@ def test_each_python_of_a_script_has_a_run_of_its_own(here: Place) -> None:
 
 
 def test_the_runs_are_listed_at_the_end(here: Place) -> None:
-    last = follow(here, "python main.py a\npython -m main b\n").err.partition("voirkit: run.sh: ")[2].splitlines()
+    last = (
+        follow(here, "python main.py a\npython -m main b\n")
+        .err.partition("voirkit: run.sh: ")[2]
+        .splitlines()
+    )
     assert last[0] == "2 runs"
     assert [line.split("   ")[1] for line in last[1:]] == ["main.py a", "-m main b"]
     assert all((here.folder / line.split()[0] / "summary.json").exists() for line in last[1:])
@@ -50,15 +54,25 @@ def test_a_python_is_followed_however_it_is_started(here: Place, line: str) -> N
 
 
 def test_interpreter_options_hold(here: Place) -> None:
-    here.write(flags="import sys\nprint(sys.flags.optimize, sys.flags.dev_mode, sys.stdout.write_through, sys.warnoptions[-1])\n")
-    assert follow(here, "python -u -OO -X dev -Werror flags.py").out == here.python("-u", "-OO", "-X", "dev", "-Werror", "flags.py").out
+    here.write(
+        flags="import sys\nprint(sys.flags.optimize, sys.flags.dev_mode, sys.stdout.write_through, sys.warnoptions[-1])\n"
+    )
+    assert (
+        follow(here, "python -u -OO -X dev -Werror flags.py").out
+        == here.python("-u", "-OO", "-X", "dev", "-Werror", "flags.py").out
+    )
 
 
-@pytest.mark.parametrize("line", ['python -c "$(cat main.py)"', "python - < main.py", "cat main.py | python"])
+@pytest.mark.parametrize(
+    "line", ['python -c "$(cat main.py)"', "python - < main.py", "cat main.py | python"]
+)
 def test_commands_and_programs_from_stdin_run_as_they_are(here: Place, line: str) -> None:
     ended = follow(here, line)
     assert ended.out == f"[] {ALONE}\n"
-    assert ended.err == "voirkit: run.sh: nothing was followed: its pythons ran commands, tools, or voirkit itself.\n"
+    assert (
+        ended.err
+        == "voirkit: run.sh: nothing was followed: its pythons ran commands, tools, or voirkit itself.\n"
+    )
 
 
 def test_installers_run_as_they_are(here: Place) -> None:
@@ -104,20 +118,31 @@ def test_arguments_stdin_folder_and_exit_code_are_those_of_the_script(here: Plac
 
 @pytest.mark.parametrize("mode", [0o644, 0o755])
 @pytest.mark.parametrize("first", ["", "#!/bin/sh\n", "#!/bin/bash -e\n", "#!/usr/bin/env bash\n"])
-def test_a_script_is_run_by_what_its_first_line_names_or_by_sh(here: Place, first: str, mode: int) -> None:
+def test_a_script_is_run_by_what_its_first_line_names_or_by_sh(
+    here: Place, first: str, mode: int
+) -> None:
     here.write({"run.sh": ""})
     (here.folder / "run.sh").chmod(mode)
     ended = follow(here, first + 'echo "${BASH_VERSION:+bash} $-"; false; echo on')
     bash, flags, *on = ended.out.split()[-3:] if "bash" in first else ["", *ended.out.split()[-2:]]
     assert (bash == "bash") == ("bash" in first)
-    assert (ended.code, ended.out.endswith("on\n")) == ((1, False) if "-e" in first else (0, True)), (flags, on)
+    assert (ended.code, ended.out.endswith("on\n")) == (
+        (1, False) if "-e" in first else (0, True)
+    ), (flags, on)
 
 
 def test_options_hold_for_each_run(here: Place) -> None:
     here.write(asks="import giving\ngiving.give(loss=1)\n")
-    ended = follow(here, "cd bin; python ../main.py; python ../main.py b", before=("--run-dir", "record", "--quiet"))
+    ended = follow(
+        here,
+        "cd bin; python ../main.py; python ../main.py b",
+        before=("--run-dir", "record", "--quiet"),
+    )
     assert ended.err == ""
-    commands = [json.loads((here.folder / name / "run.json").read_text())["command"] for name in ("record", "record-2")]
+    commands = [
+        json.loads((here.folder / name / "run.json").read_text())["command"]
+        for name in ("record", "record-2")
+    ]
     assert commands == [["../main.py"], ["../main.py", "b"]]
 
 
@@ -211,7 +236,10 @@ def test_a_python_without_voirkit_runs_plainly_and_that_is_told(here: Place) -> 
 def test_a_script_without_python_says_that_nothing_was_followed(here: Place) -> None:
     ended = follow(here, "echo hello")
     assert (ended.code, ended.out) == (0, "hello\n")
-    assert ended.err == "voirkit: run.sh: nothing was followed: it started no python that has voirkit.\n"
+    assert (
+        ended.err
+        == "voirkit: run.sh: nothing was followed: it started no python that has voirkit.\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -223,7 +251,9 @@ def test_a_script_without_python_says_that_nothing_was_followed(here: Place) -> 
         (["--nonsense", "run.sh"], "unknown option '--nonsense'."),
     ],
 )  # fmt: skip
-def test_wrong_input_is_told_before_anything_starts(here: Place, words: list[str], what: str) -> None:
+def test_wrong_input_is_told_before_anything_starts(
+    here: Place, words: list[str], what: str
+) -> None:
     here.write({"run.sh": "echo started", "bad.sh": "#!/no/such/shell\n"})
     ended = here.python("-m", "voirkit", "--follow", *words)
     assert (ended.code, ended.out) == (2, "")
@@ -233,7 +263,9 @@ def test_wrong_input_is_told_before_anything_starts(here: Place, words: list[str
 def test_nothing_is_left_of_the_following(here: Place) -> None:
     (here.folder / "tmp").mkdir()
     follow(here, "python main.py", env={"TMPDIR": str(here.folder / "tmp")})
-    assert not [path for path in (here.folder / "tmp").iterdir() if path.name.startswith("voirkit-follow")]
+    assert not [
+        path for path in (here.folder / "tmp").iterdir() if path.name.startswith("voirkit-follow")
+    ]
 
 
 def test_where_the_hook_is_missing_that_is_told(here: Place) -> None:
@@ -241,4 +273,6 @@ def test_where_the_hook_is_missing_that_is_told(here: Place) -> None:
     begin = "import sys; from voirkit.commands import follow; follow.HOOK = 'other.pth'; from voirkit.cli import main; sys.exit(main())"
     ended = here.python("-c", begin, "--follow", "run.sh")
     assert ended.out == "on\n"
-    assert ended.err.startswith(f"voirkit: there is no other.pth beside voirkit: {sys.executable} is not followed.")
+    assert ended.err.startswith(
+        f"voirkit: there is no other.pth beside voirkit: {sys.executable} is not followed."
+    )

@@ -15,9 +15,15 @@ pytestmark = NEEDED
 def test_ranks_of_torchrun_share_a_run(place: Place, line: str) -> None:
     pytest.importorskip("torch")
     here = with_pythons(place)
-    (here.folder / "bin" / "torchrun").write_text(f"#!{sys.executable}\nfrom torch.distributed.run import main\nmain()\n")
+    (here.folder / "bin" / "torchrun").write_text(
+        f"#!{sys.executable}\nfrom torch.distributed.run import main\nmain()\n"
+    )
     (here.folder / "bin" / "torchrun").chmod(0o755)
-    ended = follow(here, f"{line} --standalone --nproc_per_node 2 main.py $1\npython main.py", "a", timeout=250)
-    assert sorted(ended.out.splitlines()) == [f"['a'] {FOLLOWED}"] * 2 + [f"[] {FOLLOWED}"], ended.err
+    ended = follow(
+        here, f"{line} --standalone --nproc_per_node 2 main.py $1\npython main.py", "a", timeout=250
+    )
+    assert sorted(ended.out.splitlines()) == [f"['a'] {FOLLOWED}"] * 2 + [f"[] {FOLLOWED}"], (
+        ended.err
+    )
     assert runs(here) == [["main.py"], ["main.py", "a"]]
     assert "main.py a (2 ranks)" in ended.err

@@ -25,7 +25,10 @@ def test_parts_are_called_in_their_order_and_before_the_fork_in_reverse(place: P
         os.wait()
         """
     )
-    assert place.run(sys.executable, "program.py").out == "before probes, before trace, child trace, child probes\n"
+    assert (
+        place.run(sys.executable, "program.py").out
+        == "before probes, before trace, child trace, child probes\n"
+    )
 
 
 def test_a_method_is_called_as_long_as_its_object_lives_and_keeps_it_not_alive() -> None:

@@ -25,13 +25,27 @@ SLOW = {
 
 
 def before(place: Place, name: str, *flags: str, ranks: int = 0) -> Ended:
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks else []
-    words = ["-m", "voirkit", "--run-dir", str(place.folder / "run"), *flags, str(SCRIPTS / f"{name}.py"), "before"]
+    launcher = (
+        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        if ranks
+        else []
+    )
+    words = [
+        "-m",
+        "voirkit",
+        "--run-dir",
+        str(place.folder / "run"),
+        *flags,
+        str(SCRIPTS / f"{name}.py"),
+        "before",
+    ]
     return place.python(*launcher, *words)
 
 
 def test_the_gallery_shows_every_script_that_it_has_figures_of() -> None:
-    assert [path.stem for path in SCRIPTS.glob("*.py") if f"gallery/{path.name}" not in GALLERY] == []
+    assert [
+        path.stem for path in SCRIPTS.glob("*.py") if f"gallery/{path.name}" not in GALLERY
+    ] == []
 
 
 @pytest.mark.parametrize("name", sorted(SLOW))
@@ -43,12 +57,18 @@ def test_the_verdict_and_the_first_advice_name_the_cause(place: Place, name: str
 
 
 def test_flame_names_the_line_that_logs(place: Place) -> None:
-    assert "log_less.py:17 weights =" in before(place, "log_less", "--flame").summary["verdict"]["next"]
+    assert (
+        "log_less.py:17 weights ="
+        in before(place, "log_less", "--flame").summary["verdict"]["next"]
+    )
 
 
 def test_the_guard_that_changes_in_each_step_is_named(place: Place) -> None:
     advice = before(place, "recompiles").summary["advice"]
-    assert "forward (recompiles.py:22) from being compiled again: self.calls == 0 no longer held" in advice[0]["do"]
+    assert (
+        "forward (recompiles.py:24) from being compiled again: self.calls == 0 no longer held"
+        in advice[0]["do"]
+    )
 
 
 def test_the_rank_with_the_long_sentences_is_the_straggler(place: Place) -> None:
@@ -64,8 +84,14 @@ def test_the_ranks_that_wait_for_each_other_are_named_with_their_collectives(pla
 
 
 def test_missing_zero_grad_is_found_with_its_line(place: Place) -> None:
-    found = [one for one in before(place, "missing_zero_grad", "--checks").summary["checks"] if one["found"]]
-    assert [(one["name"], one["where"].endswith("missing_zero_grad.py:20")) for one in found] == [("missing-zero-grad", True)]
+    found = [
+        one
+        for one in before(place, "missing_zero_grad", "--checks").summary["checks"]
+        if one["found"]
+    ]
+    assert [(one["name"], one["where"].endswith("missing_zero_grad.py:20")) for one in found] == [
+        ("missing-zero-grad", True)
+    ]
 
 
 def test_the_step_and_the_gradient_with_the_first_nan_are_named(place: Place) -> None:

@@ -46,7 +46,15 @@ def two_runs(folder: Path, use_stdout: bool) -> dict[float, list[RunEntry]]:
     by_rate: dict[float, list[RunEntry]] = {0.5: [], 0.1: []}
     with Multiplexer(timeout=None, constructor=RunEntry) as multiplexer:
         for rate in by_rate:
-            argv = [sys.executable, "-m", "voirkit", "--run-dir", f"run-{rate}", "train.py", str(rate)]
+            argv = [
+                sys.executable,
+                "-m",
+                "voirkit",
+                "--run-dir",
+                f"run-{rate}",
+                "train.py",
+                str(rate),
+            ]
             multiplexer.start(argv, {"rate": rate}, use_stdout=use_stdout, cwd=folder)
         for entry in multiplexer:
             by_rate[entry.rate].append(entry)
@@ -56,12 +64,25 @@ def two_runs(folder: Path, use_stdout: bool) -> dict[float, list[RunEntry]]:
 @pytest.mark.parametrize("use_stdout", [False, True])
 def test_a_harness_reads_the_events_of_two_runs_at_once(tmp_path: Path, use_stdout: bool) -> None:
     for rate, entries in two_runs(tmp_path, use_stdout).items():
-        assert [e.data["loss"] for e in entries if e.event == "data"] == [1.0, rate, rate * rate, rate * rate * rate]
-        assert [e.data for e in entries if e.pipe == "stdout"] == ["step 0\n", "step 1\n", "step 2\n"]
+        assert [e.data["loss"] for e in entries if e.event == "data"] == [
+            1.0,
+            rate,
+            rate * rate,
+            rate * rate * rate,
+        ]
+        assert [e.data for e in entries if e.pipe == "stdout"] == [
+            "step 0\n",
+            "step 1\n",
+            "step 2\n",
+        ]
         phases = ["init", "parse_args", "load_script", "run_script", "finalize"]
         assert [e.data["name"] for e in entries if e.event == "phase"] == phases
         assert {e.event for e in entries} == {"start", "phase", "line", "data", "end"}
-        assert (entries[0].event, entries[-1].event, entries[-1].data["return_code"]) == ("start", "end", 0)
+        assert (entries[0].event, entries[-1].event, entries[-1].data["return_code"]) == (
+            "start",
+            "end",
+            0,
+        )
 
 
 def test_data_in_standard_output_keeps_its_place_among_the_printed_lines(tmp_path: Path) -> None:

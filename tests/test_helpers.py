@@ -89,7 +89,9 @@ class Sized:
 
 
 def python(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout
 
 
 # the overseer and the log
@@ -126,10 +128,18 @@ def test_a_thread_logs_to_the_same_overseer(overseer: Overseer) -> None:
 # iterate: what is given
 
 
-def test_progress_is_given_before_the_first_item_and_after_each(events: list[dict[str, Any]]) -> None:
+def test_progress_is_given_before_the_first_item_and_after_each(
+    events: list[dict[str, Any]],
+) -> None:
     for x in iterate("t", "ab"):
         give(x=x)
-    assert events == [progress(0, 2), {"task": "t", "x": "a"}, progress(1, 2), {"task": "t", "x": "b"}, progress(2, 2)]
+    assert events == [
+        progress(0, 2),
+        {"task": "t", "x": "a"},
+        progress(1, 2),
+        {"task": "t", "x": "b"},
+        progress(2, 2),
+    ]
 
 
 def test_no_progress_is_given_when_the_length_is_unknown(events: list[dict[str, Any]]) -> None:
@@ -156,7 +166,9 @@ def test_a_step_wraps_the_fetching_of_the_batch_and_the_body(events: list[dict[s
     ]
 
 
-def test_a_step_leaves_the_fetching_out_when_told_to_ignore_it(events: list[dict[str, Any]]) -> None:
+def test_a_step_leaves_the_fetching_out_when_told_to_ignore_it(
+    events: list[dict[str, Any]],
+) -> None:
     def load() -> Iterator[str]:
         give(loading=1)
         yield "a"
@@ -171,9 +183,16 @@ def test_a_step_leaves_the_fetching_out_when_told_to_ignore_it(events: list[dict
     ]
 
 
-def test_a_loop_of_unknown_length_ends_with_a_step_without_a_batch(events: list[dict[str, Any]]) -> None:
+def test_a_loop_of_unknown_length_ends_with_a_step_without_a_batch(
+    events: list[dict[str, Any]],
+) -> None:
     list(iterate("t", iter("a"), report_batch=True))
-    assert events == [step(BEGIN, batch=None), step(END, batch="a"), step(BEGIN, batch=None), step(END, batch=None)]
+    assert events == [
+        step(BEGIN, batch=None),
+        step(END, batch="a"),
+        step(BEGIN, batch=None),
+        step(END, batch=None),
+    ]
 
 
 @pytest.mark.parametrize(("batch_size", "size"), [(len, 3), (7, 7)])
@@ -260,8 +279,12 @@ def test_a_length_that_can_not_be_told_is_no_error(error: type[Exception]) -> No
     assert list(iterate("t", Sized([1], fail))) == [1]
 
 
-@pytest.mark.parametrize("options", [{}, {"report_batch": True}, {"report_batch": True, "ignore_loading": True}])
-def test_a_break_ends_the_step_and_lets_the_iterable_go(events: list[dict[str, Any]], options: dict[str, bool]) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"report_batch": True}, {"report_batch": True, "ignore_loading": True}]
+)
+def test_a_break_ends_the_step_and_lets_the_iterable_go(
+    events: list[dict[str, Any]], options: dict[str, bool]
+) -> None:
     closing = Closing()
     for _ in iterate("t", closing(), **options):
         break
@@ -276,7 +299,9 @@ def test_an_iterator_that_the_program_holds_goes_on_after_a_break() -> None:
     assert list(numbers) == [1, 2, 3]
 
 
-def test_an_exception_in_the_body_ends_the_step_and_the_iterable(events: list[dict[str, Any]]) -> None:
+def test_an_exception_in_the_body_ends_the_step_and_the_iterable(
+    events: list[dict[str, Any]],
+) -> None:
     closing = Closing()
 
     def body() -> None:
@@ -289,7 +314,9 @@ def test_an_exception_in_the_body_ends_the_step_and_the_iterable(events: list[di
     assert [e["$wrap"] for e in events] == [BEGIN, END]
 
 
-def test_an_exception_of_the_iterable_ends_the_step_and_passes(events: list[dict[str, Any]]) -> None:
+def test_an_exception_of_the_iterable_ends_the_step_and_passes(
+    events: list[dict[str, Any]],
+) -> None:
     def load() -> Iterator[int]:
         yield 1
         raise OSError("disk")
@@ -300,15 +327,23 @@ def test_an_exception_of_the_iterable_ends_the_step_and_passes(events: list[dict
 
 
 @pytest.mark.parametrize("ignore_loading", [True, False])
-def test_a_stop_iteration_of_the_batch_size_does_not_end_the_loop_in_silence(ignore_loading: bool) -> None:
+def test_a_stop_iteration_of_the_batch_size_does_not_end_the_loop_in_silence(
+    ignore_loading: bool,
+) -> None:
     def batch_size(batch: int) -> int:
         return next(iter(()))
 
     with pytest.raises(RuntimeError, match="StopIteration"):
-        list(iterate("t", [1, 2], report_batch=True, ignore_loading=ignore_loading, batch_size=batch_size))
+        list(
+            iterate(
+                "t", [1, 2], report_batch=True, ignore_loading=ignore_loading, batch_size=batch_size
+            )
+        )
 
 
-@pytest.mark.parametrize("options", [{}, {"report_batch": True}, {"report_batch": True, "ignore_loading": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"report_batch": True}, {"report_batch": True, "ignore_loading": True}]
+)
 def test_the_last_batch_is_let_go_before_the_next_is_fetched(options: dict[str, bool]) -> None:
     class Batch:
         pass
@@ -341,14 +376,18 @@ def test_the_task_is_not_inherited_after_the_loop(events: list[dict[str, Any]], 
     assert events[-1] == {"after": 1}
 
 
-def test_an_inner_loop_has_its_own_task_and_gives_the_outer_one_back(events: list[dict[str, Any]]) -> None:
+def test_an_inner_loop_has_its_own_task_and_gives_the_outer_one_back(
+    events: list[dict[str, Any]],
+) -> None:
     for _ in iterate("outer", [0]):
         list(iterate("inner", [0]))
         give(x=1)
     assert [e["task"] for e in events] == ["outer", "inner", "inner", "outer", "outer"]
 
 
-def test_loops_that_end_in_another_order_than_they_began_leave_no_task_behind(events: list[dict[str, Any]]) -> None:
+def test_loops_that_end_in_another_order_than_they_began_leave_no_task_behind(
+    events: list[dict[str, Any]],
+) -> None:
     first, second = iterate("first", "ab"), iterate("second", "ab")
     next(first)
     next(second)
@@ -364,10 +403,16 @@ def test_what_is_inherited_around_the_loop_is_kept(events: list[dict[str, Any]])
     with give.inherit(epoch=1):
         list(iterate("t", "a"))
         give(x=1)
-    assert events == [{"epoch": 1, **progress(0, 1)}, {"epoch": 1, **progress(1, 1)}, {"epoch": 1, "x": 1}]
+    assert events == [
+        {"epoch": 1, **progress(0, 1)},
+        {"epoch": 1, **progress(1, 1)},
+        {"epoch": 1, "x": 1},
+    ]
 
 
-def test_a_loop_dropped_in_another_thread_ends_without_a_complaint(events: list[dict[str, Any]]) -> None:
+def test_a_loop_dropped_in_another_thread_ends_without_a_complaint(
+    events: list[dict[str, Any]],
+) -> None:
     loops = [iterate("t", "ab")]
     next(loops[0])
     thread = threading.Thread(target=loops.clear)

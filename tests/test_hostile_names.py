@@ -29,7 +29,18 @@ from voirkit.runs.selection import EVERYTHING
 
 pytestmark = [pytest.mark.torch, pytest.mark.long]
 OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-FLAGS = ("--loader", "--checks", "--parameters", "--calls", "torch.nn", "--monitor", "--flame", "--log", "*", "--html")
+FLAGS = (
+    "--loader",
+    "--checks",
+    "--parameters",
+    "--calls",
+    "torch.nn",
+    "--monitor",
+    "--flame",
+    "--log",
+    "*",
+    "--html",
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +50,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place.folder / FILE).write_text(hostile.SCRIPT)
     ended = place.voirkit(*FLAGS, "--run-dir", "run", FILE, f"arg{PAYLOAD}")
     assert ended.code == 1
-    ours = ended.err[: ended.err.index("Traceback (most recent call last)")]  # the program's own traceback is as python writes it
+    ours = ended.err[
+        : ended.err.index("Traceback (most recent call last)")
+    ]  # the program's own traceback is as python writes it
     assert sorted(set(OBEYED.findall(ours))) == []
     return place.folder / "run"
 
@@ -48,7 +61,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def summary(run: Path, request: pytest.FixtureRequest) -> dict[str, Any]:
     with open_run(run) as opened:
         found: dict[str, Any] = json.loads(json.dumps(summary_of(opened), default=str))
-    assert hostile.PAYLOAD.split("<")[0] in json.dumps(found, ensure_ascii=False).replace('\\"', '"')
+    assert hostile.PAYLOAD.split("<")[0] in json.dumps(found, ensure_ascii=False).replace(
+        '\\"', '"'
+    )
     return planted(found) if request.param.startswith("planted") else found
 
 
@@ -56,9 +71,17 @@ def without_harm(html: str) -> None:
     """No element, attribute or script of a name's, and a policy under which none would do anything."""
     read = Page(html)
     assert read.faults == []
-    assert [tag for tag, _ in read.tags if tag in ("img", "iframe", "object", "embed", "base", "form", "link")] == []
+    assert [
+        tag
+        for tag, _ in read.tags
+        if tag in ("img", "iframe", "object", "embed", "base", "form", "link")
+    ] == []
     assert [word for word in read.asked if word != "http:"] == []  # that of the name space of SVG
-    (policy,) = [found["content"] for tag, found in read.tags if tag == "meta" and found.get("http-equiv") == "Content-Security-Policy"]
+    (policy,) = [
+        found["content"]
+        for tag, found in read.tags
+        if tag == "meta" and found.get("http-equiv") == "Content-Security-Policy"
+    ]
     assert policy is not None
     assert policy.startswith("default-src 'none';")
     assert "script-src 'unsafe-inline'" not in policy
@@ -74,7 +97,9 @@ def test_on_the_page_they_are_text(run: Path, summary: dict[str, Any]) -> None:
     assert "onerror=document.title=&#x27;owned&#x27;" in html
 
 
-def test_on_the_page_of_two_runs_they_are_text(run: Path, tmp_path: Path, summary: dict[str, Any]) -> None:
+def test_on_the_page_of_two_runs_they_are_text(
+    run: Path, tmp_path: Path, summary: dict[str, Any]
+) -> None:
     sides = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -89,7 +114,9 @@ def test_in_a_terminal_they_are_text_and_no_lines_of_their_own(summary: dict[str
     file = io.StringIO()
     draw(summary, Console(file=file, width=100, highlight=False), f"run{PAYLOAD}")
     assert sorted(set(OBEYED.findall(file.getvalue()))) == []
-    assert [line for line in file.getvalue().splitlines() if line.startswith("voirkit: owned")] == []
+    assert [
+        line for line in file.getvalue().splitlines() if line.startswith("voirkit: owned")
+    ] == []
     assert "\\x1b]0;owned" in file.getvalue()
     assert "left out of the report" not in file.getvalue()
 
@@ -104,19 +131,28 @@ def test_in_markdown_they_are_text(summary: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("command", [["report", "RUN"], ["report", "RUN", "--json"], ["watch", "--once", "RUN"], ["compare", "RUN", "RUN", "--force"],
                                      ["compare", "RUN", "RUN", "--markdown", "--force"], ["report", "--check", "RUN"]])  # fmt: skip
-def test_no_command_prints_what_a_terminal_obeys(run: Path, command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_command_prints_what_a_terminal_obeys(
+    run: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([str(run) if word == "RUN" else word for word in command]) == 0
     said = capsys.readouterr()
     assert sorted(set(OBEYED.findall(said.out + said.err))) == []
     json.loads(said.out) if "--json" in command else None
 
 
-@pytest.mark.parametrize("format", ["chrome", "pfw", "csv", "parquet", "perfetto", "lotus", "traincheck", "speedscope"])
-def test_an_export_writes_into_its_own_folder_alone(run: Path, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "format", ["chrome", "pfw", "csv", "parquet", "perfetto", "lotus", "traincheck", "speedscope"]
+)
+def test_an_export_writes_into_its_own_folder_alone(
+    run: Path, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "into").mkdir()
     before = {path for path in tmp_path.parent.rglob("*") if "into" not in path.parts}
-    assert main(["export", str(run), "--format", format, "-o", "into/"]) in (0, 2)  # 2: its package is not installed
+    assert main(["export", str(run), "--format", format, "-o", "into/"]) in (
+        0,
+        2,
+    )  # 2: its package is not installed
     assert {path for path in tmp_path.parent.rglob("*") if "into" not in path.parts} == before
 
 

@@ -42,7 +42,9 @@ def test_an_import_is_timed_once_with_what_it_imports(modules: Path) -> None:
     (modules / "planted_outer.py").write_text("import planted_inner\n")
     (modules / "planted_inner.py").write_text("")
     importlib.import_module("planted_outer")
-    if sys.version_info >= (3, 11):  # python 3.10 takes the lock for what is there already, too; that is shorter than what is kept
+    if (
+        sys.version_info >= (3, 11)
+    ):  # python 3.10 takes the lock for what is there already, too; that is shorter than what is kept
         importlib.import_module("planted_outer")
     assert timed() == ["planted_outer"]
     assert recording.end_imports() > 0
@@ -54,7 +56,10 @@ def test_an_import_that_fails_is_timed_and_its_traceback_is_as_ever(modules: Pat
     def told() -> list[str]:
         with pytest.raises(ZeroDivisionError) as caught:
             import planted_broken  # type: ignore[import-not-found]  # noqa: F401
-        return [f"{frame.name} {frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(caught.value.__traceback__)]
+        return [
+            f"{frame.name} {frame.filename}:{frame.lineno}"
+            for frame in traceback.extract_tb(caught.value.__traceback__)
+        ]
 
     under = told()
     assert timed() == ["planted_broken"]
@@ -63,7 +68,9 @@ def test_an_import_that_fails_is_timed_and_its_traceback_is_as_ever(modules: Pat
 
 
 def test_imports_inside_of_an_import_go_on_as_ever(modules: Path) -> None:
-    (modules / "planted_looks.py").write_text("from importlib import _bootstrap\nget_lock = _bootstrap._get_module_lock\n")
+    (modules / "planted_looks.py").write_text(
+        "from importlib import _bootstrap\nget_lock = _bootstrap._get_module_lock\n"
+    )
     assert importlib.import_module("planted_looks").get_lock is GET_LOCK
     assert _bootstrap._get_module_lock is not GET_LOCK  # type: ignore[attr-defined]
 
@@ -74,7 +81,9 @@ def in_a_thread(module: str) -> threading.Thread:
     return thread
 
 
-def test_an_import_of_another_thread_that_the_main_thread_waits_for_is_timed_once(modules: Path) -> None:
+def test_an_import_of_another_thread_that_the_main_thread_waits_for_is_timed_once(
+    modules: Path,
+) -> None:
     go_on = threading.Event()
     (modules / "planted_thread.py").write_text("import planted_in_thread\n")
     (modules / "planted_in_thread.py").write_text(f"import sys\nsys.{GO_ON}.wait()\n")
@@ -109,7 +118,9 @@ def test_an_import_of_another_thread_that_the_main_thread_does_not_wait_for_is_n
     thread.join()
 
 
-def test_in_a_forked_process_no_clock_of_another_thread_is_asked_for(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_forked_process_no_clock_of_another_thread_is_asked_for(
+    modules: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(recording, "_main_pid", os.getpid() + 1)
     monkeypatch.setattr(recording, "_main_cpu_ns", lambda: pytest.fail("it is"))
     (modules / "planted_thread.py").write_text("")
@@ -118,8 +129,12 @@ def test_in_a_forked_process_no_clock_of_another_thread_is_asked_for(modules: Pa
 
 
 def test_two_threads_that_import_each_others_module_are_timed_all_the_same(modules: Path) -> None:
-    (modules / "planted_a.py").write_text("import planted_gates, time\nplanted_gates.both.wait(60)\nimport planted_b\n")
-    (modules / "planted_b.py").write_text("import planted_gates, time\nplanted_gates.both.wait(60)\nimport planted_a\n")
+    (modules / "planted_a.py").write_text(
+        "import planted_gates, time\nplanted_gates.both.wait(60)\nimport planted_b\n"
+    )
+    (modules / "planted_b.py").write_text(
+        "import planted_gates, time\nplanted_gates.both.wait(60)\nimport planted_a\n"
+    )
     (modules / "planted_gates.py").write_text("import threading\nboth = threading.Barrier(2)\n")
     importlib.import_module("planted_gates")
     thread = threading.Thread(target=importlib.import_module, args=("planted_b",))
@@ -127,9 +142,14 @@ def test_two_threads_that_import_each_others_module_are_timed_all_the_same(modul
     thread.start()
     importlib.import_module("planted_a")
     thread.join()
-    own = [module for module in timed() if module != "planted_b"]  # of which the main thread waits for the end, if it comes last
+    own = [
+        module for module in timed() if module != "planted_b"
+    ]  # of which the main thread waits for the end, if it comes last
     assert own == ["planted_gates", "planted_a"]
-    assert sum(end_ns - begin_ns for _, begin_ns, end_ns in recording._kept[1:]) <= time.perf_counter_ns() - began_ns
+    assert (
+        sum(end_ns - begin_ns for _, begin_ns, end_ns in recording._kept[1:])
+        <= time.perf_counter_ns() - began_ns
+    )
 
 
 def test_afterwards_all_is_as_it_was(modules: Path) -> None:
@@ -174,7 +194,9 @@ class Recorder:
         self.spans.append(module)
 
 
-def test_imports_are_recorded_from_when_something_else_is(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_imports_are_recorded_from_when_something_else_is(
+    modules: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorder = Recorder()
     monkeypatch.setitem(sys.modules, "voirkit.trace.recorder", recorder)  # type: ignore[arg-type]
     for name in ("planted_first", "planted_second"):

@@ -92,7 +92,9 @@ def said(place: Place, body: str, method: str = "spawn", err: str = "") -> Any:
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_offers_are_taken_after_the_main_module_is_loaded_and_before_the_work(place: Place, method: str) -> None:
+def test_offers_are_taken_after_the_main_module_is_loaded_and_before_the_work(
+    place: Place, method: str
+) -> None:
     assert said(place, """
         inherit.watch("tools:take", tools.offer)
         inherit.watch("tools:take_other", lambda: [2])
@@ -157,7 +159,9 @@ def test_nothing_is_taken_after_unwatch(place: Place) -> None:
 
 
 @pytest.mark.parametrize(("offer", "error"), [("fails", "ValueError"), ("unpicklable", "")])
-def test_a_process_starts_though_an_offer_can_not_be_made(place: Place, offer: str, error: str) -> None:
+def test_a_process_starts_though_an_offer_can_not_be_made(
+    place: Place, offer: str, error: str
+) -> None:
     place.write(tools=TOOLS, work=WORK, program=PROGRAM + f"""
         inherit.watch("tools:take", tools.{offer})
         inherit.watch("tools:take_other", tools.offer)

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from voirkit.errors import InstrumentError, VoirkitError
-from voirkit.instrument import Instrument, Option, configurable, gated, instrument_definition, parametrized
+from voirkit.instrument import (
+    Instrument,
+    Option,
+    configurable,
+    gated,
+    instrument_definition,
+    parametrized,
+)
 from voirkit.options import ExtendedArgumentParser
 from voirkit.phases import BaseOverseer
 from voirkit.runner.voirfiles import check, place_of
@@ -28,7 +35,9 @@ class SmallOverseer(BaseOverseer):
     options: Namespace
 
     def __init__(self) -> None:
-        super().__init__(["init", "parse_args", "load_script", "run_script", "finalize"], args=(self,))
+        super().__init__(
+            ["init", "parse_args", "load_script", "run_script", "finalize"], args=(self,)
+        )
         self.argparser = ExtendedArgumentParser()
 
     def _run(self, line: str) -> None:
@@ -92,11 +101,17 @@ def test_the_flags_value_stands_in_the_options_under_the_flag_itself(seen: list[
     assert getattr(run(gated("--note", seen_after_load(seen)), "--note").options, "--note") is True
 
 
-def test_gated_decorates_with_and_without_a_help(seen: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_gated_decorates_with_and_without_a_help(
+    seen: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     run(gated("--note")(seen_after_load(seen)), "--note")
     assert seen == ["ran"]
-    assert "--note Says so. 5 %" in help_of(gated("--note", "Says so. 5 %")(seen_after_load(seen)), capsys)
-    assert "--note Says so." in help_of(gated("--note", help="Says so.")(seen_after_load(seen)), capsys)
+    assert "--note Says so. 5 %" in help_of(
+        gated("--note", "Says so. 5 %")(seen_after_load(seen)), capsys
+    )
+    assert "--note Says so." in help_of(
+        gated("--note", help="Says so.")(seen_after_load(seen)), capsys
+    )
     assert "--note Says so." in help_of(gated("--note", seen_after_load(seen), "Says so."), capsys)
 
 
@@ -123,7 +138,9 @@ def test_an_object_that_can_be_called_may_be_gated(seen: list[str]) -> None:
 def test_an_instrument_that_is_named_is_imported_when_its_flag_is_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "costly_to_import.py").write_text("runs = []\n\ndef note(ov):\n    runs.append(ov.status)\n")
+    (tmp_path / "costly_to_import.py").write_text(
+        "runs = []\n\ndef note(ov):\n    runs.append(ov.status)\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     instrument = gated("--note", "costly_to_import:note", "Says so.")
     assert "--note Says so." in help_of(instrument, capsys)
@@ -139,18 +156,25 @@ def test_what_names_no_instrument_is_refused() -> None:
     assert "gated('--note', 'package.module:function', 'Says so.')" in said
 
 
-def test_a_gated_instrument_keeps_its_name_its_place_and_the_instrument_behind_it(seen: list[str]) -> None:
+def test_a_gated_instrument_keeps_its_name_its_place_and_the_instrument_behind_it(
+    seen: list[str],
+) -> None:
     inner = seen_after_load(seen)
     for instrument in (gated("--note", inner), parametrized("--note", inner)):
         assert vars(instrument)["instrument"] is inner
-        assert (instrument.__name__, instrument.__doc__) == ("instrument_note", "Notes that it ran.")
+        assert (instrument.__name__, instrument.__doc__) == (
+            "instrument_note",
+            "Notes that it ran.",
+        )
         assert place_of(instrument) == f"{__file__}:{inner.__code__.co_firstlineno}"
         assert check(instrument, "label", "voirfile.py") is instrument
 
 
 @pytest.mark.parametrize("helper", [gated, parametrized])
 @pytest.mark.parametrize("flag", ["note", "", "--", "--a b", "--a=b", 3])
-def test_a_flag_without_dashes_is_refused_where_it_was_written(helper: Callable[..., Any], flag: Any) -> None:
+def test_a_flag_without_dashes_is_refused_where_it_was_written(
+    helper: Callable[..., Any], flag: Any
+) -> None:
     said = refusal(lambda: helper(flag))
     assert said.startswith(f"{__file__}:")
     assert f"{helper.__name__} needs the name of an option, with its dashes, not {flag!r}" in said
@@ -165,7 +189,9 @@ def test_what_can_not_be_called_is_refused_as_an_instrument(helper: Callable[...
 # parametrized
 
 
-def test_a_parametrized_instrument_always_runs_and_finds_its_value_in_the_options(seen: list[Any]) -> None:
+def test_a_parametrized_instrument_always_runs_and_finds_its_value_in_the_options(
+    seen: list[Any],
+) -> None:
     @parametrized("--how-often", type=int, default=3)
     def instrument_note(ov: Any) -> Iterator[Any]:
         yield ov.phases.run_script
@@ -176,7 +202,9 @@ def test_a_parametrized_instrument_always_runs_and_finds_its_value_in_the_option
     assert seen == [3, 5]
 
 
-def test_parametrized_takes_its_arguments_in_every_order_voir_does(seen: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_parametrized_takes_its_arguments_in_every_order_voir_does(
+    seen: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     inner = seen_after_load(seen)
 
     def hex_number(text: str) -> int:
@@ -214,7 +242,9 @@ class Noting:
     loud: bool = False
 
 
-def test_a_configurable_instrument_gets_its_dataclass(seen: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_configurable_instrument_gets_its_dataclass(
+    seen: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     @configurable
     def instrument_note(ov: Any, noting: Noting) -> Iterator[Any]:
         yield ov.phases.load_script
@@ -226,7 +256,9 @@ def test_a_configurable_instrument_gets_its_dataclass(seen: list[Any], capsys: p
     assert check(instrument_note, "label", "voirfile.py").__name__ == "instrument_note"
 
 
-def test_the_annotation_may_be_the_class_itself_and_the_instrument_a_plain_function(seen: list[Any]) -> None:
+def test_the_annotation_may_be_the_class_itself_and_the_instrument_a_plain_function(
+    seen: list[Any],
+) -> None:
     def instrument_note(ov: Any, noting: Any) -> None:
         seen.append(noting)
 
@@ -238,7 +270,15 @@ def test_the_annotation_may_be_the_class_itself_and_the_instrument_a_plain_funct
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are evaluated at once")
 def test_an_annotation_that_nobody_asks_for_may_name_what_is_not_there(seen: list[Any]) -> None:
     names: dict[str, Any] = {"Noting": Noting, "seen": seen}
-    exec(compile("def instrument_note(ov: Overseer, noting: Noting): seen.append(noting)", "x.py", "exec", dont_inherit=True), names)
+    exec(
+        compile(
+            "def instrument_note(ov: Overseer, noting: Noting): seen.append(noting)",
+            "x.py",
+            "exec",
+            dont_inherit=True,
+        ),
+        names,
+    )
     run(configurable(names["instrument_note"]), "--often 7")
     assert seen == [Noting(7)]
 
@@ -313,7 +353,9 @@ def test_a_definition_that_is_required_as_an_instrument_is_told(seen: list[str])
 
 
 def test_an_option_that_comes_too_late_is_told(seen: list[str]) -> None:
-    said = refusal(lambda: run(gated("--note", parametrized("--n", seen_after_load(seen))), "--note"))
+    said = refusal(
+        lambda: run(gated("--note", parametrized("--n", seen_after_load(seen))), "--note")
+    )
     assert "the option --n comes after the command line has been read" in said
 
 
@@ -328,7 +370,14 @@ def heard(line: str, *options: Option) -> list[Any]:
     planted.watch = lambda ov, options: seen.append(options)  # type: ignore[attr-defined]
     sys.modules["planted_instrument"] = planted
     try:
-        ov.require(Instrument("planted", options=options, record="planted_instrument:watch", parts={"planted": dict}))
+        ov.require(
+            Instrument(
+                "planted",
+                options=options,
+                record="planted_instrument:watch",
+                parts={"planted": dict},
+            )
+        )
         ov(line)
     finally:
         del sys.modules["planted_instrument"]
@@ -346,9 +395,19 @@ def heard(line: str, *options: Option) -> list[Any]:
         ("--of a --of b", [{"look": False, "every": None, "of": ["a", "b"]}]),
     ],
 )
-def test_an_instrument_records_if_one_of_its_options_is_given(line: str, options: list[Any]) -> None:
+def test_an_instrument_records_if_one_of_its_options_is_given(
+    line: str, options: list[Any]
+) -> None:
     every = Option("--every", "often", type=int, const=0, metavar="N")
-    assert heard(line, Option("--look", "look"), every, Option("--of", "what", metavar="NAME", repeatable=True, default=[])) == options
+    assert (
+        heard(
+            line,
+            Option("--look", "look"),
+            every,
+            Option("--of", "what", metavar="NAME", repeatable=True, default=[]),
+        )
+        == options
+    )
 
 
 @pytest.mark.parametrize(
@@ -361,13 +420,26 @@ def test_an_instrument_records_if_one_of_its_options_is_given(line: str, options
     ],
 )
 def test_a_default_does_not_switch_an_instrument_on(line: str, options: list[Any]) -> None:
-    assert heard(line, Option("--look", "look"), Option("--every", "often", type=int, metavar="N", default=10)) == options
+    assert (
+        heard(
+            line,
+            Option("--look", "look"),
+            Option("--every", "often", type=int, metavar="N", default=10),
+        )
+        == options
+    )
 
 
 def test_a_default_stands_among_the_options_of_the_run() -> None:
     ov = SmallOverseer()
     ov.summary = {}  # type: ignore[attr-defined]
-    ov.require(Instrument("planted", options=[Option("--every", "often", type=int, metavar="N", default=10)], parts={}))
+    ov.require(
+        Instrument(
+            "planted",
+            options=[Option("--every", "often", type=int, metavar="N", default=10)],
+            parts={},
+        )
+    )
     ov("")
     assert getattr(ov.options, "--every") == 10
 

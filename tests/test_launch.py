@@ -37,7 +37,9 @@ def test_a_test_can_hold_a_rate_against_a_target(folder: Path) -> None:
 
 
 def test_the_test_of_the_documentation_passes(folder: Path) -> None:
-    page = (Path(__file__).parent.parent / "docs" / "howto" / "notebooks.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parent.parent / "docs" / "howto" / "notebooks.md").read_text(
+        encoding="utf-8"
+    )
     (block,) = (one for one in page.split("```python\n")[1:] if "def test_" in one)
     (folder / "main.py").write_text(TRAINS.replace("int(sys.argv[1])", "40"))
     (folder / "test_speed.py").write_text(block.partition("```")[0])
@@ -47,7 +49,15 @@ def test_the_test_of_the_documentation_passes(folder: Path) -> None:
 
 
 def test_options_are_those_of_the_command_line(folder: Path) -> None:
-    run = voirkit.run("main.py", [10], run_dir="there", monitor=0.5, quiet=True, html=False, require=["train_rate>=1", "train_rate>=1000"])
+    run = voirkit.run(
+        "main.py",
+        [10],
+        run_dir="there",
+        monitor=0.5,
+        quiet=True,
+        html=False,
+        require=["train_rate>=1", "train_rate>=1000"],
+    )
     assert run.path == str(folder / "there")
     assert run.summary["monitor"]["interval_s"] == 0.5
     assert run.exit_code == 3
@@ -75,7 +85,11 @@ def test_what_voirkit_refuses_leaves_no_run(folder: Path) -> None:
         voirkit.run()
     with pytest.raises(CommandLineError, match="'5 s' is no number of seconds"):
         voirkit.run("main.py", timeout="5 s")
-    assert [path.name for path in (folder / "voirkit-runs").iterdir() if path.is_dir() and not path.is_symlink()] == []
+    assert [
+        path.name
+        for path in (folder / "voirkit-runs").iterdir()
+        if path.is_dir() and not path.is_symlink()
+    ] == []
 
 
 def test_a_run_that_takes_too_long_is_killed(folder: Path) -> None:

@@ -59,7 +59,9 @@ def _lives(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("workers", [[], ["-n", "1"]], ids=["alone", "worker"])
-def test_a_child_that_raises_ends_with_its_test_and_runs_no_other(place: Place, workers: list[str]) -> None:
+def test_a_child_that_raises_ends_with_its_test_and_runs_no_other(
+    place: Place, workers: list[str]
+) -> None:
     main = """
     from forks import *
     def test_forks():
@@ -108,7 +110,9 @@ def test_a_child_whose_parent_has_ended_ends_with_the_test(place: Place) -> None
     assert_all_ended(children(place))
 
 
-def test_a_program_that_a_test_has_left_ends_with_it_and_that_of_a_fixture_does_not(place: Place) -> None:
+def test_a_program_that_a_test_has_left_ends_with_it_and_that_of_a_fixture_does_not(
+    place: Place,
+) -> None:
     main = """
     import sys, pytest
     from forks import *

@@ -66,14 +66,20 @@ def test_a_run_with_every_flag_listens_nowhere(place: Place) -> None:
     assert listening(place, *EVERYTHING) == []
 
 
-def test_prometheus_listens_on_the_loopback_in_a_process_of_its_own_unless_told(place: Place) -> None:
+def test_prometheus_listens_on_the_loopback_in_a_process_of_its_own_unless_told(
+    place: Place,
+) -> None:
     pytest.importorskip("prometheus_client")
     port = free_port()
     assert listening(place, "--monitor", "--prometheus", str(port)) == [[False, "127.0.0.1", port]]
-    assert listening(place, "--monitor", "--prometheus", f"0.0.0.0:{port}") == [[False, "0.0.0.0", port]]
+    assert listening(place, "--monitor", "--prometheus", f"0.0.0.0:{port}") == [
+        [False, "0.0.0.0", port]
+    ]
 
 
-@pytest.mark.parametrize(("text", "host"), [("9090", "127.0.0.1"), ("0.0.0.0:9090", "0.0.0.0"), ("[::1]:9090", "::1")])
+@pytest.mark.parametrize(
+    ("text", "host"), [("9090", "127.0.0.1"), ("0.0.0.0:9090", "0.0.0.0"), ("[::1]:9090", "::1")]
+)
 def test_the_address_is_the_loopback_unless_a_host_is_given(text: str, host: str) -> None:
     assert address(text) == (host, 9090)
 
@@ -81,8 +87,24 @@ def test_the_address_is_the_loopback_unless_a_host_is_given(text: str, host: str
 def test_a_client_of_a_dask_cluster_listens_nowhere(tmp_path: Path) -> None:
     pytest.importorskip("distributed")
     file = tmp_path / "scheduler.json"
-    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--no-show"]
-    scheduler = subprocess.Popen([*command, "--scheduler-file", str(file)], cwd=tmp_path, env=CLEAN, stderr=subprocess.PIPE, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "distributed.cli.dask_scheduler",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--no-dashboard",
+        "--no-show",
+    ]
+    scheduler = subprocess.Popen(
+        [*command, "--scheduler-file", str(file)],
+        cwd=tmp_path,
+        env=CLEAN,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert scheduler.stderr is not None
         while not (file.exists() and file.read_text().endswith("}")):
@@ -93,26 +115,46 @@ def test_a_client_of_a_dask_cluster_listens_nowhere(tmp_path: Path) -> None:
             "    own = psutil.Process()\n"
             "    print([c.laddr for c in getattr(own, 'net_connections', own.connections)(kind='inet') if c.status == 'LISTEN'])"
         )
-        client = [sys.executable, "-W", "ignore", "-c", code, json.loads(file.read_text())["address"]]
-        assert subprocess.run(client, env=CLEAN, capture_output=True, text=True, timeout=120, check=True).stdout == "[]\n"
+        client = [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-c",
+            code,
+            json.loads(file.read_text())["address"],
+        ]
+        assert (
+            subprocess.run(
+                client, env=CLEAN, capture_output=True, text=True, timeout=120, check=True
+            ).stdout
+            == "[]\n"
+        )
     finally:
         scheduler.kill()
         scheduler.communicate()
 
 
 def test_files_of_a_run_follow_the_umask_and_nothing_can_be_written_by_others(place: Place) -> None:
-    place.write(main="import os, voirkit\nvoirkit.give(loss=1.0)\nif os.fork() == 0:\n    os._exit(0)\nos.wait()\n")
+    place.write(
+        main="import os, voirkit\nvoirkit.give(loss=1.0)\nif os.fork() == 0:\n    os._exit(0)\nos.wait()\n"
+    )
     for umask, others in ((0o022, 0o022), (0o077, 0o077)):
         before = os.umask(umask)
         try:
-            done = place.voirkit("--force", "--run-dir", f"run-{umask}", "--log", "*", "--flame", "--html", "main.py")
+            done = place.voirkit(
+                "--force", "--run-dir", f"run-{umask}", "--log", "*", "--flame", "--html", "main.py"
+            )
         finally:
             os.umask(before)
         assert done.code == 0
         made = [place.folder / f"run-{umask}", *(place.folder / f"run-{umask}").rglob("*")]
         assert len(made) > 4
-        assert {str(path): oct(path.stat().st_mode) for path in made if path.stat().st_mode & others} == {}
-        assert all(stat.S_ISREG(path.stat().st_mode) or stat.S_ISDIR(path.stat().st_mode) for path in made)
+        assert {
+            str(path): oct(path.stat().st_mode) for path in made if path.stat().st_mode & others
+        } == {}
+        assert all(
+            stat.S_ISREG(path.stat().st_mode) or stat.S_ISDIR(path.stat().st_mode) for path in made
+        )
 
 
 def test_no_temporary_file_has_a_name_that_others_can_guess(place: Place, tmp_path: Path) -> None:

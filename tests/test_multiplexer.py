@@ -51,7 +51,9 @@ def test_an_entry_that_json_can_not_hold_is_still_json() -> None:
 
 
 def test_a_run_starts_prints_logs_and_ends() -> None:
-    argv = program('print("hello"); log({"loss": 1.5}); print("oops", file=sys.stderr); sys.exit(3)')
+    argv = program(
+        'print("hello"); log({"loss": 1.5}); print("oops", file=sys.stderr); sys.exit(3)'
+    )
     entries = events(run(argv, {}))
     first, last = entries[0], entries[-1]
     assert (first.event, first.pipe, first.data["command"]) == ("start", None, argv)
@@ -68,7 +70,9 @@ def test_the_number_of_a_signal_is_told_as_subprocess_does() -> None:
 
 
 def test_a_named_event_is_an_event_of_its_own() -> None:
-    entries = events(run(program('log({"$event": "phase", "$data": {"name": "init"}}); log({"$event": "bare"})')))
+    entries = events(
+        run(program('log({"$event": "phase", "$data": {"name": "init"}}); log({"$event": "bare"})'))
+    )
     assert [(e.event, e.data, e.pipe) for e in entries[1:-1]] == [
         ("phase", {"name": "init"}, "data"),
         ("bare", None, "data"),
@@ -76,16 +80,28 @@ def test_a_named_event_is_an_event_of_its_own() -> None:
 
 
 def test_other_keys_of_a_named_event_go_to_the_constructor() -> None:
-    entries = events(run(program('log({"$event": "x", "$data": 1, "name": "me"})'), constructor=NamedEntry))
+    entries = events(
+        run(program('log({"$event": "x", "$data": 1, "name": "me"})'), constructor=NamedEntry)
+    )
     assert entries[1] == NamedEntry("x", 1, "data", name="me")
 
 
 @pytest.mark.parametrize(
     ("line", "kind"),
-    [("{not json", "JSONDecodeError"), ("5", "TypeError"), ('{"$event": "x", "unknown": 1}', "TypeError")],
+    [
+        ("{not json", "JSONDecodeError"),
+        ("5", "TypeError"),
+        ('{"$event": "x", "unknown": 1}', "TypeError"),
+    ],
 )
 def test_a_line_of_data_that_can_not_be_understood_is_told(line: str, kind: str) -> None:
-    entries = events(run(program(f'os.write(int(os.environ["DATA_FD"]), {line.encode()!r} + b"\\n"); log({{"x": 1}})')))
+    entries = events(
+        run(
+            program(
+                f'os.write(int(os.environ["DATA_FD"]), {line.encode()!r} + b"\\n"); log({{"x": 1}})'
+            )
+        )
+    )
     problem = entries[1]
     assert (problem.event, problem.pipe) == ("format_error", "data")
     assert (problem.data["line"], problem.data["type"]) == (line + "\n", kind)
@@ -96,7 +112,10 @@ def test_a_line_of_data_that_can_not_be_understood_is_told(line: str, kind: str)
 @pytest.mark.parametrize("pipe", ["stdout", "stderr"])
 def test_bytes_that_are_no_text_come_as_they_are(pipe: str) -> None:
     entries = events(run(program(f'sys.{pipe}.buffer.write(b"a\\xffb\\n" + "é\\n".encode())')))
-    assert [(e.event, e.data, e.pipe) for e in entries[1:-1]] == [("binary", b"a\xffb\n", pipe), ("line", "é\n", pipe)]
+    assert [(e.event, e.data, e.pipe) for e in entries[1:-1]] == [
+        ("binary", b"a\xffb\n", pipe),
+        ("line", "é\n", pipe),
+    ]
 
 
 def test_data_that_is_no_text_comes_as_it_is() -> None:
@@ -136,7 +155,13 @@ def test_a_huge_line_comes_whole() -> None:
 
 
 def test_all_output_of_a_process_that_ends_at_once_arrives() -> None:
-    entries = events(run(program('[print(i) for i in range(20000)]; [log({"i": i}) for i in range(2000)]; os._exit(0)')))
+    entries = events(
+        run(
+            program(
+                '[print(i) for i in range(20000)]; [log({"i": i}) for i in range(2000)]; os._exit(0)'
+            )
+        )
+    )
     assert of_pipe(entries, "data") == [{"i": i} for i in range(2000)]
     # os._exit loses what python has buffered, so only what was written counts
     lines = of_pipe(entries, "stdout")
@@ -144,7 +169,9 @@ def test_all_output_of_a_process_that_ends_at_once_arrives() -> None:
     assert sum(map(len, lines)) > 100_000
 
 
-def test_a_process_that_closes_its_pipes_and_goes_on_is_waited_for(gate: Gate, watching: str) -> None:
+def test_a_process_that_closes_its_pipes_and_goes_on_is_waited_for(
+    gate: Gate, watching: str
+) -> None:
     code = f"""
         for fd in (1, 2, int(os.environ["DATA_FD"])): os.close(fd)
         os.read({gate.fd}, 1)
@@ -161,7 +188,9 @@ def test_a_process_that_closes_its_pipes_and_goes_on_is_waited_for(gate: Gate, w
 
 
 @pytest.mark.parametrize("use_stdout", [False, True])
-def test_a_grandchild_that_holds_the_pipes_open_does_not_hold_up_the_end(gate: Gate, watching: str, use_stdout: bool) -> None:
+def test_a_grandchild_that_holds_the_pipes_open_does_not_hold_up_the_end(
+    gate: Gate, watching: str, use_stdout: bool
+) -> None:
     code = f"""
         if os.fork() == 0:
             os.read({gate.fd}, 1)
@@ -180,7 +209,18 @@ def test_a_grandchild_that_goes_on_writing_does_not_hold_up_the_end_either() -> 
             while True: os.write(1, b"x" * 1000 + b"\\n")  # ends with SIGPIPE
         os._exit(5)
     """
-    assert ended(events(run(program("import signal; signal.signal(13, signal.SIG_DFL)" + textwrap.dedent(code))))) == 5
+    assert (
+        ended(
+            events(
+                run(
+                    program(
+                        "import signal; signal.signal(13, signal.SIG_DFL)" + textwrap.dedent(code)
+                    )
+                )
+            )
+        )
+        == 5
+    )
 
 
 def test_the_data_pipe_ends_with_the_process_and_not_with_the_harness() -> None:
@@ -194,7 +234,9 @@ def test_the_data_pipe_ends_with_the_process_and_not_with_the_harness() -> None:
 # options
 
 
-def test_the_environment_is_this_processs_own_or_the_given_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_is_this_processs_own_or_the_given_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("HARNESS_TEST", "1")
     code = 'print(os.environ.get("HARNESS_TEST"), "DATA_FD" in os.environ)'
     assert of_pipe(events(run(program(code))), "stdout") == ["1 True\n"]
@@ -203,19 +245,29 @@ def test_the_environment_is_this_processs_own_or_the_given_one(monkeypatch: pyte
 
 
 @pytest.mark.parametrize(("buffered", "value"), [(True, "None"), (False, "1")])
-def test_buffering_is_what_its_name_says(monkeypatch: pytest.MonkeyPatch, buffered: bool, value: str) -> None:
+def test_buffering_is_what_its_name_says(
+    monkeypatch: pytest.MonkeyPatch, buffered: bool, value: str
+) -> None:
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     code = 'print(os.environ.get("PYTHONUNBUFFERED"))'
     assert of_pipe(events(run(program(code), buffered=buffered)), "stdout") == [value + "\n"]
 
 
 def test_options_of_popen_are_passed_on(tmp_path: Path) -> None:
-    entries = events(run(program('print(os.getcwd()); print("e", file=sys.stderr)'), cwd=tmp_path, stderr=subprocess.STDOUT))
+    entries = events(
+        run(
+            program('print(os.getcwd()); print("e", file=sys.stderr)'),
+            cwd=tmp_path,
+            stderr=subprocess.STDOUT,
+        )
+    )
     assert sorted(of_pipe(entries, "stdout")) == sorted([f"{tmp_path}\n", "e\n"])
 
 
 def test_each_entry_carries_the_info_of_its_process() -> None:
-    entries = events(run(program('print("x"); log({"y": 1})'), {"name": "me"}, constructor=NamedEntry))
+    entries = events(
+        run(program('print("x"); log({"y": 1})'), {"name": "me"}, constructor=NamedEntry)
+    )
     assert {e.event for e in entries} == {"start", "line", "data", "end"}
     assert {e.name for e in entries} == {"me"}  # type: ignore[attr-defined]
 
@@ -223,7 +275,9 @@ def test_each_entry_carries_the_info_of_its_process() -> None:
 def test_an_info_that_the_constructor_does_not_take_starts_nothing(tmp_path: Path) -> None:
     with Multiplexer() as multiplexer:
         with pytest.raises(TypeError, match="nickname"):
-            multiplexer.start(program(f"open({str(tmp_path / 'started')!r}, 'w')"), {"nickname": "me"})
+            multiplexer.start(
+                program(f"open({str(tmp_path / 'started')!r}, 'w')"), {"nickname": "me"}
+            )
         assert not multiplexer.processes
     assert not (tmp_path / "started").exists()
 

@@ -87,7 +87,13 @@ def test_a_process_may_be_started_while_iterating() -> None:
             seen.append((entry.name, entry.event))
             if seen[-1] == ("first", "end"):
                 multiplexer.start(program('print("x")'), {"name": "second"})
-    assert seen == [("first", "start"), ("first", "end"), ("second", "start"), ("second", "line"), ("second", "end")]
+    assert seen == [
+        ("first", "start"),
+        ("first", "end"),
+        ("second", "start"),
+        ("second", "line"),
+        ("second", "end"),
+    ]
 
 
 def test_a_process_may_be_started_after_an_iteration() -> None:
@@ -98,14 +104,20 @@ def test_a_process_may_be_started_after_an_iteration() -> None:
 
 
 def test_a_process_of_somebody_else_can_be_taken_in() -> None:
-    process = subprocess.Popen(program('print("x"); print("[1]", file=sys.stderr)'), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        program('print("x"); print("[1]", file=sys.stderr)'),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     r, w = os.pipe()
     with Multiplexer(timeout=None, constructor=NamedEntry) as multiplexer:
         streams = [
             Stream(process.stdout, {"pipe": "stdout"}),
             Stream(process.stderr, {"pipe": "data"}, json.loads),
         ]
-        multiplexer.add_process(proc=process, argv=["it"], info={"name": "me"}, streams=streams, w=w)
+        multiplexer.add_process(
+            proc=process, argv=["it"], info={"name": "me"}, streams=streams, w=w
+        )
         entries = list(multiplexer)
     os.close(r)
     assert {(e.event, e.pipe, e.name) for e in entries} == {
@@ -149,7 +161,9 @@ def test_an_iteration_can_be_taken_up_again_where_it_was_left() -> None:
 
 
 def test_leaving_the_with_block_closes_the_pipes_and_ends_no_process(gate: Gate) -> None:
-    with run(program(f'print("x", flush=True); os.read({gate.fd}, 1)'), pass_fds=[gate.fd]) as multiplexer:
+    with run(
+        program(f'print("x", flush=True); os.read({gate.fd}, 1)'), pass_fds=[gate.fd]
+    ) as multiplexer:
         (process,) = multiplexer.processes
         for entry in multiplexer:
             if entry.event == "line":
@@ -197,9 +211,13 @@ def test_terminate_asks_the_processes_to_end() -> None:
 
 
 def test_terminate_spares_a_process_of_somebody_else(gate: Gate) -> None:
-    process = subprocess.Popen(program(f"os.read({gate.fd}, 1)"), stdout=subprocess.PIPE, pass_fds=[gate.fd])
+    process = subprocess.Popen(
+        program(f"os.read({gate.fd}, 1)"), stdout=subprocess.PIPE, pass_fds=[gate.fd]
+    )
     with Multiplexer(timeout=None) as multiplexer:
-        multiplexer.add_process(proc=process, argv=[], info={}, streams=[Stream(process.stdout, {"pipe": "stdout"})])
+        multiplexer.add_process(
+            proc=process, argv=[], info={}, streams=[Stream(process.stdout, {"pipe": "stdout"})]
+        )
         multiplexer.terminate()
         gate.open()
         assert ended(list(multiplexer)) == 0
@@ -241,7 +259,9 @@ def test_a_forked_child_that_drops_its_copy_does_not_make_the_parent_deaf(tmp_pa
         multiplexer.close()
         """)
     )
-    done = subprocess.run([sys.executable, "-W", "error", harness], capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", harness], capture_output=True, text=True, timeout=240
+    )
     assert (done.stdout, done.stderr) == ("['start', 'line', 'end']\n", "")
 
 
@@ -264,7 +284,12 @@ def test_after_control_c_the_iteration_can_go_on(tmp_path: Path) -> None:
                 print(entry.event, entry.data if entry.event == "line" else "")
         """)
     )
-    process = subprocess.Popen([sys.executable, "-W", "error", harness], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", harness],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     assert [process.stdout.readline() for _ in range(2)] == ["start\n", "line\n"]
     process.send_signal(signal.SIGINT)

@@ -52,7 +52,11 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, set[str]
     place = Place(tmp_path_factory.mktemp("plain")).write(main=MAIN)
     if place.run(sys.executable, "-W", "error", "main.py").code == 0:
         return place.folder, "error", set()
-    return place.folder, "always", warnings_in(place.run(sys.executable, "-W", "always", "main.py").err)
+    return (
+        place.folder,
+        "always",
+        warnings_in(place.run(sys.executable, "-W", "always", "main.py").err),
+    )
 
 
 def warnings_in(text: str) -> set[str]:
@@ -60,10 +64,23 @@ def warnings_in(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("flags", FLAGS, ids=lambda flags: " ".join(flags) or "none")
-def test_a_run_raises_no_warning_that_the_program_does_not(plain: tuple[Path, str, set[str]], flags: list[str]) -> None:
+def test_a_run_raises_no_warning_that_the_program_does_not(
+    plain: tuple[Path, str, set[str]], flags: list[str]
+) -> None:
     folder, action, known = plain
     place = Place(folder)
-    ended = place.run(sys.executable, "-W", action, "-m", "voirkit", "--run-dir", "run", "--force", *flags, "main.py")
+    ended = place.run(
+        sys.executable,
+        "-W",
+        action,
+        "-m",
+        "voirkit",
+        "--run-dir",
+        "run",
+        "--force",
+        *flags,
+        "main.py",
+    )
     assert warnings_in(ended.err) <= known, ended.err
     assert ended.code == (3 if "--require" in flags else 0), ended.err
     report = place.run(sys.executable, "-W", "error", "-m", "voirkit", "report", "run")

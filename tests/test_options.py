@@ -94,23 +94,41 @@ def test_options_before_the_script_are_voirkits_and_all_after_it_is_the_scripts(
         ("-mmod c", "", "mod", "c"),
     ],
 )
-def test_the_module_option_ends_voirkits_options(parser: ExtendedArgumentParser, line: str, own: str, module: str, arguments: str) -> None:
+def test_the_module_option_ends_voirkits_options(
+    parser: ExtendedArgumentParser, line: str, own: str, module: str, arguments: str
+) -> None:
     assert parser.split(line.split()) == (own.split(), None, module, arguments.split())
 
 
-def test_a_command_is_parsed_into_options_script_and_its_arguments(parser: ExtendedArgumentParser) -> None:
+def test_a_command_is_parsed_into_options_script_and_its_arguments(
+    parser: ExtendedArgumentParser,
+) -> None:
     line = "--stop-after 30s --monitor --pair 1 2 -qvv --dash --calls a b -- main.py --dash=no x"
     options = parser.parse_command(line.split())
     assert (options.SCRIPT, options.MODULE, options.ARGV) == ("main.py", None, ["--dash=no", "x"])
-    assert (options.stop_after, options.monitor, options.pair, options.calls) == (30.0, 1.0, [1, 2], ["a", "b"])
-    assert (options.quiet, options.verbose, getattr(options, "--dash"), options.loader) == (True, 2, True, False)
+    assert (options.stop_after, options.monitor, options.pair, options.calls) == (
+        30.0,
+        1.0,
+        [1, 2],
+        ["a", "b"],
+    )
+    assert (options.quiet, options.verbose, getattr(options, "--dash"), options.loader) == (
+        True,
+        2,
+        True,
+        False,
+    )
 
 
-def test_a_value_attached_with_an_equals_sign_may_begin_with_a_dash(parser: ExtendedArgumentParser) -> None:
+def test_a_value_attached_with_an_equals_sign_may_begin_with_a_dash(
+    parser: ExtendedArgumentParser,
+) -> None:
     assert parser.parse_command(["--run-dir=-odd", "main.py"]).run_dir == "-odd"
 
 
-def test_the_module_and_its_function_are_kept_as_they_were_typed(parser: ExtendedArgumentParser) -> None:
+def test_the_module_and_its_function_are_kept_as_they_were_typed(
+    parser: ExtendedArgumentParser,
+) -> None:
     options = parser.parse_command(["-m", "pkg.mod:main", "a"])
     assert (options.SCRIPT, options.MODULE, options.ARGV) == (None, "pkg.mod:main", ["a"])
 
@@ -118,8 +136,12 @@ def test_the_module_and_its_function_are_kept_as_they_were_typed(parser: Extende
 # what is said of a wrong command line
 
 
-def test_an_option_that_is_not_for_people_is_not_in_the_help(parser: ExtendedArgumentParser) -> None:
-    parser.add_argument("--between-us", help="".join(["==SUP", "PRESS=="]))  # a string like argparse's, not its own
+def test_an_option_that_is_not_for_people_is_not_in_the_help(
+    parser: ExtendedArgumentParser,
+) -> None:
+    parser.add_argument(
+        "--between-us", help="".join(["==SUP", "PRESS=="])
+    )  # a string like argparse's, not its own
     assert "between-us" not in parser.format_help()
     assert "SUPPRESS" not in parser.format_help()
 
@@ -150,7 +172,10 @@ def test_an_option_that_is_not_for_people_is_not_in_the_help(parser: ExtendedArg
         ("--stop-after 30parsec main.py", ["--stop-after 30parsec: not a duration such as 30s"]),
         ("--monitor=often main.py", ["--monitor=often: not a number"]),
         ("--every 1.5 main.py", ["--every 1.5: not a whole number"]),
-        ("--method dleta main.py", ["--method dleta: not one of delta, wrap", "Did you mean 'delta'?"]),
+        (
+            "--method dleta main.py",
+            ["--method dleta: not one of delta, wrap", "Did you mean 'delta'?"],
+        ),
     ],
 )
 def test_a_wrong_command_line_is_refused_in_the_users_words(
@@ -181,14 +206,22 @@ def test_the_text_of_a_value_error_is_the_message() -> None:
 def test_a_type_that_breaks_is_a_fault_of_its_instrument(parser: ExtendedArgumentParser) -> None:
     parser.definer = "instrument_y (voirfile.py:9)"
     parser.add_argument("--colour", type=lambda text: {"red": 1}[text])
-    with pytest.raises(InstrumentError, match=r"instrument_y \(voirfile.py:9\): the type of --colour fails on 'blue'"):
+    with pytest.raises(
+        InstrumentError,
+        match=r"instrument_y \(voirfile.py:9\): the type of --colour fails on 'blue'",
+    ):
         parser.parse_command(["--colour", "blue", "main.py"])
 
 
-def test_a_required_option_that_is_missing_is_named_with_who_requires_it(parser: ExtendedArgumentParser) -> None:
+def test_a_required_option_that_is_missing_is_named_with_who_requires_it(
+    parser: ExtendedArgumentParser,
+) -> None:
     parser.definer = "instrument_y (voirfile.py:9)"
     parser.add_argument("--target", required=True)
-    assert refusal(parser, "main.py") == "--target has to be given: instrument_y (voirfile.py:9) requires it."
+    assert (
+        refusal(parser, "main.py")
+        == "--target has to be given: instrument_y (voirfile.py:9) requires it."
+    )
 
 
 def test_parse_args_for_a_subcommand_refuses_with_the_same_words() -> None:
@@ -213,18 +246,24 @@ def test_help_goes_to_stdout_with_voirkits_options_before_those_of_instruments(
         parser.parse_command(["--dash", "--help", "--no-such-option"])
     out, err = capsys.readouterr()
     assert (caught.value.code, err) == (0, "")
-    assert out.startswith("usage: voirkit [options] SCRIPT [script arguments]\n       voirkit [options] -m MODULE[:FUNCTION]")
+    assert out.startswith(
+        "usage: voirkit [options] SCRIPT [script arguments]\n       voirkit [options] -m MODULE[:FUNCTION]"
+    )
     places = [out.index(word) for word in ("--run-dir", "instruments:", "--loader")]
     assert places == sorted(places)
 
 
-def test_a_lone_percent_sign_in_a_help_text_is_printed_as_it_is(parser: ExtendedArgumentParser, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lone_percent_sign_in_a_help_text_is_printed_as_it_is(
+    parser: ExtendedArgumentParser, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         parser.parse_command(["--help"])
     assert "at most 5 % of the time" in capsys.readouterr().out
 
 
-def test_version_goes_to_stdout(parser: ExtendedArgumentParser, capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_goes_to_stdout(
+    parser: ExtendedArgumentParser, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         parser.parse_command(["--version"])
     assert (caught.value.code, capsys.readouterr().out) == (0, "voirkit 1.2.3\n")
@@ -244,18 +283,27 @@ def adding(parser: ExtendedArgumentParser, definer: str | None, *names: str) -> 
     return str(caught.value)
 
 
-def test_an_option_of_two_instruments_is_an_error_that_names_both(parser: ExtendedArgumentParser) -> None:
+def test_an_option_of_two_instruments_is_an_error_that_names_both(
+    parser: ExtendedArgumentParser,
+) -> None:
     said = adding(parser, "instrument_y (other.py:9)", "--loader")
-    assert "the option --loader is added by instrument_x (voirfile.py:3) and by instrument_y (other.py:9)" in said
+    assert (
+        "the option --loader is added by instrument_x (voirfile.py:3) and by instrument_y (other.py:9)"
+        in said
+    )
 
 
-def test_an_instrument_can_not_add_one_of_voirkits_own_options(parser: ExtendedArgumentParser) -> None:
+def test_an_instrument_can_not_add_one_of_voirkits_own_options(
+    parser: ExtendedArgumentParser,
+) -> None:
     said = adding(parser, "instrument_y (other.py:9)", "--run-dir")
     assert "instrument_y (other.py:9): the option --run-dir is voirkit's own" in said
     assert "-m is voirkit's own" in adding(parser, "instrument_y (other.py:9)", "--module", "-m")
 
 
-def test_an_option_that_one_instrument_adds_twice_is_an_error(parser: ExtendedArgumentParser) -> None:
+def test_an_option_that_one_instrument_adds_twice_is_an_error(
+    parser: ExtendedArgumentParser,
+) -> None:
     assert "--loader is added twice" in adding(parser, "instrument_x (voirfile.py:3)", "--loader")
 
 
@@ -264,10 +312,14 @@ def test_options_in_groups_of_their_own_are_recorded_too(parser: ExtendedArgumen
     exclusive = parser.add_argument_group("mine").add_mutually_exclusive_group()
     exclusive.add_argument("--one", action="store_true")
     assert parser.defined_by("--one") == "instrument_y (other.py:9)"
-    assert "added by instrument_y (other.py:9) and by instrument_z" in adding(parser, "instrument_z (a.py:1)", "--one")
+    assert "added by instrument_y (other.py:9) and by instrument_z" in adding(
+        parser, "instrument_z (a.py:1)", "--one"
+    )
 
 
-def test_options_that_exclude_each_other_are_refused_together(parser: ExtendedArgumentParser) -> None:
+def test_options_that_exclude_each_other_are_refused_together(
+    parser: ExtendedArgumentParser,
+) -> None:
     exclusive = parser.add_mutually_exclusive_group()
     exclusive.add_argument("--one", action="store_true")
     exclusive.add_argument("--two", action="store_true")
@@ -280,7 +332,9 @@ def test_an_instrument_can_not_add_a_positional_argument(parser: ExtendedArgumen
         parser.add_argument("rate")
 
 
-def test_an_option_added_after_the_command_line_was_read_is_an_error(parser: ExtendedArgumentParser) -> None:
+def test_an_option_added_after_the_command_line_was_read_is_an_error(
+    parser: ExtendedArgumentParser,
+) -> None:
     parser.parse_command(["main.py"])
     said = adding(parser, "instrument_y (other.py:9)", "--late")
     assert "--late comes after the command line has been read" in said
@@ -322,13 +376,25 @@ def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("-m", None, None),
     ],
 )
-def test_the_script_is_guessed_while_options_are_missing(line: str, script: str | None, module: str | None) -> None:
+def test_the_script_is_guessed_while_options_are_missing(
+    line: str, script: str | None, module: str | None
+) -> None:
     assert own_parser().guess_script(line.split()) == (script, module)
 
 
 @pytest.mark.usefixtures("scripts")
 def test_values_before_the_guessed_script_are_found_while_options_are_missing() -> None:
-    line = ["--stop", "5", "--config", "a.toml", "--dash", "--config=b.toml", "main.py", "--config", "c.toml"]
+    line = [
+        "--stop",
+        "5",
+        "--config",
+        "a.toml",
+        "--dash",
+        "--config=b.toml",
+        "main.py",
+        "--config",
+        "c.toml",
+    ]
     assert own_parser().early_values(line, "--config") == ["a.toml", "b.toml"]
 
 
@@ -337,7 +403,9 @@ def test_a_value_that_was_not_found_early_is_an_error_later() -> None:
     parser, line = own_parser(), ["--files", "other.py", "x", "--config", "a.toml", "main.py"]
     assert parser.early_values(line, "--config") == []
     parser.add_argument("--files", nargs=2)
-    with pytest.raises(CommandLineError, match="--config has to stand before the options that instruments add"):
+    with pytest.raises(
+        CommandLineError, match="--config has to stand before the options that instruments add"
+    ):
         parser.parse_command(line)
 
 
@@ -361,5 +429,7 @@ parser.parse_command(line)
 heavy = "typing dataclasses inspect tokenize pathlib difflib yaml tomllib shutil logging traceback tempfile".split()
 print(*[name for name in heavy if name in sys.modules])
 """
-    done = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == []

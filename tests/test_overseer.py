@@ -17,7 +17,9 @@ from voirkit import Overseer
 from voirkit.errors import CommandLineError
 
 
-def test_used_as_a_library_it_runs_a_script_and_records_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_used_as_a_library_it_runs_a_script_and_records_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place.write(main="import sys\nresult = list(sys.argv)\n")
     monkeypatch.chdir(place.folder)
     seen: list[Any] = []
@@ -41,7 +43,9 @@ def test_a_missing_script_is_an_error(place: Place, monkeypatch: pytest.MonkeyPa
         Overseer()(["nothing.py"])
 
 
-def test_options_of_instruments_are_parsed_and_those_behind_the_script_are_its_own(place: Place) -> None:
+def test_options_of_instruments_are_parsed_and_those_behind_the_script_are_its_own(
+    place: Place,
+) -> None:
     place.write(
         main="import sys\nprint(sys.argv[1:])\n",
         voirfile="""
@@ -129,7 +133,10 @@ def test_an_instrument_sees_the_exception_of_the_script(place: Place) -> None:
 
 
 def test_fail_makes_the_exit_code_3_unless_the_script_fails_itself(place: Place) -> None:
-    place.write(main="import sys\nsys.exit(int(sys.argv[1]))\n", voirfile="def instrument_x(ov):\n    ov.fail('not good enough')\n")
+    place.write(
+        main="import sys\nsys.exit(int(sys.argv[1]))\n",
+        voirfile="def instrument_x(ov):\n    ov.fail('not good enough')\n",
+    )
     ended = place.voirkit("main.py", "0")
     assert ended.code == 3
     assert "not good enough" in ended.err
@@ -154,7 +161,9 @@ def test_give_from_threads_of_the_script_arrives_at_once(place: Place) -> None:
 
 
 def test_what_the_script_gives_is_counted_without_any_instrument(place: Place) -> None:
-    place.write(main="def f():\n    from giving import give\n    give(a=1)\n    give(a=1, b=2)\nf()\n")
+    place.write(
+        main="def f():\n    from giving import give\n    give(a=1)\n    give(a=1, b=2)\nf()\n"
+    )
     assert place.voirkit("main.py").summary["given"] == {"a": 2, "b": 1}
 
 
@@ -193,14 +202,21 @@ def test_the_log_goes_to_the_run_directory_and_to_its_readers(place: Place) -> N
         """)  # fmt: skip
     ended = place.voirkit("main.py")
     assert ended.out == "read 0.5\n"
-    assert [line for line in ended.log if "$event" not in line] == [{"early": 1}, {"loss": 0.5}, {"late": 2}]
+    assert [line for line in ended.log if "$event" not in line] == [
+        {"early": 1},
+        {"loss": 0.5},
+        {"late": 2},
+    ]
     assert [line["$data"]["name"] for line in ended.log if line.get("$event") == "phase"] == [
         "init", "parse_args", "load_script", "run_script", "finalize",
     ]  # fmt: skip
 
 
 def test_events_that_are_given_are_logged(place: Place) -> None:
-    place.write(main="from giving import give\ngive(**{'$event': 'mine', '$data': 5})\n", voirfile="def instrument_x(ov): ov.given\n")
+    place.write(
+        main="from giving import give\ngive(**{'$event': 'mine', '$data': 5})\n",
+        voirfile="def instrument_x(ov): ov.given\n",
+    )
     assert {"$event": "mine", "$data": 5} in place.voirkit("main.py").log
 
 
@@ -217,7 +233,9 @@ def test_what_json_can_not_hold_is_logged_as_its_representation(place: Place) ->
     assert {"$unrepresentable": None} in lines
 
 
-def with_descriptor(place: Place, fd: int | None, *words: str) -> tuple[subprocess.CompletedProcess[str], list[Any]]:
+def with_descriptor(
+    place: Place, fd: int | None, *words: str
+) -> tuple[subprocess.CompletedProcess[str], list[Any]]:
     """Run voirkit with a pipe for its data; under the number ``fd`` and without DATA_FD if one is given."""
     read, write = os.pipe()
 
@@ -260,7 +278,9 @@ def test_a_descriptor_that_is_not_open_is_no_error(place: Place) -> None:
 
 
 def test_a_file_that_the_script_opens_as_descriptor_3_is_not_written_to(place: Place) -> None:
-    place.write(main="import voirkit\nf = open('mine.txt', 'w')\nvoirkit.log(x=1)\nf.write('mine')\nf.close()\n")
+    place.write(
+        main="import voirkit\nf = open('mine.txt', 'w')\nvoirkit.log(x=1)\nf.write('mine')\nf.close()\n"
+    )
     place.voirkit("main.py")
     assert (place.folder / "mine.txt").read_text() == "mine"
 
@@ -303,7 +323,9 @@ def test_the_run_directory_tells_what_was_run_and_how_it_ended(place: Place) -> 
         ("", "normal", 0),
     ],
 )
-def test_the_summary_tells_how_a_script_ended(place: Place, text: str, ended_as: str, code: int) -> None:
+def test_the_summary_tells_how_a_script_ended(
+    place: Place, text: str, ended_as: str, code: int
+) -> None:
     place.write(main=text)
     summary = place.voirkit("main.py").summary
     assert (summary["ended"], summary["exit_code"]) == (ended_as, code)
@@ -316,7 +338,9 @@ def test_a_run_that_did_not_end_is_running(place: Place) -> None:
     assert (manifest["ended"], manifest["exit_code"]) == ("running", None)
 
 
-def test_without_a_choice_each_run_gets_a_directory_of_its_own_and_latest_points_to_the_last(place: Place) -> None:
+def test_without_a_choice_each_run_gets_a_directory_of_its_own_and_latest_points_to_the_last(
+    place: Place,
+) -> None:
     place.write(main="")
     for _ in range(3):
         assert place.run(sys.executable, "-m", "voirkit", "main.py").code == 0
@@ -353,7 +377,9 @@ def test_a_file_as_run_directory_is_refused(place: Place) -> None:
 
 
 def test_a_run_directory_that_disappears_is_told_and_the_script_goes_on(place: Place) -> None:
-    place.write(main="import shutil, voirkit\nvoirkit.log(a=1)\nshutil.rmtree('run')\nvoirkit.log(a=2)\nprint('done')\n")
+    place.write(
+        main="import shutil, voirkit\nvoirkit.log(a=1)\nshutil.rmtree('run')\nvoirkit.log(a=2)\nprint('done')\n"
+    )
     ended = place.voirkit("main.py")
     assert (ended.code, ended.out) == (0, "done\n")
     assert "cannot be written" in ended.err
@@ -373,7 +399,9 @@ def test_a_disk_that_takes_no_more_is_told_and_the_script_goes_on(place: Place) 
     assert "Traceback" not in ended.err
 
 
-def test_a_folder_that_can_not_be_written_to_costs_the_record_and_not_the_run(place: Place, tmp_path: Path) -> None:
+def test_a_folder_that_can_not_be_written_to_costs_the_record_and_not_the_run(
+    place: Place, tmp_path: Path
+) -> None:
     place.write(main="print('ran')\n")
     (place.folder / "voirkit-runs").write_text("in the way")
     ended = place.run(sys.executable, "-m", "voirkit", "main.py")
@@ -401,7 +429,9 @@ def test_ranks_share_a_directory_and_the_first_writes_the_summary(place: Place) 
     place.write(main="import voirkit, os\nvoirkit.log(rank=int(os.environ['RANK']))\n")
     for force in ([], ["--force"]):
         for rank in ("0", "1"):
-            ended = place.voirkit(*force, "main.py", env={"RANK": rank, "WORLD_SIZE": "2", "MASTER_PORT": "1234"})
+            ended = place.voirkit(
+                *force, "main.py", env={"RANK": rank, "WORLD_SIZE": "2", "MASTER_PORT": "1234"}
+            )
             assert ended.code == 0, ended.err
         names = sorted(p.name.split("-")[1] for p in (place.folder / "run" / "stream").iterdir())
         assert sorted(set(names)) == ["r0", "r1"]
@@ -414,7 +444,10 @@ def test_ranks_do_not_write_into_the_run_of_another_job(place: Place) -> None:
     place.voirkit("main.py")
     before = sorted(place.folder.rglob("*"))
     for rank in ("0", "1"):
-        assert place.voirkit("main.py", env={"RANK": rank, "WORLD_SIZE": "2", "MASTER_PORT": "1"}).code == 2
+        assert (
+            place.voirkit("main.py", env={"RANK": rank, "WORLD_SIZE": "2", "MASTER_PORT": "1"}).code
+            == 2
+        )
     assert sorted(place.folder.rglob("*")) == before
 
 
@@ -447,7 +480,11 @@ ENDS = "    yield ov.phases.finalize\n"
     [
         (ENDS + "    ov.stop()\n", 0, ""),
         ("    ov.given['?x'].max().subscribe(lambda x: ov.stop())\n", 0, ""),
-        ("    ov.given['?x'].subscribe(lambda x: ov.abort(ValueError('aborted')))\n", 1, "ValueError: aborted"),
+        (
+            "    ov.given['?x'].subscribe(lambda x: ov.abort(ValueError('aborted')))\n",
+            1,
+            "ValueError: aborted",
+        ),
         (ENDS + "    ov.abort(ValueError('aborted'))\n", 1, "ValueError: aborted"),
         ("    ov.given['?y'].fail_if_empty('nothing came')\n", 1, "nothing came"),
         ("    ov.given['?x'].subscribe(lambda x: sys.exit(5))\n", 0, "SystemExit"),
@@ -459,7 +496,9 @@ ENDS = "    yield ov.phases.finalize\n"
         ("    yield ov.phases.load_script\n    raise KeyboardInterrupt\n", -2, "KeyboardInterrupt"),
     ],
 )
-def test_the_exit_code_tells_what_an_instrument_meant(place: Place, body: str, code: int, words: str) -> None:
+def test_the_exit_code_tells_what_an_instrument_meant(
+    place: Place, body: str, code: int, words: str
+) -> None:
     place.write(
         main="from giving import give\ngive(x=1)\nprint('ran')\n",
         voirfile=f"import sys\ndef instrument_x(ov):\n{body}\ndef instrument_last(ov):\n    yield ov.phases.finalize(priority=-5)\n    print('finalized')\n",
@@ -472,7 +511,9 @@ def test_the_exit_code_tells_what_an_instrument_meant(place: Place, body: str, c
         assert ended.out.endswith("finalized\n")
 
 
-def test_a_run_that_is_refused_leaves_nothing_behind(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_refused_leaves_nothing_behind(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import giving
 
     from voirkit import streams
@@ -485,9 +526,17 @@ def test_a_run_that_is_refused_leaves_nothing_behind(place: Place, monkeypatch: 
 
 
 def test_a_restart_by_torchrun_goes_on_in_the_same_directory(place: Place) -> None:
-    place.write(main="import voirkit, os\nvoirkit.log(attempt=os.environ['TORCHELASTIC_RESTART_COUNT'])\n")
+    place.write(
+        main="import voirkit, os\nvoirkit.log(attempt=os.environ['TORCHELASTIC_RESTART_COUNT'])\n"
+    )
     for attempt in ("0", "1"):
-        env = {"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "job", "TORCHELASTIC_RESTART_COUNT": attempt, "MASTER_PORT": attempt}
+        env = {
+            "RANK": "0",
+            "WORLD_SIZE": "2",
+            "TORCHELASTIC_RUN_ID": "job",
+            "TORCHELASTIC_RESTART_COUNT": attempt,
+            "MASTER_PORT": attempt,
+        }
         assert place.voirkit("main.py", env=env).code == 0
     assert {"attempt": "0"} in place.voirkit("--version").log
     assert {"attempt": "1"} in place.voirkit("--version").log

@@ -26,11 +26,18 @@ DIST = Path(os.environ.get("VOIRKIT_DIST", ""))
 PACKAGES = {"voirkit": "voirkit", "instruments/voirkit_instruments": "voirkit_instruments"}
 MADE = {"__pycache__", ".cache", ".mypy_cache", ".ruff_cache", ".pytest_cache", "voirkit-runs"}
 LIBRARY = re.compile(r"\.cpython-\d+-[\w-]+\.so$")
-EXTENSIONS = ("voirkit/trace/_recorder", "voirkit/probes/_entry", "voirkit_instruments/calls/_calls", "voirkit_instruments/steps/_steps")
+EXTENSIONS = (
+    "voirkit/trace/_recorder",
+    "voirkit/probes/_entry",
+    "voirkit_instruments/calls/_calls",
+    "voirkit_instruments/steps/_steps",
+)
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif("VOIRKIT_DIST" not in os.environ, reason="needs what `make packages` builds"),
+    pytest.mark.skipif(
+        "VOIRKIT_DIST" not in os.environ, reason="needs what `make packages` builds"
+    ),
 ]
 
 
@@ -43,8 +50,16 @@ def only(pattern: str) -> Path:
 def files_below(folder: str) -> set[str]:
     """What a checkout has there, but for what is made in it."""
     found = (path.relative_to(ROOT) for path in (ROOT / folder).rglob("*") if path.is_file())
-    kept = (path for path in found if not MADE.intersection(path.parts) and path.suffix not in (".so", ".pyc", ".new"))
-    return {str(path) for path in kept if not path.match("examples/*/images/**/*") and not path.match("examples/*/images/*/*")}
+    kept = (
+        path
+        for path in found
+        if not MADE.intersection(path.parts) and path.suffix not in (".so", ".pyc", ".new")
+    )
+    return {
+        str(path)
+        for path in kept
+        if not path.match("examples/*/images/**/*") and not path.match("examples/*/images/*/*")
+    }
 
 
 def names(wheel: Path) -> set[str]:
@@ -70,7 +85,10 @@ def test_a_wheel_has_the_two_packages_whole_without_sources_in_c(wheel: Path) ->
         if not path.endswith((".c", ".h", "follow.pth"))
     }
     found = {
-        name for name in names(wheel) if name.startswith(tuple(f"{package}/" for package in PACKAGES.values())) and not LIBRARY.search(name)
+        name
+        for name in names(wheel)
+        if name.startswith(tuple(f"{package}/" for package in PACKAGES.values()))
+        and not LIBRARY.search(name)
     }
     assert found == expected
     assert {"voirkit/py.typed", "voirkit_instruments/py.typed"} <= found
@@ -78,14 +96,27 @@ def test_a_wheel_has_the_two_packages_whole_without_sources_in_c(wheel: Path) ->
 
 def test_a_wheel_has_beside_them_what_python_and_shells_look_for_and_no_more(wheel: Path) -> None:
     found = {name for name in names(wheel) if name.partition("/")[0] not in PACKAGES.values()}
-    info, data = f"voirkit-{voirkit.__version__}.dist-info", f"voirkit-{voirkit.__version__}.data/data"
-    described = {f"{info}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")}
+    info, data = (
+        f"voirkit-{voirkit.__version__}.dist-info",
+        f"voirkit-{voirkit.__version__}.data/data",
+    )
+    described = {
+        f"{info}/{name}"
+        for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")
+    }
     shared = {f"{data}/{path}" for path in files_below("share")}
     assert found == {"voirkit_follow.pth", *described, *shared}
-    assert {path.rpartition("/")[2] for path in shared} == {"voirkit", "_voirkit", "voirkit.fish", "voirkit.1"}
+    assert {path.rpartition("/")[2] for path in shared} == {
+        "voirkit",
+        "_voirkit",
+        "voirkit.fish",
+        "voirkit.1",
+    }
 
 
-def test_the_compiled_wheel_has_the_four_libraries_and_no_path_of_the_machine_that_built_it() -> None:
+def test_the_compiled_wheel_has_the_four_libraries_and_no_path_of_the_machine_that_built_it() -> (
+    None
+):
     wheel = only("*-cp*-cp*-*.whl")
     libraries = {name for name in names(wheel) if LIBRARY.search(name)}
     assert {LIBRARY.sub("", name) for name in libraries} == set(EXTENSIONS)
@@ -105,7 +136,9 @@ def test_the_metadata_says_version_licence_and_entry_points(wheel: Path) -> None
     assert metadata["Version"] == voirkit.__version__
     assert metadata["License-Expression"] == "MIT"
     assert metadata["License-File"] == "LICENSE"
-    assert not [line for line in metadata.get_all("Classifier", []) if line.startswith("License ::")]
+    assert not [
+        line for line in metadata.get_all("Classifier", []) if line.startswith("License ::")
+    ]
     entries = text(wheel, "dist-info/entry_points.txt")
     assert "[console_scripts]\nvoirkit = voirkit.cli:main" in entries
     assert "[voirkit.instruments]" in entries
@@ -127,7 +160,11 @@ def test_the_source_distribution_has_what_tests_need_and_nothing_that_was_made()
     }
     with tarfile.open(only("*.tar.gz")) as archive:
         found = {name.partition("/")[2] for name in archive.getnames()}
-    needed = {path for path in set().union(*map(files_below, folders)) if not path.startswith("docs/news/")}
+    needed = {
+        path
+        for path in set().union(*map(files_below, folders))
+        if not path.startswith("docs/news/")
+    }
     assert found == alone | needed
 
 
@@ -153,7 +190,14 @@ def installed(uv: str, wheel: Path, folder: Path) -> Path:
 
 def check(python: Path, expected: str, folder: Path, path: str) -> None:
     command = [str(python), str(ROOT / "tests" / "installed.py"), expected]
-    done = subprocess.run(command, cwd=folder, env={**CLEAN, "PATH": path}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**CLEAN, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -180,7 +224,9 @@ for epoch in range(2):
 
 
 @pytest.mark.torch
-def test_the_pure_wheel_works_where_there_is_no_compiler_with_numpy_and_with_torch(uv: str, tmp_path: Path) -> None:
+def test_the_pure_wheel_works_where_there_is_no_compiler_with_numpy_and_with_torch(
+    uv: str, tmp_path: Path
+) -> None:
     torch = pytest.importorskip("torch")
     python = installed(uv, only("*-none-any.whl"), tmp_path / "environment")
     path = str(python.parent)
@@ -193,10 +239,23 @@ def test_the_pure_wheel_works_where_there_is_no_compiler_with_numpy_and_with_tor
     for words in (["train.py"], ["--loader", "--checks", "--parameters", "train.py"]):
         folder = f"run{len(words)}"
         command = [str(python.parent / "voirkit"), "--run-dir", folder, *words]
-        done = subprocess.run(command, cwd=tmp_path, env={**CLEAN, "PATH": path}, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env={**CLEAN, "PATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         summary = json.loads((tmp_path / folder / "summary.json").read_text())
-        assert (summary["steps"]["n"], summary["steps"]["items"], summary["warnings"]) == (40, 320, []), done.stderr
-        assert sum(phase["share"] for phase in summary["steps"]["phases"].values()) == pytest.approx(1)
+        assert (summary["steps"]["n"], summary["steps"]["items"], summary["warnings"]) == (
+            40,
+            320,
+            [],
+        ), done.stderr
+        assert sum(
+            phase["share"] for phase in summary["steps"]["phases"].values()
+        ) == pytest.approx(1)
     assert summary["parameters"]
     assert summary["loader"]

@@ -27,7 +27,9 @@ def declared() -> list[tuple[str, PatchPoint]]:
     found = []
     for package in (voirkit, voirkit_instruments):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if "PATCH_POINTS" in (importlib.util.find_spec(module.name).loader.get_source(module.name) or ""):  # type: ignore[union-attr]
+            if "PATCH_POINTS" in (
+                importlib.util.find_spec(module.name).loader.get_source(module.name) or ""
+            ):  # type: ignore[union-attr]
                 points = getattr(importlib.import_module(module.name), "PATCH_POINTS", ())
                 found += [(module.name, point) for point in points]
     return found
@@ -66,15 +68,28 @@ POINTS = declared()
 
 def cases() -> list[Any]:
     marks = {True: [pytest.mark.torch], False: []}
-    return [pytest.param(*one, id=f"{one[1].module}:{one[1].path}", marks=marks[one[1].checked.startswith("torch ")]) for one in POINTS]
+    return [
+        pytest.param(
+            *one,
+            id=f"{one[1].module}:{one[1].path}",
+            marks=marks[one[1].checked.startswith("torch ")],
+        )
+        for one in POINTS
+    ]
 
 
 @pytest.mark.parametrize(("module", "point"), cases())
-def test_what_a_module_changes_is_there_in_the_versions_that_it_names(module: str, point: PatchPoint) -> None:
+def test_what_a_module_changes_is_there_in_the_versions_that_it_names(
+    module: str, point: PatchPoint
+) -> None:
     library, _, versions = point.checked.partition(" ")
     first, last = checked(versions)
     version = installed(library)
-    newest = max(checked(other.checked.partition(" ")[2])[1] for _, other in POINTS if other.checked.startswith(f"{library} "))
+    newest = max(
+        checked(other.checked.partition(" ")[2])[1]
+        for _, other in POINTS
+        if other.checked.startswith(f"{library} ")
+    )
     if not first <= version <= last:
         assert version <= newest or not is_there(point.module), (
             f"{library} {version} is newer than what {module} was checked with: check it, and name it"
@@ -90,7 +105,9 @@ def test_what_a_module_changes_is_there_in_the_versions_that_it_names(module: st
     assert there, f"{point.module} has no {point.path}"
     for function in there:
         if point.parameters:
-            assert set(point.parameters) <= set(inspect.signature(inspect.unwrap(function)).parameters)
+            assert set(point.parameters) <= set(
+                inspect.signature(inspect.unwrap(function)).parameters
+            )
 
 
 # The tables of runs.
@@ -158,7 +175,12 @@ FLAGS = ("--loader", "--checks", "--flame", "--options", "--train-rate", "--load
 @pytest.mark.torch
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("flags", "changes", "least"), [(FLAGS, "", 100), (("--loader-setting", "num_workers=1"), "", 1), (("--no-steps",), CHANGES, 10)]
+    ("flags", "changes", "least"),
+    [
+        (FLAGS, "", 100),
+        (("--loader-setting", "num_workers=1"), "", 1),
+        (("--no-steps",), CHANGES, 10),
+    ],
 )
 def test_what_instruments_change_is_there_in_versions_that_their_tables_name(
     place: Place, flags: Sequence[str], changes: str, least: int
@@ -168,7 +190,11 @@ def test_what_instruments_change_is_there_in_versions_that_their_tables_name(
     ended = place.voirkit(*flags, "main.py")
     assert ended.code == 0, ended.err
     tables = json.loads((place.folder / "tables.json").read_text())
-    rows = [(table["by"], name, why, table["checked"]) for table in tables for name, why in table["table"].items()]
+    rows = [
+        (table["by"], name, why, table["checked"])
+        for table in tables
+        for name, why in table["table"].items()
+    ]
     assert len(rows) >= least
     unknown, unchecked, missing = set(), set(), set()
     for by, name, why, versions in rows:
@@ -182,6 +208,8 @@ def test_what_instruments_change_is_there_in_versions_that_their_tables_name(
         first, last = checked(versions[library])
         if installed(library) > last:
             unchecked.add((by, library, versions[library]))
-        if first <= installed(library) and why and why != "has been changed by somebody else since":  # by another change of the same run
+        if (
+            first <= installed(library) and why and why != "has been changed by somebody else since"
+        ):  # by another change of the same run
             missing.add((by, name, why))
     assert (unknown, unchecked, missing) == (set(), set(), set())

@@ -23,7 +23,9 @@ class Plain(BaseOverseer):
         self.errors.append(exc)
 
     def _run(self, *results: Any) -> None:
-        for phase, result in zip((self.phases.one, self.phases.two, self.phases.three), results, strict=True):
+        for phase, result in zip(
+            (self.phases.one, self.phases.two, self.phases.three), results, strict=True
+        ):
             with self.run_phase(phase) as set_value:
                 self.seen.append(f"body {phase.name}")
                 if isinstance(result, BaseException):
@@ -152,8 +154,12 @@ def test_one_that_caught_the_failure_may_wait_on(ov: Plain) -> None:
     assert ov.seen[-1] == "still here"
 
 
-@pytest.mark.parametrize("failure", [ValueError("boom"), SystemExit(0), KeyboardInterrupt(), StopProgram(), None])
-def test_one_that_asks_for_no_exception_goes_on_however_the_phase_ends(ov: Plain, failure: BaseException | None) -> None:
+@pytest.mark.parametrize(
+    "failure", [ValueError("boom"), SystemExit(0), KeyboardInterrupt(), StopProgram(), None]
+)
+def test_one_that_asks_for_no_exception_goes_on_however_the_phase_ends(
+    ov: Plain, failure: BaseException | None
+) -> None:
     def instrument(ov: Plain) -> Any:
         ov.seen.append((yield ov.phases.two(throw=False)))
         ov.seen.append(ov.phases.two.exception)

@@ -55,8 +55,20 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def voirkit(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    env = {**CLEAN, "PYTHONPATH": os.pathsep.join([str(folder / "site"), *filter(None, [os.environ.get("PYTHONPATH")])])}
-    return subprocess.run([sys.executable, "-m", "voirkit", *words], cwd=folder, env=env, capture_output=True, text=True, check=False)
+    env = {
+        **CLEAN,
+        "PYTHONPATH": os.pathsep.join(
+            [str(folder / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        ),
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "voirkit", *words],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_its_option_is_in_the_help_and_its_value_is_checked(installed: Path) -> None:
@@ -76,15 +88,25 @@ def test_its_part_is_in_the_summary_of_a_run(installed: Path) -> None:
 def test_the_schema_of_summaries_describes_its_part(installed: Path) -> None:
     program = "from voirkit.runs.summary import summary_schema; print(summary_schema()['properties']['json']['properties']['calls'])"
     env = {**CLEAN, "PYTHONPATH": str(installed / "site")}
-    shown = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
+    ).stdout
     assert shown == "{'description': 'How many.', 'type': 'integer'}\n"
 
 
-@pytest.mark.parametrize("words", [("report", "run"), ("report", "run", "--markdown"), ("report", "run", "--html=-")])
+@pytest.mark.parametrize(
+    "words", [("report", "run"), ("report", "run", "--markdown"), ("report", "run", "--html=-")]
+)
 def test_its_section_is_in_every_report(installed: Path, words: tuple[str, ...]) -> None:
     shown = voirkit(installed, *words)
     assert shown.returncode == 0, shown.stderr
-    for text in ("json.dumps", "calls", "written", "24 bytes", "Calls below the limit of --json-time are not counted."):
+    for text in (
+        "json.dumps",
+        "calls",
+        "written",
+        "24 bytes",
+        "Calls below the limit of --json-time are not counted.",
+    ):
         assert text in shown.stdout, text
 
 
@@ -104,6 +126,9 @@ def test_without_its_option_nothing_is_recorded(installed: Path) -> None:
 
 
 def test_its_spans_are_in_a_timeline(installed: Path) -> None:
-    assert voirkit(installed, "export", "run", "--format", "chrome", "-o", "trace.json").returncode == 0
+    assert (
+        voirkit(installed, "export", "run", "--format", "chrome", "-o", "trace.json").returncode
+        == 0
+    )
     events = json.loads((installed / "trace.json").read_text())["traceEvents"]
     assert sum(event.get("cat") == "json" and event.get("name") == "dumps" for event in events) == 3

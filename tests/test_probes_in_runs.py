@@ -89,7 +89,9 @@ def test_functions_that_are_defined_after_work_has_started(place: Place, text: s
     assert ended.out.replace("{'y': 5}\n", "") == plain.out
 
 
-def test_probes_are_active_from_the_end_of_load_script_to_the_end_of_run_script(place: Place) -> None:
+def test_probes_are_active_from_the_end_of_load_script_to_the_end_of_run_script(
+    place: Place,
+) -> None:
     place.write(
         main=TRAIN,
         voirfile="""
@@ -109,7 +111,8 @@ def test_probes_are_active_from_the_end_of_load_script_to_the_end_of_run_script(
 
 def test_a_probe_may_be_made_after_load_script(place: Place) -> None:
     place.write(
-        main=TRAIN, voirfile="def instrument_x(ov):\n    yield ov.phases.load_script\n    ov.probe('//Trainer/run > total').print()\n"
+        main=TRAIN,
+        voirfile="def instrument_x(ov):\n    yield ov.phases.load_script\n    ov.probe('//Trainer/run > total').print()\n",
     )
     assert "{'total': 3}" in place.voirkit("main.py").out
 
@@ -118,7 +121,13 @@ def test_values_given_by_a_probe_are_given(place: Place) -> None:
     place.write(main=TRAIN, voirfile=probing("//train_epoch > loss", ".give()"))
     summary = place.voirkit("main.py").summary
     assert summary["given"] == {"loss": 3}
-    assert summary["loss"] == {"first": 6.0, "last": 2.0, "n": 3, "not_finite": None, "curve": [[0, 6.0], [1, 3.0], [2, 2.0]]}
+    assert summary["loss"] == {
+        "first": 6.0,
+        "last": 2.0,
+        "n": 3,
+        "not_finite": None,
+        "curve": [[0, 6.0], [1, 3.0], [2, 2.0]],
+    }
 
 
 def test_reductions_of_a_probe_come_out_before_finalize_ends(place: Place) -> None:
@@ -143,14 +152,19 @@ def test_a_value_can_be_replaced(place: Place) -> None:
 
 
 def test_a_probe_that_never_fired_is_told_at_the_end(place: Place) -> None:
-    place.write(main=TRAIN.replace("Trainer().run(2)", "0"), voirfile=probing("//Trainer/run > total"))
+    place.write(
+        main=TRAIN.replace("Trainer().run(2)", "0"), voirfile=probing("//Trainer/run > total")
+    )
     err = place.voirkit("main.py").err
     assert "never fired" in err
     assert "//Trainer/run > total" in err
 
 
 def test_a_subscriber_that_raises_names_the_probe_and_the_line(place: Place) -> None:
-    place.write(main=TRAIN, voirfile="def instrument_x(ov):\n    ov.probe('//train_epoch > loss')['loss'].subscribe(lambda x: 1 / 0)\n")
+    place.write(
+        main=TRAIN,
+        voirfile="def instrument_x(ov):\n    ov.probe('//train_epoch > loss')['loss'].subscribe(lambda x: 1 / 0)\n",
+    )
     ended = place.voirkit("main.py")
     assert (ended.code, ended.out) == (0, "2.0 3\n")
     assert ended.err.count("ZeroDivisionError") == 1
@@ -159,7 +173,12 @@ def test_a_subscriber_that_raises_names_the_probe_and_the_line(place: Place) -> 
 
 
 WRONG = {
-    "//train_epoch > los": ["train_epoch (main.py:12)", "'los'", "Did you mean 'loss'?", "voirfile.py:2"],
+    "//train_epoch > los": [
+        "train_epoch (main.py:12)",
+        "'los'",
+        "Did you mean 'loss'?",
+        "voirfile.py:2",
+    ],
     "//train_epok > loss": ["train_epok", "train_epoch"],
     "//train_epoch(bath) > loss": ["bath", "batch"],
     "//Trainer/runn > total": ["runn", "run"],
@@ -176,7 +195,9 @@ WRONG = {
 
 @pytest.mark.parametrize("when", ["", "    yield ov.phases.load_script\n"])
 @pytest.mark.parametrize("selector", WRONG)
-def test_a_selector_that_can_not_match_is_refused_before_the_script_starts(place: Place, selector: str, when: str) -> None:
+def test_a_selector_that_can_not_match_is_refused_before_the_script_starts(
+    place: Place, selector: str, when: str
+) -> None:
     place.write(main=TRAIN.replace("import sys", "import sys\nprint") + "print('started')\n")
     place.write(voirfile=f"def instrument_x(ov):\n{when}    ov.probe({selector!r}).print()\n")
     ended = place.voirkit("main.py")
@@ -205,12 +226,18 @@ def test_probes_outside_a_run() -> None:
     probe.deactivate()
     f(6)
     assert xs == [5]
-    assert refstring(test_a_value_can_be_replaced) == "/test_probes_in_runs/test_a_value_can_be_replaced"
+    assert (
+        refstring(test_a_value_can_be_replaced)
+        == "/test_probes_in_runs/test_a_value_can_be_replaced"
+    )
 
 
 def test_the_operators_of_streams_can_be_used_on_a_probe(place: Place) -> None:
     place.write(
         main=TRAIN,
-        voirfile=probing("//train_epoch(batch) > loss", ".where('loss').kmap(twice=lambda loss: 2 * loss)['twice'].max().print()"),
+        voirfile=probing(
+            "//train_epoch(batch) > loss",
+            ".where('loss').kmap(twice=lambda loss: 2 * loss)['twice'].max().print()",
+        ),
     )
     assert "12.0" in place.voirkit("main.py").out

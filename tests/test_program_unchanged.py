@@ -243,14 +243,24 @@ def test_processes_of_multiprocessing(place: Place, method: str) -> None:
 
 
 def test_a_script_in_another_folder_finds_its_siblings(place: Place) -> None:
-    place.write({"sub/main.py": "import sibling, sys\nprint(sibling.VALUE, sys.path[0], sys.argv)\n", "sub/sibling.py": "VALUE = 1\n"})
+    place.write(
+        {
+            "sub/main.py": "import sibling, sys\nprint(sibling.VALUE, sys.path[0], sys.argv)\n",
+            "sub/sibling.py": "VALUE = 1\n",
+        }
+    )
     same(place, "sub/main.py")
     same(place, "./sub/../sub/main.py")
     same(place, str(place.folder / "sub" / "main.py"))
 
 
 def test_a_script_behind_a_link_finds_the_siblings_of_its_target(place: Place) -> None:
-    place.write({"real/main.py": "import sibling, sys\nprint(sibling.VALUE, sys.path[0], __file__)\n", "real/sibling.py": "VALUE = 2\n"})
+    place.write(
+        {
+            "real/main.py": "import sibling, sys\nprint(sibling.VALUE, sys.path[0], __file__)\n",
+            "real/sibling.py": "VALUE = 2\n",
+        }
+    )
     os.symlink("real/main.py", place.folder / "link.py")
     same(place, "link.py")
 
@@ -283,10 +293,16 @@ def test_a_module(place: Place, name: str) -> None:
 def test_an_exception_in_a_module(place: Place) -> None:
     place.write(tool="def f(): return 1 / 0\nf()\n")
     theirs, ours = place.python("-m", "tool"), place.voirkit("--quiet", "-m", "tool")
-    own = [line for line in theirs.err.splitlines(keepends=True) if "<frozen runpy>" not in line and "runpy.py" not in line]
-    assert [line for line in own if "run_globals" not in line and "exec(code" not in line and "return _run_code" not in line] == (
-        ours.err.splitlines(keepends=True)
-    )
+    own = [
+        line
+        for line in theirs.err.splitlines(keepends=True)
+        if "<frozen runpy>" not in line and "runpy.py" not in line
+    ]
+    assert [
+        line
+        for line in own
+        if "run_globals" not in line and "exec(code" not in line and "return _run_code" not in line
+    ] == (ours.err.splitlines(keepends=True))
     assert (ours.code, ours.out) == (theirs.code, theirs.out)
 
 
@@ -297,13 +313,19 @@ def test_a_function_of_a_module(place: Place) -> None:
 
 
 def test_sources_of_every_encoding(place: Place) -> None:
-    place.folder.joinpath("latin.py").write_bytes("# -*- coding: latin-1 -*-\nprint(ascii('\xe9'))\n".encode("latin-1"))
-    place.folder.joinpath("windows.py").write_bytes(b"\xef\xbb\xbfdef f():\r\n    return 1\r\nprint(f())\r\n")
+    place.folder.joinpath("latin.py").write_bytes(
+        "# -*- coding: latin-1 -*-\nprint(ascii('\xe9'))\n".encode("latin-1")
+    )
+    place.folder.joinpath("windows.py").write_bytes(
+        b"\xef\xbb\xbfdef f():\r\n    return 1\r\nprint(f())\r\n"
+    )
     same(place, "latin.py")
     same(place, "windows.py")
 
 
-@pytest.mark.parametrize("text", ["x = 1\nprint(x)\nif x\n", "return 3\n", "def f():\n  x\n y\n", "x = 1\nglobal x\n"])
+@pytest.mark.parametrize(
+    "text", ["x = 1\nprint(x)\nif x\n", "return 3\n", "def f():\n  x\n y\n", "x = 1\nglobal x\n"]
+)
 def test_a_script_that_does_not_compile(place: Place, text: str) -> None:
     place.write(main=text)
     assert same(place, "main.py").code == 1
@@ -340,14 +362,21 @@ def test_python_without_a_script_folder_on_its_path(place: Place) -> None:
         pytest.skip("python 3.10 has no -P")
     place.write(main="import sys\nprint(sys.path[0])\n")
     theirs = place.python("-P", "main.py")
-    assert place.run(sys.executable, "-P", "-m", "voirkit", "--quiet", "--run-dir", "run", "main.py").out == theirs.out
+    assert (
+        place.run(
+            sys.executable, "-P", "-m", "voirkit", "--quiet", "--run-dir", "run", "main.py"
+        ).out
+        == theirs.out
+    )
 
 
 def test_nothing_is_written_outside_the_run_directory(place: Place) -> None:
     place.write(main="print(1)\n", voirfile="def instrument_x(ov): pass\n")
     before = sorted(place.folder.rglob("*"))
     place.voirkit("main.py", env={"PYTHONDONTWRITEBYTECODE": "1"})
-    assert [p for p in sorted(place.folder.rglob("*")) if place.folder / "run" not in [p, *p.parents]] == before
+    assert [
+        p for p in sorted(place.folder.rglob("*")) if place.folder / "run" not in [p, *p.parents]
+    ] == before
 
 
 MORE = {
@@ -384,7 +413,9 @@ def test_does_the_same_in_odd_cases(place: Place, name: str) -> None:
 
 def test_a_script_from_a_pipe(place: Place) -> None:
     shell = "print('from a pipe')"
-    ended = place.run("bash", "-c", f'"{sys.executable}" -m voirkit --quiet --run-dir run <(echo "{shell}")')
+    ended = place.run(
+        "bash", "-c", f'"{sys.executable}" -m voirkit --quiet --run-dir run <(echo "{shell}")'
+    )
     assert (ended.code, ended.out) == (0, "from a pipe\n")
 
 
@@ -392,15 +423,24 @@ def test_compiled_scripts_and_archives_with_a_first_line(place: Place) -> None:
     import py_compile
     import zipapp
 
-    place.write({"main.py": "print('compiled', __name__)\n", "app/__main__.py": "import sys\nprint('archive', sys.argv)\n"})
+    place.write(
+        {
+            "main.py": "print('compiled', __name__)\n",
+            "app/__main__.py": "import sys\nprint('archive', sys.argv)\n",
+        }
+    )
     py_compile.compile(str(place.folder / "main.py"), cfile=str(place.folder / "main.pyc"))
-    zipapp.create_archive(place.folder / "app", place.folder / "app.pyz", interpreter="/usr/bin/env python3")
+    zipapp.create_archive(
+        place.folder / "app", place.folder / "app.pyz", interpreter="/usr/bin/env python3"
+    )
     same(place, "main.pyc")
     same(place, "app.pyz", "x")
 
 
 def test_a_module_in_another_encoding(place: Place) -> None:
-    place.folder.joinpath("tool.py").write_bytes("# -*- coding: latin-1 -*-\nprint(ascii('\xe9'))\n".encode("latin-1"))
+    place.folder.joinpath("tool.py").write_bytes(
+        "# -*- coding: latin-1 -*-\nprint(ascii('\xe9'))\n".encode("latin-1")
+    )
     same(place, "-m", "tool")
 
 
@@ -413,15 +453,26 @@ def test_a_package_whose_import_fails_fails_as_under_python(place: Place) -> Non
 
 @pytest.mark.parametrize("name", ["json", "argparse", "rich", "giving", "traceback"])
 def test_files_beside_the_script_do_not_hide_what_voirkit_imports(place: Place, name: str) -> None:
-    place.write({f"{name}.py": "print('mine')\n", "main.py": "def f():\n    x = 1\n    return x\nprint(f())\n"})
-    place.write(voirfile="def instrument_x(ov):\n    ov.probe('//f > x').subscribe(lambda event: None)\n")
+    place.write(
+        {
+            f"{name}.py": "print('mine')\n",
+            "main.py": "def f():\n    x = 1\n    return x\nprint(f())\n",
+        }
+    )
+    place.write(
+        voirfile="def instrument_x(ov):\n    ov.probe('//f > x').subscribe(lambda event: None)\n"
+    )
     ended = place.voirkit("main.py")
     assert (ended.code, ended.out) == (0, "1\n"), ended.err
     assert same(place, f"{name}.py", env={"VOIRFILE": ""}).out == "mine\n"
 
 
-def test_the_first_line_of_a_script_finds_no_module_that_plain_python_has_not_loaded(place: Place) -> None:
+def test_the_first_line_of_a_script_finds_no_module_that_plain_python_has_not_loaded(
+    place: Place,
+) -> None:
     """numpy reads its settings (``OPENBLAS_NUM_THREADS``) when it is loaded, and the script may have a module of that name."""
-    place.write(main="import sys\nprint([name for name in ('numpy', 'ctypes', 'psutil') if name in sys.modules])")
+    place.write(
+        main="import sys\nprint([name for name in ('numpy', 'ctypes', 'psutil') if name in sys.modules])"
+    )
     for flag in ("--parameters", "--checks", "--verify"):
         assert place.voirkit("--quiet", "--force", flag, "main.py").out.startswith("[]\n"), flag

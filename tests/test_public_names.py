@@ -56,7 +56,11 @@ def test_every_module_that_a_declaration_names_has_what_it_names() -> None:
         for name in re.findall(r'"(voirkit\w*(?:\.\w+)*:\w+)"', path.read_text(encoding="utf-8"))
     }
     assert len(names) > 60
-    assert [name for folder, name in names if folder == "voirkit" and name.startswith("voirkit_instruments")] == []
+    assert [
+        name
+        for folder, name in names
+        if folder == "voirkit" and name.startswith("voirkit_instruments")
+    ] == []
     for _, name in names:
         assert resolve(name) is not None
 
@@ -84,5 +88,7 @@ def test_a_run_without_a_voirfile_does_not_import(heavy: str, tmp_path: object) 
         f"sys.exit(5 if {heavy!r} in sys.modules else code)\n"
     )
     # In a folder without a pyproject.toml, which would be read as configuration.
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, cwd=str(tmp_path))
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=False, cwd=str(tmp_path)
+    )
     assert ended.returncode == 0

@@ -79,7 +79,17 @@ dist.destroy_process_group()
 
 
 def train(place: Place, where: str, kind: str = "ddp") -> None:
-    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "voirkit", "--run-dir", "run")
+    launch = (
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "voirkit",
+        "--run-dir",
+        "run",
+    )
     ran = place.write(main=SCRIPT).python(*launch, "main.py", where, kind)
     assert ran.code == 0, ran.err
 
@@ -97,13 +107,20 @@ def seen_live(place: Place) -> dict:
     return dict(picture.verdict)
 
 
-@pytest.mark.parametrize(("where", "kind"), [("wait", "ddp"), ("backward", "ddp"), ("forward", "fsdp"), ("other", "calls")])
-def test_a_planted_delay_is_found_with_its_rank_its_phase_and_its_size(place: Place, where: str, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("where", "kind"),
+    [("wait", "ddp"), ("backward", "ddp"), ("forward", "fsdp"), ("other", "calls")],
+)
+def test_a_planted_delay_is_found_with_its_rank_its_phase_and_its_size(
+    place: Place, where: str, kind: str
+) -> None:
     train(place, where, kind)
     live, summary = seen_live(place), summarised(place)
     late = summary["collectives"]["late"]
     assert (late["rank"], late["phase"]) == (1, where), summary["collectives"]
-    assert late["time_s"] == pytest.approx(MS / 1000, rel=0.5)  # sleeps last longer where others take the processors
+    assert late["time_s"] == pytest.approx(
+        MS / 1000, rel=0.5
+    )  # sleeps last longer where others take the processors
     for verdict in (summary["verdict"], live):
         assert verdict["kind"] == "straggler"
         assert verdict["because"].startswith("Rank 1 ")
@@ -113,4 +130,6 @@ def test_a_planted_delay_is_found_with_its_rank_its_phase_and_its_size(place: Pl
 def test_nobody_is_blamed_where_no_delay_is_planted(place: Place) -> None:
     train(place, "nowhere")
     late = summarised(place)["collectives"]["late"]
-    assert late is None or late["phase"] == "processor"  # a busy machine may keep one of them from running
+    assert (
+        late is None or late["phase"] == "processor"
+    )  # a busy machine may keep one of them from running

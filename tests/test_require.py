@@ -51,14 +51,21 @@ def test_what_is_no_condition_is_refused_before_the_script_starts(place: Place) 
 
 def test_a_figure_that_a_voirfile_puts_into_the_summary_is_one(place: Place) -> None:
     place.write(
-        main="print('hello')", voirfile="def instrument_figure(ov):\n    yield ov.phases.run_script\n    ov.summary['lowest'] = 0.25\n"
+        main="print('hello')",
+        voirfile="def instrument_figure(ov):\n    yield ov.phases.run_script\n    ov.summary['lowest'] = 0.25\n",
     )
     ended = place.voirkit("--require", "lowest<1", "main.py")
     assert ended.code == 0
-    assert "voirkit: note: --require 'lowest<1' holds only if a voirfile adds 'lowest' to the summary." in ended.err
+    assert (
+        "voirkit: note: --require 'lowest<1' holds only if a voirfile adds 'lowest' to the summary."
+        in ended.err
+    )
     ended = place.voirkit("--force", "--require", "lowset<1", "main.py")
     assert ended.code == 3
-    assert "check failed: lowset<1: this run has no lowset. Did you mean 'lowest' or 'loss'?" in ended.err
+    assert (
+        "check failed: lowset<1: this run has no lowset. Did you mean 'lowest' or 'loss'?"
+        in ended.err
+    )
 
 
 def test_a_quiet_run_says_why_its_exit_code_is_3(place: Place) -> None:
@@ -76,13 +83,33 @@ def test_the_script_s_own_failure_wins(place: Place) -> None:
 
 def test_units_and_any_figure_and_only_the_first_rank_checks(place: Place) -> None:
     place.write(main="print('hello')")
-    conditions = ("--require", "memory.peak<1TB", "--require", "duration<1h", "--require", "duration>=10min", "--require", "memory.paek>1")
+    conditions = (
+        "--require",
+        "memory.peak<1TB",
+        "--require",
+        "duration<1h",
+        "--require",
+        "duration>=10min",
+        "--require",
+        "memory.paek>1",
+    )
     first = place.voirkit(*conditions, "main.py", env={"RANK": "0", "WORLD_SIZE": "2"})
     assert first.code == 3
     assert "check failed: duration>=10min: it is " in first.err
-    assert "check failed: memory.paek>1: this run has no memory.paek. Did you mean 'peak'" in first.err
+    assert (
+        "check failed: memory.paek>1: this run has no memory.paek. Did you mean 'peak'" in first.err
+    )
     assert first.err.count("check failed") == 2
-    second = place.run(sys.executable, "-m", "voirkit", "--run-dir", "other", *conditions, "main.py", env={"RANK": "1", "WORLD_SIZE": "2"})
+    second = place.run(
+        sys.executable,
+        "-m",
+        "voirkit",
+        "--run-dir",
+        "other",
+        *conditions,
+        "main.py",
+        env={"RANK": "1", "WORLD_SIZE": "2"},
+    )
     assert (second.code, second.err) == (0, "")
 
 
@@ -105,14 +132,36 @@ dist.destroy_process_group()
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.parametrize(("bound", "holds"), [(10, True), (11, False)])
-def test_under_torchrun_the_conditions_are_of_all_ranks_and_told_once(place: Place, bound: int, holds: bool) -> None:
+def test_under_torchrun_the_conditions_are_of_all_ranks_and_told_once(
+    place: Place, bound: int, holds: bool
+) -> None:
     place.write(main=RANKS)
-    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "voirkit", "--run-dir", "run")
-    ended = place.python(*launch, "--require", f"ranks.1.steps>={bound}", "--require", "steps.items==80", "main.py", timeout=280)
+    launch = (
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "voirkit",
+        "--run-dir",
+        "run",
+    )
+    ended = place.python(
+        *launch,
+        "--require",
+        f"ranks.1.steps>={bound}",
+        "--require",
+        "steps.items==80",
+        "main.py",
+        timeout=280,
+    )
     assert place.folder.joinpath("run", "summary.json").exists()
     if holds:
         assert (ended.code, "check failed" in ended.err) == (0, False)
     else:
         assert ended.code != 0
         assert ended.err.count("check failed: ranks.1.steps>=11: it is 10") == 1
-        assert "exitcode  : 3" in ended.err  # torchrun's own word for it, and its own exit code is 1
+        assert (
+            "exitcode  : 3" in ended.err
+        )  # torchrun's own word for it, and its own exit code is 1

@@ -49,14 +49,18 @@ WAITS = """
         ("print('ran')\n", "run_script", "ran\nrun_script is over\nclosed\nfinalized\n", 0),
     ],
 )
-def test_an_instrument_whose_phase_does_not_come_is_closed_after_finalize(place: Place, main: str, phase: str, out: str, code: int) -> None:
+def test_an_instrument_whose_phase_does_not_come_is_closed_after_finalize(
+    place: Place, main: str, phase: str, out: str, code: int
+) -> None:
     place.write(main=main, voirfile=WAITS.format(phase=phase))
     ended = place.voirkit("main.py")
     assert (ended.code, ended.out) == (code, out)
     assert "Exception ignored" not in ended.err
 
 
-def test_what_an_instrument_raises_as_it_is_closed_is_told_and_the_others_are_closed(place: Place) -> None:
+def test_what_an_instrument_raises_as_it_is_closed_is_told_and_the_others_are_closed(
+    place: Place,
+) -> None:
     place.write(
         main="import no_such_module_here\n",
         voirfile="""
@@ -106,8 +110,13 @@ def test_an_instrument_that_a_stop_did_not_end_is_closed(place: Place) -> None:
     assert "Exception ignored" not in ended.err
 
 
-@pytest.mark.parametrize(("raised", "ended", "code"), [("SystemExit(7)", "exit", 7), ("Preempted('now')", "exception", 1)])
-def test_what_a_signal_handler_raises_while_an_error_is_put_down_is_how_it_ended(place: Place, raised: str, ended: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("raised", "ended", "code"),
+    [("SystemExit(7)", "exit", 7), ("Preempted('now')", "exception", 1)],
+)
+def test_what_a_signal_handler_raises_while_an_error_is_put_down_is_how_it_ended(
+    place: Place, raised: str, ended: str, code: int
+) -> None:
     """A loader's worker that is killed breaks a connection first, and torch's handler raises after that."""
     place.write(
         main=f"""

@@ -28,7 +28,9 @@ def given(told: list[str]) -> Iterator[Given]:
         yield stream
 
 
-def test_a_subscriber_that_raises_is_told_once_and_the_others_go_on(given: Given, told: list[str]) -> None:
+def test_a_subscriber_that_raises_is_told_once_and_the_others_go_on(
+    given: Given, told: list[str]
+) -> None:
     seen: list[Any] = []
     given["x"].subscribe(lambda x: 1 / 0)
     given["x"].subscribe(seen.append)
@@ -40,7 +42,9 @@ def test_a_subscriber_that_raises_is_told_once_and_the_others_go_on(given: Given
     assert f"{__file__}:" in told[0]
 
 
-def test_an_operator_that_raises_is_told_with_the_line_of_the_subscription(given: Given, told: list[str]) -> None:
+def test_an_operator_that_raises_is_told_with_the_line_of_the_subscription(
+    given: Given, told: list[str]
+) -> None:
     given["missing"].print()
     giving.give(x=1)
     giving.give(x=2)
@@ -49,7 +53,9 @@ def test_an_operator_that_raises_is_told_with_the_line_of_the_subscription(given
     assert f"{__file__}:" in told[0]
 
 
-def test_a_function_in_an_operator_that_raises_is_told_with_its_own_line(given: Given, told: list[str]) -> None:
+def test_a_function_in_an_operator_that_raises_is_told_with_its_own_line(
+    given: Given, told: list[str]
+) -> None:
     given["x"].map(lambda x: 1 / x).print()
     giving.give(x=0)
     assert "ZeroDivisionError" in told[0]
@@ -87,7 +93,9 @@ def test_fail_if_false_raises_in_the_program(given: Given) -> None:
 
 
 @pytest.mark.parametrize("keys", [(), ("ok",)])
-def test_fail_raises_in_the_program_though_another_stream_gave_the_value(given: Given, keys: tuple[str, ...], told: list[str]) -> None:
+def test_fail_raises_in_the_program_though_another_stream_gave_the_value(
+    given: Given, keys: tuple[str, ...], told: list[str]
+) -> None:
     given["?ok"].fail_if_false()
     source = Stream()
     (source["ok"] if keys else source).give(*keys)
@@ -97,7 +105,9 @@ def test_fail_raises_in_the_program_though_another_stream_gave_the_value(given: 
     assert told == []
 
 
-def test_fail_raises_in_the_program_though_a_subscriber_gave_the_value(given: Given, told: list[str]) -> None:
+def test_fail_raises_in_the_program_though_a_subscriber_gave_the_value(
+    given: Given, told: list[str]
+) -> None:
     given["?ok"].fail_if_false()
     given["?step"].map(lambda step: step > 2).subscribe(lambda ok: giving.give(ok=ok))
     given["?step"].max(scan=True).subscribe(lambda step: giving.give(ok=step > 1))
@@ -170,7 +180,9 @@ def test_a_subscriber_may_give(given: Given) -> None:
     assert seen == [2]
 
 
-def test_an_exception_whose_text_can_not_be_made_is_told_all_the_same(given: Given, told: list[str]) -> None:
+def test_an_exception_whose_text_can_not_be_made_is_told_all_the_same(
+    given: Given, told: list[str]
+) -> None:
     class Odd(Exception):
         def __str__(self) -> str:
             raise RuntimeError
@@ -201,7 +213,9 @@ def test_a_reduction_with_a_function_of_nothing_is_no_error(told: list[str]) -> 
     assert told == []
 
 
-def test_a_subscriber_that_waits_for_a_thread_that_gives_does_not_wait_for_ever(given: Given, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_subscriber_that_waits_for_a_thread_that_gives_does_not_wait_for_ever(
+    given: Given, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(streams, "LONGEST_WAIT_S", 0.01)
     seen = given["?z"].accum()
 

@@ -59,11 +59,17 @@ def started(place: Place, words: list[str], *how: str) -> list[Any]:
     ended = place.python("main.py", json.dumps(words), *how)
     assert (ended.code, ended.err) == (3, ""), ended.err
     *lines, last = map(json.loads, ended.out.splitlines())
-    assert last == [["child.py", "torch"], ["child.py", "torch"], *NOTHING]  # when nothing is offered any more
+    assert last == [
+        ["child.py", "torch"],
+        ["child.py", "torch"],
+        *NOTHING,
+    ]  # when nothing is offered any more
     return lines
 
 
-def test_a_python_that_imports_torch_takes_the_offers_and_is_else_as_it_would_be(place: Place) -> None:
+def test_a_python_that_imports_torch_takes_the_offers_and_is_else_as_it_would_be(
+    place: Place,
+) -> None:
     found = started(place, ["python", "-X", "dev", "child.py", "torch"])
     assert found == [[["child.py", "torch"], ["-X", "dev", "child.py", "torch"], *TAKEN]]
 
@@ -81,7 +87,10 @@ def test_where_subprocess_would_use_posix_spawn(place: Place) -> None:
 
 
 def test_what_a_child_starts_takes_the_offers_too(place: Place) -> None:
-    assert [one[2:] for one in started(place, ["python", "child.py", "torch", "again"])] == [TAKEN, TAKEN]
+    assert [one[2:] for one in started(place, ["python", "child.py", "torch", "again"])] == [
+        TAKEN,
+        TAKEN,
+    ]
 
 
 def test_a_shell_command_that_names_python(place: Place) -> None:
@@ -93,7 +102,11 @@ def test_a_shell_command_that_names_python(place: Place) -> None:
 
 def test_other_programs_have_no_variable_more(place: Place) -> None:
     place.write(main=MAIN, tools=TOOLS, child=CHILD, torch="")
-    for words, how in ((["env"], ()), (["env"], ("shell",)), (["python", "-c", "import os; print(*os.environ)"], ())):
+    for words, how in (
+        (["env"], ()),
+        (["env"], ("shell",)),
+        (["python", "-c", "import os; print(*os.environ)"], ()),
+    ):
         ended = place.python("main.py", json.dumps(words), *how)
         assert "VOIRKIT" not in ended.out
         assert ended.out
@@ -102,5 +115,8 @@ def test_other_programs_have_no_variable_more(place: Place) -> None:
 def test_a_program_that_is_not_there_fails_as_ever(place: Place) -> None:
     place.write(main=MAIN, tools=TOOLS, child=CHILD, torch="")
     ended = place.python("main.py", '["python-that-is-not-there", "child.py"]')
-    assert ended.err.splitlines()[-1] == "FileNotFoundError: [Errno 2] No such file or directory: 'python-that-is-not-there'"
+    assert (
+        ended.err.splitlines()[-1]
+        == "FileNotFoundError: [Errno 2] No such file or directory: 'python-that-is-not-there'"
+    )
     assert "voirkit" not in ended.err.replace(str(place.folder), "")

@@ -66,18 +66,29 @@ def test_ranks_that_the_script_spawns_are_those_of_the_run(place: Place) -> None
     assert [(row["rank"], row["steps"]) for row in summary["ranks"]] == [(0, 6), (1, 6)]
     assert summary["processes"] == []
     assert place.python("-m", "voirkit", "report", "run").code == 0  # the first reader compacts
-    assert sorted(file.name for file in (place.folder / "run" / "steps").iterdir()) == ["rank=0.parquet", "rank=1.parquet"]
+    assert sorted(file.name for file in (place.folder / "run" / "steps").iterdir()) == [
+        "rank=0.parquet",
+        "rank=1.parquet",
+    ]
 
 
 @pytest.mark.parametrize("how", ["ranks", "spawn"])
-def test_the_imports_of_processes_that_train_are_beside_those_of_the_script(place: Place, how: str) -> None:
+def test_the_imports_of_processes_that_train_are_beside_those_of_the_script(
+    place: Place, how: str
+) -> None:
     said = "print(f'imports {t.perf_counter() - begun}\\n', end='', flush=True)\n"  # one write, which those of others are not amid
     timed = f"import time as t; begun = t.perf_counter()\nimport slow\n{said}"
-    ended = place.write(main=timed + SCRIPT, slow="import time\ntime.sleep(0.5)\n").voirkit("main.py", how)
+    ended = place.write(main=timed + SCRIPT, slow="import time\ntime.sleep(0.5)\n").voirkit(
+        "main.py", how
+    )
     own = [float(line.split()[1]) for line in ended.out.splitlines() if line.startswith("imports")]
-    assert len(own) == 3  # the script's process and two that it starts, which begin at the same time
+    assert (
+        len(own) == 3
+    )  # the script's process and two that it starts, which begin at the same time
     assert ended.summary["wall"]["parts"]["import"]["total_s"] > own[0] + min(own[1:])
-    again = json.loads(place.python("-m", "voirkit", "report", "--json", "run").out)["wall"]["parts"]["import"]["total_s"]
+    again = json.loads(place.python("-m", "voirkit", "report", "--json", "run").out)["wall"][
+        "parts"
+    ]["import"]["total_s"]
     assert again == pytest.approx(ended.summary["wall"]["parts"]["import"]["total_s"])
 
 
@@ -92,11 +103,18 @@ def test_a_rank_that_fails_ends_the_program_as_it_would(place: Place) -> None:
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_processes_without_ranks_train_each_for_itself(place: Place, method: str) -> None:
     ended = place.write(main=SCRIPT).voirkit("main.py", method)
-    assert (ended.code, sorted(ended.out.splitlines())) == (0, ["trained 5", "trained 7"]), ended.err
+    assert (ended.code, sorted(ended.out.splitlines())) == (0, ["trained 5", "trained 7"]), (
+        ended.err
+    )
     summary = ended.summary
     assert (summary["world_size"], summary["steps"]["n"], summary["steps"]["items"]) == (1, 12, 48)
-    assert sorted((row["rank"], row["steps"], row["items"]) for row in summary["processes"]) == [(None, 5, 20), (None, 7, 28)]
-    whole = place.python("-m", "voirkit", "report", "run").out  # at the run's end there are 40 lines, on a busy machine fewer for this
+    assert sorted((row["rank"], row["steps"], row["items"]) for row in summary["processes"]) == [
+        (None, 5, 20),
+        (None, 7, 28),
+    ]
+    whole = place.python(
+        "-m", "voirkit", "report", "run"
+    ).out  # at the run's end there are 40 lines, on a busy machine fewer for this
     assert all(f"  {row['pid']}  " in whole for row in summary["processes"])
     assert summary["ranks"] == []
 
@@ -156,7 +174,15 @@ dist.destroy_process_group()
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 def test_ranks_that_a_launcher_under_voirkit_starts_are_those_of_the_run(place: Place) -> None:
-    words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py", "5")
+    words = (
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "train.py",
+        "5",
+    )
     ended = place.write(train=LAUNCHED).voirkit(*words)
     assert (ended.code, ended.out) == (0, "['train.py', '5'] []\n" * 2), ended.err
     summary = ended.summary
@@ -182,7 +208,9 @@ if __name__ == "__main__":
 """
 
 
-def test_processes_that_the_script_does_not_wait_for_are_reported_when_they_have_ended(place: Place) -> None:
+def test_processes_that_the_script_does_not_wait_for_are_reported_when_they_have_ended(
+    place: Place,
+) -> None:
     ended = place.write(main=LEFT).voirkit("main.py")
     assert (ended.code, ended.out) == (0, "done False\n"), ended.err
     summary = ended.summary

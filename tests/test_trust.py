@@ -15,7 +15,9 @@ from voirkit.errors import ConfigurationError
 from voirkit.options.configuration import collect
 
 MALLORY, ALICE = 12_345, 12_346
-as_root = pytest.mark.skipif(getattr(os, "geteuid", lambda: 1)() != 0, reason="only root gives files to others")
+as_root = pytest.mark.skipif(
+    getattr(os, "geteuid", lambda: 1)() != 0, reason="only root gives files to others"
+)
 EXECUTES = "def instrument_x(ov):\n    print('executed')\n"
 
 
@@ -61,9 +63,16 @@ def test_what_a_link_leads_to_counts(tmp_path: Path, script: Path, link: str) ->
 
 
 def test_a_file_that_everybody_can_write_is_not_taken(tmp_path: Path, script: Path) -> None:
-    assert trust.fault(file(tmp_path / "a", mode=0o666), str(script)) == "can be written by every user"
-    assert trust.fault(file(tmp_path / "b", folder_mode=0o777), str(script)) == "can be written by every user"
-    assert trust.fault(file(tmp_path / "c", folder_mode=0o1777), str(script)) == ""  # as /tmp: others cannot replace it there
+    assert (
+        trust.fault(file(tmp_path / "a", mode=0o666), str(script)) == "can be written by every user"
+    )
+    assert (
+        trust.fault(file(tmp_path / "b", folder_mode=0o777), str(script))
+        == "can be written by every user"
+    )
+    assert (
+        trust.fault(file(tmp_path / "c", folder_mode=0o1777), str(script)) == ""
+    )  # as /tmp: others cannot replace it there
 
 
 def test_a_file_that_its_group_can_write_is_taken(tmp_path: Path, script: Path) -> None:
@@ -71,7 +80,9 @@ def test_a_file_that_its_group_can_write_is_taken(tmp_path: Path, script: Path) 
 
 
 @as_root
-def test_who_can_write_the_script_has_code_executed_in_any_case(tmp_path: Path, script: Path) -> None:
+def test_who_can_write_the_script_has_code_executed_in_any_case(
+    tmp_path: Path, script: Path
+) -> None:
     """A container whose user is root, and whose checkout belongs to somebody outside."""
     path = file(tmp_path / "a", MALLORY)
     os.chown(script, MALLORY, -1)
@@ -86,7 +97,9 @@ def test_who_can_write_the_script_has_code_executed_in_any_case(tmp_path: Path, 
 
 
 @as_root
-def test_who_called_sudo_is_trusted_by_root_alone(tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_called_sudo_is_trusted_by_root_alone(
+    tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = file(tmp_path / "a", ALICE)
     monkeypatch.setenv("SUDO_UID", str(ALICE))
     assert trust.fault(path, str(script)) == ""
@@ -95,7 +108,9 @@ def test_who_called_sudo_is_trusted_by_root_alone(tmp_path: Path, script: Path, 
 
 
 @as_root
-def test_a_folder_that_the_user_names_is_taken_with_all_below(tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_the_user_names_is_taken_with_all_below(
+    tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = file(tmp_path / "a", MALLORY)
     assert trust.fault(path, str(script), [str(tmp_path / "b"), str(tmp_path)]) == ""
     assert trust.fault(path, str(script), [str(tmp_path / "a" / "voir")]) != ""
@@ -107,23 +122,38 @@ def test_a_folder_that_the_user_names_is_taken_with_all_below(tmp_path: Path, sc
 
 def test_a_folder_that_is_none_is_refused(place: Place) -> None:
     place.write(main="print('ran')\n")
-    assert place.voirkit("--trust", "main.py", "main.py").err == "voirkit: --trust main.py: main.py is a file; give a folder.\n"
-    assert place.voirkit("--trust", "gone", "main.py").err == "voirkit: --trust gone: gone is not there; give a folder.\n"
+    assert (
+        place.voirkit("--trust", "main.py", "main.py").err
+        == "voirkit: --trust main.py: main.py is a file; give a folder.\n"
+    )
+    assert (
+        place.voirkit("--trust", "gone", "main.py").err
+        == "voirkit: --trust gone: gone is not there; give a folder.\n"
+    )
 
 
 @as_root
-def test_options_of_somebody_else_are_refused_and_an_empty_table_is_not(tmp_path: Path, script: Path) -> None:
+def test_options_of_somebody_else_are_refused_and_an_empty_table_is_not(
+    tmp_path: Path, script: Path
+) -> None:
     (tmp_path / "below").mkdir()
     (tmp_path / "pyproject.toml").write_text("[tool.other]\nx = 1\n")
     os.chown(tmp_path / "pyproject.toml", MALLORY, -1)
     assert collect(None, str(tmp_path / "below")) == []
-    for name, text in (("pyproject.toml", "[tool.voirkit]\nstop = 1\n"), ("voirkit.toml", "stop = 1\n")):
+    for name, text in (
+        ("pyproject.toml", "[tool.voirkit]\nstop = 1\n"),
+        ("voirkit.toml", "stop = 1\n"),
+    ):
         (tmp_path / name).write_text(text)
         os.chown(tmp_path / name, MALLORY, -1)
-        with pytest.raises(ConfigurationError, match=f"belongs to uid {MALLORY}, and would set options of yours"):
+        with pytest.raises(
+            ConfigurationError, match=f"belongs to uid {MALLORY}, and would set options of yours"
+        ):
             collect(None, str(tmp_path / "below"))
         assert len(collect(None, str(tmp_path / "below"), trusted=[str(tmp_path)])) == 1
-        assert len(collect(None, str(tmp_path / "below"), [str(tmp_path / name)])) == 1  # named on the command line
+        assert (
+            len(collect(None, str(tmp_path / "below"), [str(tmp_path / name)])) == 1
+        )  # named on the command line
         (tmp_path / name).unlink()
 
 
@@ -139,7 +169,10 @@ def test_a_run_beside_a_planted_voirfile_executes_nothing_and_says_what_to_do(pl
         f"  If you trust what is in it, say so: voirkit --trust {path} SCRIPT, or VOIRKIT_TRUST={path}\n"
     )
     assert place.voirkit("--trust", ".", "main.py").out == "executed\nran\n"
-    assert place.voirkit("--force", "main.py", env={**os.environ, "VOIRFILE": "voirfile.py"}).out == "executed\nran\n"
+    assert (
+        place.voirkit("--force", "main.py", env={**os.environ, "VOIRFILE": "voirfile.py"}).out
+        == "executed\nran\n"
+    )
 
 
 @as_root

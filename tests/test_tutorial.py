@@ -23,7 +23,11 @@ class Followed(NamedTuple):
 
     def block(self, command: str) -> tuple[Block, str]:
         """The first whose command begins so."""
-        return next((block, printed) for block, printed in self.blocks if block.commands[0].startswith(command))
+        return next(
+            (block, printed)
+            for block, printed in self.blocks
+            if block.commands[0].startswith(command)
+        )
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +61,17 @@ def test_the_page_shows_the_script_of_the_examples() -> None:
 
 
 def test_all_commands_but_the_installation_are_run(page: Followed) -> None:
-    assert [block.commands[0] for block, _ in page.blocks] == re.findall(r"^\$ (?!pip install)(.*)", TEXT, re.MULTILINE)
+    assert [block.commands[0] for block, _ in page.blocks] == re.findall(
+        r"^\$ (?!pip install)(.*)", TEXT, re.MULTILINE
+    )
 
 
 def test_every_run_of_the_script_prints_the_same_losses(page: Followed) -> None:
-    losses = [LOSSES.findall(printed) for block, printed in page.blocks if block.commands[0].endswith("main.py")]
+    losses = [
+        LOSSES.findall(printed)
+        for block, printed in page.blocks
+        if block.commands[0].endswith("main.py")
+    ]
     assert len(losses) == 4
     assert len(losses[0]) == 4
     assert all(one == losses[0] for one in losses)
@@ -73,23 +83,38 @@ def test_the_verdict_is_that_of_the_page(page: Followed, run: str) -> None:
 
 
 def test_the_wait_is_as_long_as_the_page_says(page: Followed) -> None:
-    assert within(summary(page, "before")["steps"]["phases"]["wait"]["share"], anywhere("wait, share of a step, before")[1])
+    assert within(
+        summary(page, "before")["steps"]["phases"]["wait"]["share"],
+        anywhere("wait, share of a step, before")[1],
+    )
 
 
 def test_the_transform_with_the_most_work_is_that_of_the_page(page: Followed) -> None:
-    name, operation = max(summary(page, "cause")["loader"]["operations"].items(), key=lambda item: item[1]["share"])
+    name, operation = max(
+        summary(page, "cause")["loader"]["operations"].items(), key=lambda item: item[1]["share"]
+    )
     assert (name, name) == anywhere("operation with the most work")
     assert within(operation["share"], anywhere("its share of the work")[1])
 
 
 def test_the_comparison_finds_the_step_as_much_shorter_as_the_page_says(page: Followed) -> None:
-    row = re.search(r"^ step +\S+ \S+ +\S+ \S+ +([\d.]+)x .*\*$", page.block("voirkit compare before after")[1], re.MULTILINE)
+    row = re.search(
+        r"^ step +\S+ \S+ +\S+ \S+ +([\d.]+)x .*\*$",
+        page.block("voirkit compare before after")[1],
+        re.MULTILINE,
+    )
     assert row is not None
     assert within(float(row[1]), anywhere("a step after, to a step before")[1])
 
 
 @pytest.mark.parametrize(
-    "line", ["voirkit --run-dir before", "voirkit --run-dir cause", "voirkit --run-dir after", "voirkit compare before after"]
+    "line",
+    [
+        "voirkit --run-dir before",
+        "voirkit --run-dir cause",
+        "voirkit --run-dir after",
+        "voirkit compare before after",
+    ],
 )
 def test_what_is_printed_has_the_rows_that_the_page_shows(page: Followed, line: str) -> None:
     block, printed = page.block(line)

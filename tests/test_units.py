@@ -21,15 +21,35 @@ def test_a_duration_is_in_the_unit_that_fits(seconds: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bytes_", "text"), [(0, "0 bytes"), (999, "999 bytes"), (999.9, "1 kB"), (131e9, "131 GB"), (999.7e9, "1 TB"), (3.2e15, "3,200 TB")]
+    ("bytes_", "text"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (999.9, "1 kB"),
+        (131e9, "131 GB"),
+        (999.7e9, "1 TB"),
+        (3.2e15, "3,200 TB"),
+    ],
 )
 def test_bytes_are_in_the_unit_that_fits(bytes_: float, text: str) -> None:
     assert size(bytes_) == text
 
 
 def test_a_number_has_thousands_apart_and_the_digits_that_count() -> None:
-    assert [figure(value) for value in (0.12345, 12.345, 99.96, 123.4, 12_345.6)] == ["0.123", "12.3", "100", "123", "12,346"]
-    assert [figure(value, 4) for value in (2.30259, 123.456, 999.96, 1234.5, 12_345.6)] == ["2.303", "123.5", "1,000", "1,234", "12,346"]
+    assert [figure(value) for value in (0.12345, 12.345, 99.96, 123.4, 12_345.6)] == [
+        "0.123",
+        "12.3",
+        "100",
+        "123",
+        "12,346",
+    ]
+    assert [figure(value, 4) for value in (2.30259, 123.456, 999.96, 1234.5, 12_345.6)] == [
+        "2.303",
+        "123.5",
+        "1,000",
+        "1,234",
+        "12,346",
+    ]
 
 
 @given(st.floats(1e-3, 1e14), st.sampled_from([duration, size, figure]))

@@ -35,7 +35,9 @@ def shown(*words: str, program: str = "") -> str:
         ((PYTHON, "-m", "project.train"), "python3 project.train"),
     ],
 )
-def test_a_command_that_may_train_is_shown_by_its_beginning(words: tuple[str, ...], expected: str) -> None:
+def test_a_command_that_may_train_is_shown_by_its_beginning(
+    words: tuple[str, ...], expected: str
+) -> None:
     assert shown(*words) == expected
 
 
@@ -56,7 +58,9 @@ def test_a_command_that_trains_nothing_is_not_shown(words: tuple[str, ...]) -> N
 
 
 @pytest.mark.parametrize("has_voirkit", [True, False])
-def test_a_python_of_another_environment_sees_what_it_is_handed_if_it_has_voirkit(tmp_path: Path, has_voirkit: bool) -> None:
+def test_a_python_of_another_environment_sees_what_it_is_handed_if_it_has_voirkit(
+    tmp_path: Path, has_voirkit: bool
+) -> None:
     packages = tmp_path / "lib" / "python3.12" / "site-packages"
     packages.mkdir(parents=True)
     if has_voirkit:
@@ -72,8 +76,13 @@ def test_records_of_other_processes_are_counted_in_segments_that_are_longer(tmp_
     (tmp_path / "trace").mkdir()
     for pid, n in ((1, 0), (2, 5), (os.getpid(), 3)):
         written = bytes(layout.HEADER_BYTES) + n * record
-        (tmp_path / "trace" / f"host-r0-{pid}-0.seg").write_bytes(written.ljust(layout.GRANULE, b"\0"))
-    assert completion.records_of_others(str(tmp_path)) == {"host-r0-1-0.seg": 0, "host-r0-2-0.seg": 5}
+        (tmp_path / "trace" / f"host-r0-{pid}-0.seg").write_bytes(
+            written.ljust(layout.GRANULE, b"\0")
+        )
+    assert completion.records_of_others(str(tmp_path)) == {
+        "host-r0-1-0.seg": 0,
+        "host-r0-2-0.seg": 5,
+    }
 
 
 class PlantedChildren:
@@ -81,7 +90,7 @@ class PlantedChildren:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.used_s = 5.0
-        monkeypatch.setattr(children, "_used_by_children_s", lambda: self.used_s)
+        monkeypatch.setattr(children, "_cpu_of_children_s", lambda: self.used_s)
         monkeypatch.setattr(subprocesses, "unrecorded", [])
         self.processes = children.UnrecordedProcesses()
 
@@ -105,10 +114,14 @@ def test_commands_are_named_once_children_have_used_time(planted: PlantedChildre
 
 def test_time_that_no_known_child_explains_is_named(planted: PlantedChildren) -> None:
     planted.used_s += 3.0
-    assert planted.processes.commands() == ["what os.system, os.posix_spawn or the like has started"]
+    assert planted.processes.commands() == [
+        "what os.system, os.posix_spawn or the like has started"
+    ]
 
 
-def test_time_of_children_that_were_looked_into_names_nothing(planted: PlantedChildren, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_of_children_that_were_looked_into_names_nothing(
+    planted: PlantedChildren, monkeypatch: pytest.MonkeyPatch
+) -> None:
     planted.used_s += 3.0
     monkeypatch.setattr(inherit, "n_handed", inherit.n_handed + 1)
     assert planted.processes.commands() == []
@@ -133,7 +146,10 @@ def test_a_run_without_steps_names_what_was_not_looked_into(place: Place) -> Non
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 def test_nothing_is_named_where_all_processes_were_looked_into(place: Place) -> None:
-    place.write(busy=BUSY, main="import subprocess, sys\nsubprocess.run([sys.executable, 'busy.py'], check=True)\n")
+    place.write(
+        busy=BUSY,
+        main="import subprocess, sys\nsubprocess.run([sys.executable, 'busy.py'], check=True)\n",
+    )
     summary = place.voirkit("main.py").summary
     assert "unrecorded_processes" not in summary
     assert summary["warnings"] == []

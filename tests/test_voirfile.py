@@ -15,7 +15,11 @@ SAYS = "def instrument_says(ov):\n    yield ov.phases.finalize\n    ov.say('{}')
 def said(ended: Ended) -> list[str]:
     """What instruments said."""
     own = ("voirkit: run directory", "voirkit: with ", "voirkit: note: ")
-    return [line.removeprefix("voirkit: ") for line in ended.err.splitlines() if not line.startswith(own)]
+    return [
+        line.removeprefix("voirkit: ")
+        for line in ended.err.splitlines()
+        if not line.startswith(own)
+    ]
 
 
 def test_a_voirfile_is_found_beside_the_script(place: Place) -> None:
@@ -36,7 +40,9 @@ def test_a_voirfile_that_is_found_twice_is_loaded_once(place: Place) -> None:
 
 
 def test_the_environment_names_voirfiles_instead(place: Place) -> None:
-    place.write(main="", voirfile=SAYS.format("found"), one=SAYS.format("one"), two=SAYS.format("two"))
+    place.write(
+        main="", voirfile=SAYS.format("found"), one=SAYS.format("one"), two=SAYS.format("two")
+    )
     assert said(place.voirkit("main.py", env={"VOIRFILE": "two.py one.py"})) == ["two", "one"]
     assert said(place.voirkit("--force", "main.py", env={"VOIRFILE": ""})) == []
 
@@ -48,7 +54,9 @@ def test_a_missing_voirfile_in_the_environment_is_an_error(place: Place) -> None
     assert "gone.py" in ended.err
 
 
-def test_dunder_instruments_may_nest_lists_and_dictionaries_and_hides_the_others(place: Place) -> None:
+def test_dunder_instruments_may_nest_lists_and_dictionaries_and_hides_the_others(
+    place: Place,
+) -> None:
     place.write(
         main="",
         voirfile="""
@@ -65,18 +73,25 @@ def test_dunder_instruments_may_nest_lists_and_dictionaries_and_hides_the_others
 
 
 def test_imported_instruments_count(place: Place) -> None:
-    place.write(main="", voirfile="from tools import instrument_says\n", tools=SAYS.format("imported"))
+    place.write(
+        main="", voirfile="from tools import instrument_says\n", tools=SAYS.format("imported")
+    )
     assert said(place.voirkit("main.py")) == ["imported"]
 
 
-def test_a_voirfile_imports_what_lies_beside_it_and_the_path_of_the_script_stays(place: Place) -> None:
+def test_a_voirfile_imports_what_lies_beside_it_and_the_path_of_the_script_stays(
+    place: Place,
+) -> None:
     place.write({"voirfile.py": "import beside\n", "beside.py": "", "code/main.py": "import sys\nprint(len([p for p in sys.path if not p]))\n"
                  "try:\n    import other\nexcept ImportError:\n    print('not found')\n", "other.py": ""})  # fmt: skip
     assert place.voirkit("code/main.py").out == "0\nnot found\n"
 
 
 def test_an_instrument_that_is_no_generator_runs_once_at_init(place: Place) -> None:
-    place.write(main="print('script')\n", voirfile="def instrument_x(ov):\n    print('instrument', ov.phases.init.pending)\n")
+    place.write(
+        main="print('script')\n",
+        voirfile="def instrument_x(ov):\n    print('instrument', ov.phases.init.pending)\n",
+    )
     assert place.voirkit("main.py").out == "instrument True\nscript\n"
 
 
@@ -118,7 +133,10 @@ def test_duplicate_flags_of_two_instruments_name_both(place: Place) -> None:
     place.write(main="", voirfile=body.format("a") + body.format("b"))
     ended = place.voirkit("main.py")
     assert ended.code == 2
-    assert all(word in ended.err for word in ("--mine", "instrument_a", "instrument_b", "voirfile.py:1", "voirfile.py:4"))
+    assert all(
+        word in ended.err
+        for word in ("--mine", "instrument_a", "instrument_b", "voirfile.py:1", "voirfile.py:4")
+    )
 
 
 def test_an_instrument_that_raises_later_is_told_once_and_the_script_goes_on(place: Place) -> None:
@@ -141,19 +159,28 @@ def plugin(folder: Path, name: str, body: str) -> str:
     info.mkdir(parents=True)
     (site / f"{name}.py").write_text(body)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[console_scripts]\nx = y:z\n\n[voirkit.instruments]\nthing = {name}:instrument_thing\n")
+    (info / "entry_points.txt").write_text(
+        f"[console_scripts]\nx = y:z\n\n[voirkit.instruments]\nthing = {name}:instrument_thing\n"
+    )
     return str(site)
 
 
 def test_an_installed_package_brings_instruments(place: Place) -> None:
     place.write(main="")
-    site = plugin(place.folder, "somepackage", SAYS.format("from a package").replace("instrument_says", "instrument_thing"))
+    site = plugin(
+        place.folder,
+        "somepackage",
+        SAYS.format("from a package").replace("instrument_says", "instrument_thing"),
+    )
     assert said(place.voirkit("main.py", env={"PYTHONPATH": site})) == ["from a package"]
 
 
 def test_a_package_that_can_not_be_loaded_is_told_and_the_run_goes_on(place: Place) -> None:
     place.write(main="print('ran')\n")
-    ended = place.voirkit("main.py", env={"PYTHONPATH": plugin(place.folder, "somepackage", "raise OSError('planted')\n")})
+    ended = place.voirkit(
+        "main.py",
+        env={"PYTHONPATH": plugin(place.folder, "somepackage", "raise OSError('planted')\n")},
+    )
     assert (ended.code, ended.out) == (0, "ran\n")
     assert "somepackage" in ended.err
     assert "planted" in ended.err
@@ -208,15 +235,26 @@ def instrument_main(ov, options: Config):
 """
 
 
-def test_options_of_a_voirfile_take_the_names_of_built_in_ones_which_is_said_once(place: Place) -> None:
+def test_options_of_a_voirfile_take_the_names_of_built_in_ones_which_is_said_once(
+    place: Place,
+) -> None:
     place.write(main="print('ran')\n", voirfile=TAKES_NAMES)
     ended = place.voirkit("--dash", "--stop", "3", "main.py")
     assert (ended.code, ended.out) == (0, "True 3\nran\n")
-    assert "note: --dash, --stop are of instrument_main (voirfile.py:10) here, not voirkit's own." in ended.err
+    assert (
+        "note: --dash, --stop are of instrument_main (voirfile.py:10) here, not voirkit's own."
+        in ended.err
+    )
 
 
 def test_a_configuration_sets_options_that_a_voirfile_has_taken(place: Place) -> None:
-    place.write({"main.py": "", "voirfile.py": TAKES_NAMES, "run.json.in.json": '{"options": {"stop": 7, "dash": true}}'})
+    place.write(
+        {
+            "main.py": "",
+            "voirfile.py": TAKES_NAMES,
+            "run.json.in.json": '{"options": {"stop": 7, "dash": true}}',
+        }
+    )
     assert place.voirkit("--config", "run.json.in.json", "main.py").out == "True 7\n"
 
 
@@ -248,16 +286,24 @@ def test_help_runs_no_instrument_beyond_what_adds_its_options(place: Place) -> N
         ("def instrument_x(ov):\n    ov.prob('f > x')\n", "probe"),
     ],
 )
-def test_a_misspelt_name_of_voirkits_is_answered_with_the_right_one(place: Place, text: str, word: str) -> None:
+def test_a_misspelt_name_of_voirkits_is_answered_with_the_right_one(
+    place: Place, text: str, word: str
+) -> None:
     place.write(main="", voirfile=text)
     assert f"Did you mean '{word}'" in place.voirkit("main.py").err
 
 
 def test_an_option_behind_a_script_that_does_not_name_it_is_pointed_out(place: Place) -> None:
-    place.write(main="import sys\nprint(sys.argv[1:])\n", takes="import sys\nprint('--checks' in sys.argv)\n")
+    place.write(
+        main="import sys\nprint(sys.argv[1:])\n",
+        takes="import sys\nprint('--checks' in sys.argv)\n",
+    )
     ended = place.voirkit("main.py", "--checks")
     assert ended.out == "['--checks']\n"
-    assert "--checks was given to main.py, behind which it stands. voirkit's own: voirkit --checks main.py" in ended.err
+    assert (
+        "--checks was given to main.py, behind which it stands. voirkit's own: voirkit --checks main.py"
+        in ended.err
+    )
     assert "behind which" not in place.voirkit("--force", "takes.py", "--checks").err
 
 

@@ -17,17 +17,24 @@ SLOW = "import time\ntime.sleep(0.4)\n"
 
 
 def parts(place: Place) -> dict[str, float]:
-    summary: dict[str, Any] = json.loads(place.python("-m", "voirkit", "report", "--json", "run").out)
+    summary: dict[str, Any] = json.loads(
+        place.python("-m", "voirkit", "report", "--json", "run").out
+    )
     found = {name: part["total_s"] for name, part in summary["wall"]["parts"].items()}
     assert sum(found.values()) == pytest.approx(summary["duration_s"])
     return found
 
 
 @pytest.mark.parametrize(
-    "end", ["", "raise ValueError\n", "import sys\nsys.exit(3)\n"], ids=["to its end", "by an exception", "by sys.exit"]
+    "end",
+    ["", "raise ValueError\n", "import sys\nsys.exit(3)\n"],
+    ids=["to its end", "by an exception", "by sys.exit"],
 )
 def test_a_script_without_training(place: Place, end: str) -> None:
-    place.write(slow=SLOW, main=f"import time\nimport slow\ntime.sleep(0.3)\ndef f():\n    import slow\nf()\n{end}")
+    place.write(
+        slow=SLOW,
+        main=f"import time\nimport slow\ntime.sleep(0.3)\ndef f():\n    import slow\nf()\n{end}",
+    )
     begun = time.perf_counter()
     place.voirkit("main.py")
     lasted = time.perf_counter() - begun
@@ -73,14 +80,18 @@ main()
 """
 
 
-@pytest.mark.parametrize("end", ["", "    os.kill(os.getpid(), 9)"], ids=["to its end", "by kill -9"])
+@pytest.mark.parametrize(
+    "end", ["", "    os.kill(os.getpid(), 9)"], ids=["to its end", "by kill -9"]
+)
 def test_a_script_that_trains(place: Place, end: str) -> None:
     place.write(slow=SLOW, slower=SLOW, main=TRAINS.replace("END", end))
     place.voirkit("main.py")
     found = parts(place)
     least = {"startup": 0.3, "import": 0.8, "training": 0.4, "evaluation": 0.32, "checkpoint": 0.4}
     assert {name: seconds for name, seconds in least.items() if found[name] < seconds} == {}
-    assert found["between"] >= (0.15 if end else 0.3)  # of a run that was killed, what came after the last record is not known
+    assert found["between"] >= (
+        0.15 if end else 0.3
+    )  # of a run that was killed, what came after the last record is not known
     assert ("exit" in found) == (not end)
 
 
@@ -102,20 +113,35 @@ for step in range(begin + 1, 31):
 
 def test_a_job_that_torchrun_starts_again_is_one_run_with_its_goodput(place: Place) -> None:
     place.write(main=RESUMES)
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", "--max-restarts", "1")
+    launcher = (
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "1",
+        "--max-restarts",
+        "1",
+    )
     begun = time.perf_counter()
     ended = place.python(*launcher, "-m", "voirkit", "main.py")
     lasted = time.perf_counter() - begun
     assert ended.code == 0, ended.err
-    (run,) = (found for found in (place.folder / "voirkit-runs").iterdir() if not found.is_symlink())
+    (run,) = (
+        found for found in (place.folder / "voirkit-runs").iterdir() if not found.is_symlink()
+    )
     summary = json.loads(place.python("-m", "voirkit", "report", "--json", str(run)).out)
     goodput = summary["goodput"]
-    assert [(row["steps"], row["steps_lost"]) for row in goodput["by_attempt"]] == [(17, 7), (20, 0)]
+    assert [(row["steps"], row["steps_lost"]) for row in goodput["by_attempt"]] == [
+        (17, 7),
+        (20, 0),
+    ]
     found = {name: part["total_s"] for name, part in goodput["parts"].items()}
     assert sum(found.values()) == pytest.approx(goodput["total_s"])
     assert found["training"] >= 28 * 0.02  # of 30 steps, each of which sleeps so long
     assert found["lost"] >= 7 * 0.02
     assert 0 < found["restart"] < goodput["total_s"] < lasted + TICK_S
     assert summary["wall"]["total_s"] == pytest.approx(goodput["total_s"])
-    assert (summary["steps"]["n"], summary["processes"]) == (37, []), "attempts are no processes beside each other"
+    assert (summary["steps"]["n"], summary["processes"]) == (37, []), (
+        "attempts are no processes beside each other"
+    )
     assert "2 attempts in" in place.python("-m", "voirkit", "report", str(run)).out

@@ -1,8 +1,9 @@
 """voirkit: what a training script does and why it is slow, with the script unchanged.
 
-The public names, by hand. Each is imported when it is first used, so that ``import voirkit`` costs next to nothing; but for what a script
-calls on purpose, ``log`` and ``iterate``, and the one overseer of this process that they speak to. Without an overseer both do nothing but
-pass things on: a script may keep these calls and run under plain python.
+The public names, by hand. Each is imported when it is first used, so that ``import voirkit`` costs
+next to nothing; but for what a script calls on purpose, ``log`` and ``iterate``, and the one
+overseer of this process that they speak to. Without an overseer both do nothing but pass things on:
+a script may keep these calls and run under plain python.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ if TYPE_CHECKING:
 
     from voirkit.ai import ai
     from voirkit.errors import SelectorError, VoirkitError
-    from voirkit.instrument import Instrument, Option, configurable, gated, instrument_definition, parametrized
+    from voirkit.instrument import (
+        Instrument,
+        Option,
+        configurable,
+        gated,
+        instrument_definition,
+        parametrized,
+    )
     from voirkit.launch import run
     from voirkit.phases import StopProgram
     from voirkit.probes import Probe, global_probe, probing, refstring
@@ -94,7 +102,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
-        raise AttributeError(f"module 'voirkit' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+        raise AttributeError(
+            f"module 'voirkit' has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+        )
     from importlib import import_module
 
     value = getattr(import_module(home), name)
@@ -106,7 +116,8 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-# One variable for the whole process, no ContextVar: a thread starts with an empty context and would find no overseer.
+# One variable for the whole process, no ContextVar: a thread starts with an empty context and would
+# find no overseer.
 _overseer: Overseeing | None = None
 
 
@@ -116,17 +127,20 @@ def current_overseer() -> Overseeing | None:
 
 
 def set_current_overseer(overseer: Overseeing | None) -> Overseeing | None:
-    """Make an overseer the current one, for all threads; returns the one before it, to be set again afterwards."""
+    """Make an overseer the current one, for all threads; returns the one before it, to be set again
+    afterwards."""
     global _overseer
     before, _overseer = _overseer, overseer
     return before
 
 
 def log(**kwargs: Any) -> None:
-    """Send names and values out of the process: to the run directory and the harness.  Does nothing outside voirkit.
+    """Send names and values out of the process: to the run directory and the harness.  Does nothing
+    outside voirkit.
 
     Args:
-        kwargs: What to log; numbers, strings, booleans, None, lists and dictionaries of them arrive as they are.
+        kwargs: What to log; numbers, strings, booleans, None, lists and dictionaries of them arrive
+            as they are.
     """
     overseer = _overseer
     if overseer is not None:
@@ -140,38 +154,48 @@ def iterate(
     ignore_loading: bool = False,
     batch_size: Callable[[T], Any] | float | None = None,
 ) -> Iterator[T]:
-    """Iterate as a ``for`` loop does, and give what is needed to follow the progress and the speed of the loop.
+    """Iterate as a ``for`` loop does, and give what is needed to follow the progress and the speed
+    of the loop.
 
-    While the loop is open everything given carries ``task=task``.  If ``len(iterable)`` is known, ``progress=(i, n)``
-    is given before the first item and after each one.  The length is asked once; when more items come than it
-    promised it is asked again, and ``n`` is never below ``i``.
+    While the loop is open everything given carries ``task=task``.  If ``len(iterable)`` is known,
+    ``progress=(i, n)`` is given before the first item and after each one.  The length is asked
+    once; when more items come than it promised it is asked again, and ``n`` is never below ``i``.
 
     Args:
         task: What the loop does, such as ``"train"`` or ``"eval"``; rates are kept apart by it.
         iterable: What to iterate over.  All its items come, whatever its length says.
-        report_batch: Wrap each turn in ``give.wrap("step", ...)``, which the rate instruments measure.
-        ignore_loading: Leave the fetching of the item out of that wrap.  When it is inside, the wrap begins with None
-            for the batch (or its size), and a loop of unknown length ends with one more wrap that holds nothing else.
-        batch_size: What the wrap carries: None for ``batch=item``, a function for ``batch_size=function(item)``, a
-            number for ``batch_size=number``.
+        report_batch: Wrap each turn in ``give.wrap("step", ...)``, which the rate instruments
+            measure.
+        ignore_loading: Leave the fetching of the item out of that wrap.  When it is inside, the
+            wrap begins with None for the batch (or its size), and a loop of unknown length ends
+            with one more wrap that holds nothing else.
+        batch_size: What the wrap carries: None for ``batch=item``, a function for
+            ``batch_size=function(item)``, a number for ``batch_size=number``.
 
     Returns:
-        An iterator over the same items.  giving is imported when it is first advanced, and only if there is an
-        overseer or the program has imported giving itself.
+        An iterator over the same items.  giving is imported when it is first advanced, and only if
+        there is an overseer or the program has imported giving itself.
 
     Raises:
         TypeError: The task is not a string.
     """
     if not isinstance(task, str):
-        raise TypeError(f"iterate(): the task must be a string, such as 'train', not {type(task).__name__}")
+        raise TypeError(
+            f"iterate(): the task must be a string, such as 'train', not {type(task).__name__}"
+        )
     return _iterate(task, iterable, report_batch, ignore_loading, batch_size)
 
 
 def _iterate(
-    task: str, iterable: Iterable[T], report_batch: bool, ignore_loading: bool, batch_size: Callable[[T], Any] | float | None
+    task: str,
+    iterable: Iterable[T],
+    report_batch: bool,
+    ignore_loading: bool,
+    batch_size: Callable[[T], Any] | float | None,
 ) -> Iterator[T]:
-    # No `yield from`: when this generator is closed that closes the iterable too, which the program may still need.
-    # Each item is let go before the next is asked for, so that `del batch` in the program frees it.
+    # No `yield from`: when this generator is closed that closes the iterable too, which the program
+    # may still need. Each item is let go before the next is asked for, so that `del batch` in the
+    # program frees it.
     if _overseer is None and "giving" not in sys.modules:
         for item in iterable:
             yield item
@@ -196,8 +220,9 @@ def _iterate(
             give(progress=(0, length))
         iterator = iter(iterable)
         while True:
-            # Only the iterator's own StopIteration ends the loop; one from batch_size or a subscriber is an error.
-            # What comes after the last promised item is asked for outside any step, since it should be the end.
+            # Only the iterator's own StopIteration ends the loop; one from batch_size or a
+            # subscriber is an error. What comes after the last promised item is asked for outside
+            # any step, since it should be the end.
             if report_batch and not ignore_loading and count != length:
                 with give.wrap("step", **unknown) as extra:
                     try:
@@ -224,8 +249,9 @@ def _iterate(
                     length = max(count, _length(iterable) or 0)
                 give(progress=(count, length))
     finally:
-        # No ContextVar token: loops may end in another order than they began (zip of two) or in another thread
-        # (garbage collection), where reset() raises, or brings back the task of a loop that has ended.
+        # No ContextVar token: loops may end in another order than they began (zip of two) or in
+        # another thread (garbage collection), where reset() raises, or brings back the task of a
+        # loop that has ended.
         if give.inherited.get() is layer:
             give.inherited.set(below)
         else:
@@ -234,7 +260,8 @@ def _iterate(
 
 
 def _length(iterable: object) -> int | None:
-    """``len()`` if there is one; whatever else its failure is, a plain loop would never have asked."""
+    """``len()`` if there is one; whatever else its failure is, a plain loop would never have
+    asked."""
     try:
         return len(iterable)  # type: ignore[arg-type]
     except Exception:

@@ -1,11 +1,14 @@
-"""DFTracer's names, for scripts that are annotated for it: ``from voirkit.dftracer import ai, dftracer, dft_fn``.
+"""DFTracer's names, for scripts that are annotated for it: ``from voirkit.dftracer import ai,
+dftracer, dft_fn``.
 
-Under voirkit ``dftracer.logger`` and ``dftracer.python`` are found here where DFTracer itself is not installed. Here are its two classes:
-``dft_fn``, an annotation with names of the user's own, and ``dftracer``, which begins and ends a trace; its constants and enumerations
-(pydftracer 2.0.6), and entities, a file or a tensor: a number for each, the same in all processes.
+Under voirkit ``dftracer.logger`` and ``dftracer.python`` are found here where DFTracer itself is
+not installed. Here are its two classes: ``dft_fn``, an annotation with names of the user's own, and
+``dftracer``, which begins and ends a trace; its constants and enumerations (pydftracer 2.0.6), and
+entities, a file or a tensor: a number for each, the same in all processes.
 
-Under voirkit, or with ``$VOIRKIT_RUN_DIR``, the run is recorded already, and ``dftracer`` has nothing to do.  Without them the spans go to
-a folder beside the log file, which becomes the log file at the end; what is killed before leaves the folder, which voirkit opens.
+Under voirkit, or with ``$VOIRKIT_RUN_DIR``, the run is recorded already, and ``dftracer`` has
+nothing to do.  Without them the spans go to a folder beside the log file, which becomes the log
+file at the end; what is killed before leaves the folder, which voirkit opens.
 """
 
 from __future__ import annotations
@@ -39,7 +42,17 @@ from voirkit.ai import (
 )
 from voirkit.ai import Node as DFTracerAI
 from voirkit.ai.decorate import timed
-from voirkit.ai.node import ALWAYS, UNSET, Node, allow, last_open, pop_open, push_open, set_arguments, use_of
+from voirkit.ai.node import (
+    ALWAYS,
+    UNSET,
+    Node,
+    allow,
+    last_open,
+    pop_open,
+    push_open,
+    set_arguments,
+    use_of,
+)
 from voirkit.ai.values import PLAIN, TagValue, key, mapping, plain, real, whole
 from voirkit.errors import tell
 from voirkit.runner import recording
@@ -55,7 +68,11 @@ if TYPE_CHECKING:
 ITER_COUNT_NAME, INIT_NAME, BLOCK_NAME, ITER_NAME = "count", "init", "block", "iter"
 CTX_SEPARATOR, ROOT_NAME, ROOT_CAT = ".", "ai_root", "ai_root"
 START_METADATA_NAME, STOP_METADATA_NAME = "start", "end"
-DFTRACER_ENABLE_ENV, DFTRACER_INIT_ENV, DFTRACER_LOG_LEVEL_ENV = "DFTRACER_ENABLE", "DFTRACER_INIT", "DFTRACER_LOG_LEVEL"
+DFTRACER_ENABLE_ENV, DFTRACER_INIT_ENV, DFTRACER_LOG_LEVEL_ENV = (
+    "DFTRACER_ENABLE",
+    "DFTRACER_INIT",
+    "DFTRACER_LOG_LEVEL",
+)
 DFTRACER_TIME_METRIC_ENV = "DFTRACER_TIME_METRIC"
 
 
@@ -69,7 +86,9 @@ class _StrEnum(str, Enum):
 def _str_enum(name: str, kind: type[Node]) -> Any:
     """The words of a part of the tree."""
     make: Any = _StrEnum  # the functional form, for whose names a type checker has no use
-    return make(name, {word.upper(): word for word in kind.__annotations__ if word != "io"}, module=__name__)
+    return make(
+        name, {word.upper(): word for word in kind.__annotations__ if word != "io"}, module=__name__
+    )
 
 
 ProfileCategory = _str_enum("ProfileCategory", AI)
@@ -92,23 +111,53 @@ class _Mark(Enum):
 
 
 _make_mark: Any = _Mark
-TagType = _make_mark("TagType", {"KEY": 0, "VALUE": 1, "IGNORE": 2}, module=__name__)  # what an argument is for
+# what an argument is for
+TagType = _make_mark("TagType", {"KEY": 0, "VALUE": 1, "IGNORE": 2}, module=__name__)
 TagDType = _make_mark("TagDType", {"INT": 0, "FLOAT": 1, "STRING": 2}, module=__name__)
 EntityStore = IntEnum(
     "EntityStore",
-    [("MEMORY", 0), ("GPU_MEMORY", 1), ("LOCAL_DISK", 2), ("PARALLEL_FS", 3), ("BURST_BUFFER", 4), ("OBJECT_STORE", 5), ("DATABASE", 6),
-     ("NETWORK", 7), ("OTHER", 8)],
+    [
+        ("MEMORY", 0),
+        ("GPU_MEMORY", 1),
+        ("LOCAL_DISK", 2),
+        ("PARALLEL_FS", 3),
+        ("BURST_BUFFER", 4),
+        ("OBJECT_STORE", 5),
+        ("DATABASE", 6),
+        ("NETWORK", 7),
+        ("OTHER", 8),
+    ],
     module=__name__,
-)  # fmt: skip
+)
 EntityRole = IntEnum(
-    "EntityRole", [("UNKNOWN", 0), ("INPUT", 1), ("OUTPUT", 2), ("INTERMEDIATE", 3), ("PARAMETER", 4), ("REFERENCE", 5)], module=__name__
+    "EntityRole",
+    [
+        ("UNKNOWN", 0),
+        ("INPUT", 1),
+        ("OUTPUT", 2),
+        ("INTERMEDIATE", 3),
+        ("PARAMETER", 4),
+        ("REFERENCE", 5),
+    ],
+    module=__name__,
 )
 EntityRelation = IntEnum(
     "EntityRelation",
-    [("USED", 0), ("GENERATED", 1), ("INVALIDATED", 2), ("UPDATED", 3), ("DERIVED_FROM", 16), ("REVISION_OF", 17), ("CONTAINS", 18),
-     ("PART_OF", 19), ("SPECIALIZATION_OF", 20), ("ALTERNATE_OF", 21), ("DEPENDS_ON", 22)],
+    [
+        ("USED", 0),
+        ("GENERATED", 1),
+        ("INVALIDATED", 2),
+        ("UPDATED", 3),
+        ("DERIVED_FROM", 16),
+        ("REVISION_OF", 17),
+        ("CONTAINS", 18),
+        ("PART_OF", 19),
+        ("SPECIALIZATION_OF", 20),
+        ("ALTERNATE_OF", 21),
+        ("DEPENDS_ON", 22),
+    ],
     module=__name__,
-)  # fmt: skip
+)
 
 
 def get_iter_handle_name(name: str) -> str:
@@ -142,13 +191,51 @@ def described(entity: Any) -> str:
 
 
 __all__ = [
-    "BLOCK_NAME", "CTX_SEPARATOR", "DFTRACER_ENABLE_ENV", "DFTRACER_INIT_ENV", "DFTRACER_LOG_LEVEL_ENV", "DFTRACER_TIME_METRIC_ENV",
-    "INIT_NAME", "ITER_COUNT_NAME", "ITER_NAME", "ROOT_CAT", "ROOT_NAME", "START_METADATA_NAME", "STOP_METADATA_NAME", "CheckpointEvent",
-    "CommunicationEvent", "ComputeEvent", "DFTracerAI", "DataEvent", "DataLoaderEvent", "DeviceEvent", "EntityRelation", "EntityRole",
-    "EntityStore", "IOEvent", "OtherEvent", "PipelineEvent", "ProfileCategory", "TagDType", "TagType", "TagValue", "ai", "checkpoint",
-    "comm", "compute", "data", "dataloader", "device", "dft_fn", "dftracer", "get_iter_block_name", "get_iter_handle_name",
-    "get_time_scale", "other", "pipeline",
-]  # fmt: skip
+    "BLOCK_NAME",
+    "CTX_SEPARATOR",
+    "DFTRACER_ENABLE_ENV",
+    "DFTRACER_INIT_ENV",
+    "DFTRACER_LOG_LEVEL_ENV",
+    "DFTRACER_TIME_METRIC_ENV",
+    "INIT_NAME",
+    "ITER_COUNT_NAME",
+    "ITER_NAME",
+    "ROOT_CAT",
+    "ROOT_NAME",
+    "START_METADATA_NAME",
+    "STOP_METADATA_NAME",
+    "CheckpointEvent",
+    "CommunicationEvent",
+    "ComputeEvent",
+    "DFTracerAI",
+    "DataEvent",
+    "DataLoaderEvent",
+    "DeviceEvent",
+    "EntityRelation",
+    "EntityRole",
+    "EntityStore",
+    "IOEvent",
+    "OtherEvent",
+    "PipelineEvent",
+    "ProfileCategory",
+    "TagDType",
+    "TagType",
+    "TagValue",
+    "ai",
+    "checkpoint",
+    "comm",
+    "compute",
+    "data",
+    "dataloader",
+    "device",
+    "dft_fn",
+    "dftracer",
+    "get_iter_block_name",
+    "get_iter_handle_name",
+    "get_time_scale",
+    "other",
+    "pipeline",
+]
 
 
 def get_time_scale() -> float:
@@ -174,11 +261,13 @@ _MAGIC = ("epoch", "step", "image_idx", "image_size")
 
 
 class dft_fn(Node):
-    """Records of one category, by decorating functions, as a context manager, around the items of a loop, or from call to call.
+    """Records of one category, by decorating functions, as a context manager, around the items of a
+    loop, or from call to call.
 
     Args:
         cat: The category.
-        name: The name of what the context manager and ``flush`` record; without one, the name of the function that makes this.
+        name: The name of what the context manager and ``flush`` record; without one, the name of
+            the function that makes this.
         epoch: An argument of all records, as are the others.
         step: An integer.
         image_idx: An integer.
@@ -187,9 +276,15 @@ class dft_fn(Node):
     """
 
     def __init__(
-        self, cat: str, name: str | None = None, epoch: Any = None, step: Any = None, image_idx: Any = None, image_size: Any = None,
+        self,
+        cat: str,
+        name: str | None = None,
+        epoch: Any = None,
+        step: Any = None,
+        image_idx: Any = None,
+        image_size: Any = None,
         enable: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(str(cat), str(name or sys._getframe(1).f_code.co_name))
         set_arguments(self._own, self._now(), epoch, step, image_idx, image_size, None)
         self._own_is_new = True
@@ -203,21 +298,22 @@ class dft_fn(Node):
         return self
 
     def __exit__(self, *exc: object) -> None:
-        begun = pop_open(self)
-        if begun is not None and not begun[1]:
-            self._write(begun[0])
+        opened = pop_open(self)
+        if opened is not None and not opened[1]:
+            self._write(opened[0])
 
     def flush(self) -> dft_fn:
-        """Record what has gone on since the ``with`` was entered, the last ``reset()``, or this was made; returns this."""
-        begun = last_open(self) or self._begun
-        begun[1] = True
-        self._write(begun[0])
+        """Record what has gone on since the ``with`` was entered, the last ``reset()``, or this was
+        made; returns this."""
+        opened = last_open(self) or self._begun
+        opened[1] = True
+        self._write(opened[0])
         return self
 
     def reset(self) -> dft_fn:  # type: ignore[override]  # DFTracer's returns itself here, and None there
         """Begin again, from now; returns this."""
-        begun = last_open(self) or self._begun
-        begun[:] = (recorder.now(), False)
+        opened = last_open(self) or self._begun
+        opened[:] = (recorder.now(), False)
         for name in ("used", "generated", "invalidated", "updated"):
             if name in self._own:
                 self.forget(name)
@@ -231,7 +327,8 @@ class dft_fn(Node):
     def log(self, func: Callable[..., Any] | None = None, name: str | None = None) -> Any:
         """Decorate a function: ``@fn.log``, ``@fn.log()`` or ``@fn.log(name=...)``.
 
-        Parameters that are called epoch, step, image_idx or image_size, and attributes of ``self`` of these names, become arguments.
+        Parameters that are called epoch, step, image_idx or image_size, and attributes of ``self``
+        of these names, become arguments.
 
         Args:
             func: The function.
@@ -240,15 +337,20 @@ class dft_fn(Node):
 
         def decorate(f: Any) -> Any:
             called = getattr(f, "fget", f)  # of a property
-            own = Node(self.cat, str(name or getattr(called, "__qualname__", "") or type(f).__name__), self)
-            return timed(f, own, _chooser(f, own))
+            node = Node(
+                self.cat, str(name or getattr(called, "__qualname__", "") or type(f).__name__), self
+            )
+            return timed(f, node, _chooser(f, node))
 
         return decorate(func) if func is not None else decorate
 
     log_init = log_static = log  # of a static method below or above ``@staticmethod``
 
-    def iter(self, func: Iterable[T], name: str = "loop", iter_name: str = "step") -> Generator[T, None, None]:  # type: ignore[override]
-        """Iterate over the same items, and record ``<name>.iter``, the wait for each, and ``<name>.yield``, the body of the loop.
+    def iter(  # type: ignore[override]
+        self, func: Iterable[T], name: str = "loop", iter_name: str = "step"
+    ) -> Generator[T, None, None]:
+        """Iterate over the same items, and record ``<name>.iter``, the wait for each, and
+        ``<name>.yield``, the body of the loop.
 
         Args:
             func: What to iterate over.
@@ -265,7 +367,8 @@ class dft_fn(Node):
     # what the records have to do with
 
     def relate(self, relation: Any, entity: int) -> dft_fn:
-        """Name a thing that was declared, in an argument called after the relation; returns this."""
+        """Name a thing that was declared, in an argument called after the relation; returns
+        this."""
         try:
             word = EntityRelation(int(relation)).name.lower()
         except (TypeError, ValueError):
@@ -276,7 +379,9 @@ class dft_fn(Node):
             self.update(args={word: f"{before}, {thing}" if type(before) is str else thing})
         return self
 
-    def relate_entity(self, relation: Any, type: str, key: Any, store: Any = EntityStore.MEMORY, uri: str = "") -> int:
+    def relate_entity(
+        self, relation: Any, type: str, key: Any, store: Any = EntityStore.MEMORY, uri: str = ""
+    ) -> int:
         """Declare a thing and name it; returns its number."""
         entity = declare(type, key)
         self.relate(relation, entity)
@@ -294,56 +399,78 @@ class dft_fn(Node):
         return f"<dft_fn {self.name} of {self.cat}>"
 
     def __reduce__(self) -> Any:
-        return _unpickled, (self.cat, self.name, {name: value for name, value in self._own.items() if type(value[1]) in PLAIN}, self._on[1])
+        return _unpickled, (
+            self.cat,
+            self.name,
+            {name: value for name, value in self._own.items() if type(value[1]) in PLAIN},
+            self._on[1],
+        )
 
 
-def _unpickled(cat: str, name: str, own: dict[str, tuple[float, Any]], enable: bool) -> dft_fn:
-    found = dft_fn(cat, name, enable=enable)
-    found._own.update(own)
-    return found
+def _unpickled(cat: str, name: str, entries: dict[str, tuple[float, Any]], enable: bool) -> dft_fn:
+    decorator = dft_fn(cat, name, enable=enable)
+    decorator._own.update(entries)
+    return decorator
 
 
-def _chooser(f: Any, own: Node) -> Callable[[tuple[Any, ...], dict[str, Any]], Node] | None:
-    """Finds the span of a call: with arguments, if the function's parameters have them; None if it can have none."""
+def _chooser(f: Any, node: Node) -> Callable[[tuple[Any, ...], dict[str, Any]], Node] | None:
+    """Finds the span of a call: with arguments, if the function's parameters have them; None if it
+    can have none."""
     f = getattr(f, "__func__", f)
     code = getattr(f, "__code__", None)
     if code is None:
         return None
     positional = code.co_varnames[: code.co_argcount]
-    known = {name: i for i, name in enumerate(positional) if name in _MAGIC}
-    known.update({name: -1 for name in code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount] if name in _MAGIC})
+    magic = {name: i for i, name in enumerate(positional) if name in _MAGIC}
+    magic.update(
+        {
+            name: -1
+            for name in code.co_varnames[
+                code.co_argcount : code.co_argcount + code.co_kwonlyargcount
+            ]
+            if name in _MAGIC
+        }
+    )
     has_self = bool(positional) and positional[0] == "self"
-    if not known and not has_self:
+    if not magic and not has_self:
         return None
-    given = getattr(f, "__defaults__", None) or ()
-    defaults = dict(zip(positional[len(positional) - len(given) :], given, strict=True)) | (getattr(f, "__kwdefaults__", None) or {})
+    values_of_last = getattr(f, "__defaults__", None) or ()
+    first_default = len(positional) - len(values_of_last)
+    defaults = dict(zip(positional[first_default:], values_of_last, strict=True))
+    defaults.update(getattr(f, "__kwdefaults__", None) or {})
 
     def choose(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
-        if not own.is_on():
-            return own
-        found: dict[str, Any] = _of_object(args[0]) if has_self and args else {}
-        for name, i in known.items():
-            value = kwargs[name] if name in kwargs else args[i] if 0 <= i < len(args) else defaults.get(name)
+        if not node.is_on():
+            return node
+        values: dict[str, Any] = _of_object(args[0]) if has_self and args else {}
+        for name, i in magic.items():
+            if name in kwargs:
+                value = kwargs[name]
+            elif 0 <= i < len(args):
+                value = args[i]
+            else:
+                value = defaults.get(name)
             if value is not None:
-                found[name] = real(value) if name == "image_size" else whole(value)
-        if not found:
-            return own
-        return use_of(own, {name: (ALWAYS, value) for name, value in found.items()}, UNSET)
+                values[name] = real(value) if name == "image_size" else whole(value)
+        if not values:
+            return node
+        return use_of(node, {name: (ALWAYS, value) for name, value in values.items()}, UNSET)
 
     return choose
 
 
 def _of_object(thing: Any) -> dict[str, Any]:
-    """The numbers that an object has under the names of arguments; a property is asked, as by DFTracer."""
-    found = {}
+    """The numbers that an object has under the names of arguments; a property is asked, as by
+    DFTracer."""
+    values = {}
     for name in _MAGIC:
         try:
             value = getattr(thing, name, None)
-        except Exception:
+        except Exception:  # a property of the program's
             continue
         if type(value) in PLAIN and value is not None:
-            found[name] = real(value) if name == "image_size" else value
-    return found
+            values[name] = real(value) if name == "image_size" else value
+    return values
 
 
 def is_enabled() -> bool:
@@ -374,8 +501,9 @@ class dftracer:
         """Begin to record, unless the run is recorded already.
 
         Args:
-            logfile: Where the trace goes, ``<name>.pfw``; without one ``$DFTRACER_LOG_FILE``, or ``trace.pfw``.  A file of that name is not
-                overwritten: the next is ``<name>-2.pfw``.
+            logfile: Where the trace goes, ``<name>.pfw``; without one ``$DFTRACER_LOG_FILE``, or
+                ``trace.pfw``.  A file of that name is not overwritten: the next is
+                ``<name>-2.pfw``.
             data_dir: Not used: voirkit traces no files with it.
             process_id: Not used: records carry the process's own.
         """
@@ -384,7 +512,9 @@ class dftracer:
         allow(is_enabled())
         if is_enabled() and not recording.is_prepared():
             given = logfile or os.environ.get("DFTRACER_LOG_FILE") or "trace.pfw"
-            instance._start_recording(os.path.abspath(os.fsdecode(given)), f"initialize_log({plain(given)!r})")
+            instance._start_recording(
+                os.path.abspath(os.fsdecode(given)), f"initialize_log({plain(given)!r})"
+            )
         return instance
 
     def _start_recording(self, path: str, where: str) -> None:
@@ -399,7 +529,8 @@ class dftracer:
             atexit.register(_finalize)
 
     def finalize(self) -> None:
-        """End the trace, and write the log file; it happens at the end of the program at the latest."""
+        """End the trace, and write the log file; it happens at the end of the program at the
+        latest."""
         target, self._target = self._target, None
         if target is None or self._pid != os.getpid():
             return
@@ -409,7 +540,10 @@ class dftracer:
         if completion.has_records(self._folder):
             why = completion.export(self._folder, target)
             if why:
-                tell(f"{target} was not written ({why}).\n  Write it with: voirkit export {self._folder} --format pfw -o {target}")
+                tell(
+                    f"{target} was not written ({why}).\n  Write it with: voirkit export"
+                    f" {self._folder} --format pfw -o {target}"
+                )
                 return
         if not completion.has_segments_of_others(self._folder):  # of child processes that go on
             completion.discard(self._folder)
@@ -447,15 +581,21 @@ class dftracer:
         """
         if not is_enabled() or not recorder.is_recording():
             return
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for given in (int_args, float_args, string_args):
-            found.update(mapping({k: v[1] if type(v) is tuple and len(v) == 2 else v for k, v in (given or {}).items()}))
+            unmarked = {}
+            for argument, value in (given or {}).items():
+                is_marked = type(value) is tuple and len(value) == 2
+                unmarked[argument] = value[1] if is_marked else value
+            values.update(mapping(unmarked))
         try:
             start_ns = int(start_time) * 1000 - time.time_ns() + recorder.now()
             end_ns = start_ns + int(duration) * 1000
         except (TypeError, ValueError, OverflowError):
             return
-        recorder.span(recorder.name(str(cat), str(name)), start_ns, end_ns, recorder.arguments(found))
+        recorder.span(
+            recorder.name(str(cat), str(name)), start_ns, end_ns, recorder.arguments(values)
+        )
 
     def log_metadata_event(self, key: str, value: Any) -> None:
         """Record a name and a value of the run."""
@@ -464,7 +604,9 @@ class dftracer:
 
     set_app_metadata_int = set_app_metadata_string = log_metadata_event
 
-    def declare_entity(self, type: str, key: Any, store: Any = EntityStore.MEMORY, uri: str = "") -> int:
+    def declare_entity(
+        self, type: str, key: Any, store: Any = EntityStore.MEMORY, uri: str = ""
+    ) -> int:
         """The number of a thing that records may name: see ``dft_fn.relate``."""
         return declare(type, key)
 
@@ -475,7 +617,11 @@ class dftracer:
 
 
 def _mark(name: Any, value: Any) -> None:
-    recorder.mark(recorder.name("dftracer", key(name), "meta"), recorder.now(), recorder.arguments({"value": plain(value)}))
+    recorder.mark(
+        recorder.name("dftracer", key(name), "meta"),
+        recorder.now(),
+        recorder.arguments({"value": plain(value)}),
+    )
 
 
 def _finalize() -> None:
@@ -483,10 +629,14 @@ def _finalize() -> None:
 
 
 def _reserve(path: str) -> tuple[str, str]:
-    """A folder to record into, which is made, and the log file that it will become; neither of them was there. Raises OSError: the folder
-    cannot be made."""
+    """A folder to record into, which is made, and the log file that it will become; neither of them
+    was there. Raises OSError: the folder cannot be made."""
     stem = path.removesuffix(".gz").removesuffix(".pfw")
-    suffix = ".pfw" if os.environ.get("DFTRACER_TRACE_COMPRESSION") == "0" or path.endswith(".pfw") else ".pfw.gz"
+    suffix = (
+        ".pfw"
+        if os.environ.get("DFTRACER_TRACE_COMPRESSION") == "0" or path.endswith(".pfw")
+        else ".pfw.gz"
+    )
     os.makedirs(os.path.dirname(stem), exist_ok=True)
     n = 1
     while True:

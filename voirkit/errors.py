@@ -1,4 +1,4 @@
-"""What voirkit says when a user's input is wrong: where, what, and what would be right.
+"""The errors of wrong input: each says where, what is wrong, and what would be right.
 
 Stands on the ground: imports nothing of voirkit, and nothing heavy, since every run loads it.
 """
@@ -37,7 +37,9 @@ class VoirkitError(Exception):
 
     def __init__(self, what: str, *, where: str = "", next: str = "") -> None:
         super().__init__(what, where, next)
-        self.what, self.where, self.next = what, where, next
+        self.what = what
+        self.where = where
+        self.next = next
 
     def __reduce__(self) -> tuple[object, ...]:
         return partial(type(self), where=self.where, next=self.next), (self.what,)
@@ -72,26 +74,28 @@ class RunDirectoryError(VoirkitError):
 
 
 class EngineError(VoirkitError):
-    """What computes the parts of a run (``--engine``) cannot."""
+    """The engine that computes the parts of a run (``--engine``) cannot."""
 
 
-# Names come from programs, logs and other people's runs. A terminal would obey escape sequences in them (the window's title, the clipboard,
-# text that was shown before), and marks of direction show a text in another order than it has.
+# Names come from programs, logs and other people's runs. A terminal would obey escape sequences in
+# them (the window's title, the clipboard, text that was shown before), and marks of direction show
+# a text in another order than it has.
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def visible(text: str, in_line: bool = False) -> str:
-    """A text as a terminal may show it: what the terminal would obey is written as python writes it, ``\\x1b``.
+    """A text as a terminal may show it: characters that the terminal would obey are written as
+    python writes them, ``\\x1b``.
 
     Args:
-        in_line: Whether it is part of a line, which a line break in it would end.
+        in_line: True if it is part of a line, which a line break in it would end.
     """
-    text = _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    text = _OBEYED.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
     return text.replace("\n", "\\n").replace("\t", " ") if in_line else text
 
 
 def tell(text: str) -> None:
-    """Say something to the user on stderr, if there is one that takes it."""
+    """Print a message for the user on stderr, if there is one that takes it."""
     if sys.stderr is not None:
         try:
             print(f"voirkit: {visible(text)}", file=sys.stderr)
@@ -109,14 +113,17 @@ def say_as_it_is(text: str) -> None:
             pass  # it is closed, or full
 
 
-PLAIN = "voirkit.plain"  # of characters that an encoding lacks: those that voirkit draws with as what is like them, others as "?"
+# of characters that an encoding lacks: those that voirkit draws with as what is like them, others
+# as "?"
+PLAIN = "voirkit.plain"
 _LIKE = {"█": "#", "▓": "%", "▒": "+", "░": ".", "·": "-", "µ": "u", "→": "->", "…": "..."}
 
 
 def _plain(exc: UnicodeError) -> tuple[str, int]:
     if not isinstance(exc, UnicodeEncodeError):
         raise exc
-    return "".join(_LIKE.get(character, "?") for character in exc.object[exc.start : exc.end]), exc.end
+    lacking = exc.object[exc.start : exc.end]
+    return "".join(_LIKE.get(character, "?") for character in lacking), exc.end
 
 
 codecs.register_error(PLAIN, _plain)
@@ -125,49 +132,68 @@ codecs.register_error(PLAIN, _plain)
 def nearest(word: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
     """The candidates that look like the word, best first; at most ``limit`` of them.
 
-    Case and a shared beginning count in a candidate's favour, since a user who types ``Los`` or ``tra`` means ``loss`` or ``train``.
+    Case and a shared beginning count in a candidate's favour, since a user who types ``Los`` or
+    ``tra`` means ``loss`` or ``train``.
     """
     from difflib import SequenceMatcher  # 3 ms: only a mistake pays for it
 
     def likeness(candidate: str) -> float:
-        a, b = word.lower(), candidate.lower()
-        return SequenceMatcher(None, a, b).ratio() + (0.2 if a and (b.startswith(a) or a.startswith(b)) else 0.0)
+        a = word.lower()
+        b = candidate.lower()
+        ratio = SequenceMatcher(None, a, b).ratio()
+        if a and (b.startswith(a) or a.startswith(b)):
+            ratio += 0.2
+        return ratio
 
-    scored = sorted(((likeness(c), c) for c in dict.fromkeys(candidates)), key=lambda pair: (-pair[0], pair[1]))
-    return [c for score, c in scored if score >= 0.6][:limit]
+    scored = [(likeness(candidate), candidate) for candidate in dict.fromkeys(candidates)]
+    scored.sort(key=lambda pair: (-pair[0], pair[1]))
+    return [candidate for score, candidate in scored if score >= 0.6][:limit]
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     """``Did you mean 'a' or 'b'?``, or nothing when no candidate is near."""
-    near = [repr(c) for c in nearest(word, candidates)]
-    if not near:
-        return ""
-    return f"Did you mean {' or '.join([', '.join(near[:-1]), near[-1]] if len(near) > 1 else near)}?"
+    near = [repr(candidate) for candidate in nearest(word, candidates)]
+    return f"Did you mean {_enumeration(near, 'or')}?" if near else ""
+
+
+def _enumeration(words: list[str], conjunction: str) -> str:
+    """``a, b or c``."""
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} {conjunction} {words[-1]}"
 
 
 def misspelt(exc: BaseException) -> str:
-    """``Did you mean …?`` of a name that voirkit's own objects and modules do not have; nothing of all else."""
+    """``Did you mean …?`` of a name that voirkit's own objects and modules do not have; nothing of
+    all else."""
     package = sys.modules.get("voirkit")
-    if isinstance(exc, AttributeError) and (exc.obj is package or type(exc.obj).__module__.partition(".")[0] == "voirkit"):
-        names: Iterable[str] = package.__all__ if exc.obj is package and package is not None else dir(exc.obj)
+    public: Iterable[str] = () if package is None else package.__all__
+    if isinstance(exc, AttributeError):
+        owner = exc.obj
+        if owner is not package and type(owner).__module__.partition(".")[0] != "voirkit":
+            return ""
+        names = dir(owner) if owner is not package or package is None else public
         word = exc.name
-    elif isinstance(exc, ImportError) and exc.name == "voirkit" and "cannot import name" in str(exc):
-        names = package.__all__ if package is not None else ()
+    elif isinstance(exc, ImportError):
+        if exc.name != "voirkit" or "cannot import name" not in str(exc):
+            return ""
+        names = public
         word = str(exc).split("'")[1]
     else:
         return ""
     return did_you_mean(word or "", (name for name in names if not name.startswith("_")))
 
 
-# One part of a report that fails costs that part, with one line, never the report. What a run recorded may be damaged, of another version,
-# or like nothing that was foreseen.
+# One part of a report that fails costs that part, with one line, never the report. What a run
+# recorded may be damaged, of another version, or like nothing that was foreseen.
 
 
 class PartFailures:
     """The parts of a report that failed, by the reason."""
 
     def __init__(self) -> None:
-        # in the order of the failures. A damaged trace fails every part that reads it: it is one line.
+        # in the order of the failures. A damaged trace fails every part that reads it: it is one
+        # line.
         self.parts_by_reason: dict[str, list[str]] = {}
 
     def attempt(self, part: str, compute: Callable[[], T], default: T) -> T:
@@ -181,7 +207,9 @@ class PartFailures:
             return compute()
         except (BrokenPipeError, EngineError):
             raise
-        except Exception as exc:  # a damaged file, records that are like no known ones, an error of ours: the rest is still true
+        except Exception as exc:
+            # A damaged file, records that are like no known ones, an error of ours: the rest is
+            # still true.
             self.add(part, exc)
             return default
 
@@ -197,8 +225,7 @@ class PartFailures:
     def lines(self) -> list[str]:
         """A line for each reason."""
         return [
-            left_out(" and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts), why)
-            for why, parts in self.parts_by_reason.items()
+            left_out(_enumeration(parts, "and"), why) for why, parts in self.parts_by_reason.items()
         ]
 
 
@@ -208,10 +235,17 @@ def left_out(part: str, why: str) -> str:
 
 
 def reason(exc: Exception) -> str:
-    """An exception in one line; of voirkit's own errors where and what, of others the type too, which says more than some messages."""
-    text = f"{exc.where}: {exc.what}" if isinstance(exc, VoirkitError) and exc.where else str(exc)
-    first = text.strip().partition("\n")[0].rstrip(".")[:_LONGEST]
-    return first if isinstance(exc, VoirkitError) else f"{type(exc).__name__}: {first}" if first else type(exc).__name__
+    """An exception in one line; of voirkit's own errors where and what, of others the type too,
+    which says more than some messages."""
+    text = str(exc)
+    if isinstance(exc, VoirkitError) and exc.where:
+        text = f"{exc.where}: {exc.what}"
+    first_line = text.strip().partition("\n")[0]
+    message = first_line.rstrip(".")[:_LONGEST]
+    if isinstance(exc, VoirkitError):
+        return message
+    kind = type(exc).__name__
+    return f"{kind}: {message}" if message else kind
 
 
 _LONGEST = 200  # characters: DuckDB's errors may hold a whole query

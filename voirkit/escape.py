@@ -1,8 +1,10 @@
-"""Data hidden in terminal output: text becomes an escape sequence that terminals ignore; a decoder takes it out again.
+"""Data hidden in terminal output: text becomes an escape sequence that terminals ignore; a decoder
+takes it out again.
 
-The format is voir's: each write is ``ESC [ <digits> z``, the digits being the text's UTF-8 bytes in base 16, written
-with the sixteen characters ``0`` to ``?`` that a control sequence may hold.  The decoder must never lose, alter or
-reorder a byte of what is not such a sequence: colours, cursor moves and broken UTF-8 come out as they went in.
+The format is voir's: each write is ``ESC [ <digits> z``, the digits being the text's UTF-8 bytes in
+base 16, written with the sixteen characters ``0`` to ``?`` that a control sequence may hold.  The
+decoder must never lose, alter or reorder a byte of what is not such a sequence: colours, cursor
+moves and broken UTF-8 come out as they went in.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ def decode_escape_sequence(sequence: str) -> str:
 class SmuggleWriter:
     """A text stream that hides all that is written to it in another stream.
 
-    Each write becomes one sequence.  It has no ``close``: the stream below, mostly standard output, belongs to others.
+    Each write becomes one sequence.  It has no ``close``: the stream below, mostly standard output,
+    belongs to others.
 
     Args:
         stream: The stream to hide the data in, e.g. ``sys.stdout``.
@@ -79,11 +82,12 @@ class SmuggleWriter:
 class Decoder:
     """Parts a byte stream that comes in chunks, cut anywhere, into plain output and hidden data.
 
-    An escape sequence that may go on in the next chunk is held back; everything else comes out with the chunk that
-    brought it.  The work is done by compiled patterns, a chunk at a time.
+    An escape sequence that may go on in the next chunk is held back; everything else comes out with
+    the chunk that brought it.  The work is done by compiled patterns, a chunk at a time.
 
     Args:
-        limit: How many bytes of an open sequence are held back before it is given up as plain output.
+        limit: How many bytes of an open sequence are held back before it is given up as plain
+            output.
     """
 
     def __init__(self, limit: int = DEFAULT_LIMIT_BYTES) -> None:
@@ -98,17 +102,21 @@ class Decoder:
             The plain output and the hidden data, each in the order in which it was written.
         """
         pieces = self.pieces(chunk)
-        return b"".join([p for hidden, p in pieces if not hidden]), b"".join([p for hidden, p in pieces if hidden])
+        return b"".join([p for hidden, p in pieces if not hidden]), b"".join(
+            [p for hidden, p in pieces if hidden]
+        )
 
     def pieces(self, chunk: bytes) -> list[tuple[bool, bytes]]:
-        """The same as :meth:`feed`, for who needs the order between plain output and hidden data too.
+        """The same as :meth:`feed`, for who needs the order between plain output and hidden data
+        too.
 
         Returns:
             ``(hidden, bytes)`` in the order of the stream; a hidden piece is one write.
         """
         if self._held:
             if self._held != [_ESCAPE]:
-                # Only the new bytes are looked at, so that a sequence of many chunks costs no more than its length.
+                # Only the new bytes are looked at, so that a sequence of many chunks costs no more
+                # than its length.
                 digits = _DIGITS.match(chunk)
                 if digits is None or digits.end() == len(chunk):
                     return self._hold_back(chunk)
@@ -127,17 +135,18 @@ class Decoder:
                 if part:
                     pieces.append((False, part))
             elif len(part) % 2:
-                pieces.append((False, b"\x1b[" + part + b"z"))  # half a byte: a sequence of somebody else
+                # half a byte: a sequence of somebody else
+                pieces.append((False, b"\x1b[" + part + b"z"))
             else:
                 pieces.append((True, unhexlify(part.translate(_FROM_WIRE))))
         return pieces + given_up
 
     def flush(self) -> bytes:
         """What is held back, as plain output: the stream has ended and the sequence with it."""
-        held = b"".join(self._held)
+        sequence = b"".join(self._held)
         self._held.clear()
         self._held_bytes = 0
-        return held
+        return sequence
 
     def _hold_back(self, part: bytes) -> list[tuple[bool, bytes]]:
         self._held.append(part)

@@ -1,9 +1,12 @@
-"""Loaded by each python that starts while ``$VOIRKIT_FOLLOW`` is set, before anything else, by voirkit's ``follow.pth``.
+"""Loaded by each python that starts while ``$VOIRKIT_FOLLOW`` is set, before anything else, by
+voirkit's ``follow.pth``.
 
-It is a folder that ``voirkit --follow`` made: the process executes ``python -m voirkit`` in its own place, with the same id, folder, files
-and interpreter options. Or it is what a program that runs under voirkit hands to the pythons that it starts (``subprocesses``): this one
-takes part in that run, as soon as it imports torch. The variable is gone for the program itself, and for what it starts. Must never keep a
-python from starting, and imports nothing that python has not loaded by then.
+It is a folder that ``voirkit --follow`` made: the process executes ``python -m voirkit`` in its own
+place, with the same id, folder, files and interpreter options. Or it is what a program that runs
+under voirkit hands to the pythons that it starts (``subprocesses``): this one takes part in that
+run, as soon as it imports torch. The variable is gone for the program itself, and for what it
+starts. Must never keep a python from starting, and imports nothing that python has not loaded by
+then.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 FOLDER = "VOIRKIT_FOLLOW"
-OPTIONS, RUN_DIR = "options", "run-dir"  # files: voirkit's options for each run; the directory of the first run, if it was given
+# files: voirkit's options for each run; the directory of the first run, if it was given
+OPTIONS, RUN_DIR = "options", "run-dir"
 NOTE = "python-"  # what the names of notes begin with
 END = "\0"  # of each word in a file: no command line has it
 
@@ -34,9 +38,17 @@ def follow(folder: str) -> None:
         becomes = "plain"  # python tells that best
     try:
         options = words_in(os.path.join(folder, OPTIONS)) if becomes == "run" else []
-        wanted = words_in(os.path.join(folder, RUN_DIR)) if becomes == "run" else []
-        run_dir = _place(folder, wanted[0]) if wanted else ""
-        facts = [str(os.getpid()), str(os.getppid()), becomes, os.environ.get("RANK", ""), os.getcwd(), run_dir, python.kind]
+        run_dir_words = words_in(os.path.join(folder, RUN_DIR)) if becomes == "run" else []
+        run_dir = _place(folder, run_dir_words[0]) if run_dir_words else ""
+        facts = [
+            str(os.getpid()),
+            str(os.getppid()),
+            becomes,
+            os.environ.get("RANK", ""),
+            os.getcwd(),
+            run_dir,
+            python.kind,
+        ]
         _note(folder, [*facts, python.name, *python.arguments])
     finally:
         if becomes != "launcher":
@@ -44,7 +56,18 @@ def follow(folder: str) -> None:
     if becomes == "run":
         options += ["--run-dir", run_dir] if run_dir else []
         target = ["-m", python.name] if python.kind == "module" else ["--", python.name]
-        os.execv(sys.executable, [sys.orig_argv[0], *python.options, "-m", "voirkit", *options, *target, *python.arguments])
+        os.execv(
+            sys.executable,
+            [
+                sys.orig_argv[0],
+                *python.options,
+                "-m",
+                "voirkit",
+                *options,
+                *target,
+                *python.arguments,
+            ],
+        )
 
 
 def words_in(path: str) -> list[str]:
@@ -66,15 +89,16 @@ def write_words(path: str, words: Sequence[str]) -> None:
 
 
 def _place(folder: str, run_dir: str) -> str:
-    """The directory of this run: the one that was asked for, or, for a second run and later ones, with a number; ranks share theirs."""
-    own = f"of-{os.getppid()}" if "RANK" in os.environ else str(os.getpid())
+    """The directory of this run: the one that was asked for, or, for a second run and later ones,
+    with a number; ranks share theirs."""
+    suffix = f"of-{os.getppid()}" if "RANK" in os.environ else str(os.getpid())
     number = 1
     while True:
         slot = os.path.join(folder, f"slot-{number}")
         try:
-            os.symlink(own, slot)
+            os.symlink(suffix, slot)
         except FileExistsError:
-            if os.readlink(slot) != own or own == str(os.getpid()):
+            if os.readlink(slot) != suffix or suffix == str(os.getpid()):
                 number += 1
                 continue
         return run_dir if number == 1 else f"{run_dir}-{number}"
@@ -90,13 +114,15 @@ def _note(folder: str, words: Sequence[str]) -> None:
 
 
 class TakingPart:
-    """First in ``sys.meta_path`` until the program imports what this waits for: a program that never does pays for this alone. ``offers``:
-    what another process has handed over."""
+    """First in ``sys.meta_path`` until the program imports what this waits for: a program that
+    never does pays for this alone. ``offers``: what another process has handed over."""
 
     def __init__(self, offers: str) -> None:
         self._offers = offers
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """The module is found by others."""
         if name not in _AWAITED or self not in sys.meta_path:
             return None
@@ -106,9 +132,13 @@ class TakingPart:
             from pickle import loads
 
             loads(urlsafe_b64decode(self._offers))  # this takes them: see inherit
-        except Exception as exc:
+        except Exception as exc:  # the program must start all the same
             if sys.stderr is not None:
-                print(f"voirkit: sees nothing in a process that the program has started ({type(exc).__name__}: {exc}).", file=sys.stderr)
+                print(
+                    "voirkit: sees nothing in a process that the program has started"
+                    f" ({type(exc).__name__}: {exc}).",
+                    file=sys.stderr,
+                )
         for finder in list(sys.meta_path):
             spec = finder.find_spec(name, path, target)
             if spec is not None:
@@ -125,5 +155,6 @@ if os.path.isdir(_value):
         del os.environ[FOLDER]
 elif _value and (_python := read(sys.orig_argv)).program != BECOMES_RAY_WORKER:
     del os.environ[FOLDER]
-    if how(_python, sys.stdlib_module_names) != "plain":  # what a shell command starts, such as voirkit itself
+    # what a shell command starts, such as voirkit itself
+    if how(_python, sys.stdlib_module_names) != "plain":
         sys.meta_path.insert(0, TakingPart(_value))

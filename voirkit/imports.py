@@ -1,6 +1,8 @@
-"""Stands between the reading and the running of modules, without importing them: to tell that they are there, or to change their code.
+"""Stands between the reading and the running of modules, without importing them: to tell that they
+are there, or to change their code.
 
-wrapt does the former too, but takes 85 ms of CPU to import (2.0 on python 3.11), more than all else that a plain run loads.
+wrapt does the former too, but takes 85 ms of CPU to import (2.0 on python 3.11), more than all else
+that a plain run loads.
 """
 
 from __future__ import annotations
@@ -21,23 +23,31 @@ if TYPE_CHECKING:
 class PatchPoint:
     """A function of a library that voirkit replaces or is called by.
 
-    A module's ``PATCH_POINTS`` are those that it changes by itself; others are in a table of ``voirkit.intercept.Patches``.
+    A module's ``PATCH_POINTS`` are those that it changes by itself; others are in a table of
+    ``voirkit.intercept.Patches``.
 
     Attributes:
         module: The module that has it, by its full name.
-        path: What it is called there, such as ``Class.method``; of several, with ``|`` between them, a version has one.
-        checked: In which versions of which library it was checked that it is there and has the parameters: ``torch 2.1 to 2.15``.
+        path: Its name there, such as ``Class.method``; of several, with ``|`` between them, a
+            version has one.
+        checked: The versions of the library in which it was checked that it is there and has the
+            parameters: ``torch 2.1 to 2.15``.
         parameters: The names of those that the patch needs.
     """
 
     __slots__ = ("checked", "module", "parameters", "path")
 
-    def __init__(self, module: str, path: str, checked: str, parameters: tuple[str, ...] = ()) -> None:
-        self.module, self.path, self.checked, self.parameters = module, path, checked, parameters
+    def __init__(
+        self, module: str, path: str, checked: str, parameters: tuple[str, ...] = ()
+    ) -> None:
+        self.module = module
+        self.path = path
+        self.checked = checked
+        self.parameters = parameters
 
 
 class Watcher:
-    """What is asked about a module; a subclass answers what it cares for. Must not raise."""
+    """Is asked about a module; a subclass has the methods that it cares for. Must not raise."""
 
     def code(self, loader: Any, name: str) -> CodeType | None:
         """Code to run instead of what the loader would, or None."""
@@ -47,22 +57,24 @@ class Watcher:
         """The module has been executed: imported, or reloaded."""
 
 
-_run: Any = _bootstrap._call_with_frames_removed  # type: ignore[attr-defined]  # as python's own loaders do
+# as python's own loaders do
+_run: Any = _bootstrap._call_with_frames_removed  # type: ignore[attr-defined]
 _watchers: dict[str, list[Watcher]] = {}
 _below: dict[str, list[Watcher]] = {}  # of all modules of a package, by its first name
 
 
 def watch(name: str, watcher: Watcher) -> None:
-    """Ask a watcher whenever a module is executed from now on, in the thread that imports it, before the import statement returns."""
+    """Ask a watcher whenever a module is executed from now on, in the thread that imports it,
+    before the import statement returns."""
     _watchers.setdefault(name, []).append(watcher)
     _install()
 
 
 def unwatch(name: str, watcher: Watcher) -> None:
     """Ask it no more."""
-    left = [other for other in _watchers.get(name, ()) if other is not watcher]
-    if left:
-        _watchers[name] = left
+    remaining = [other for other in _watchers.get(name, ()) if other is not watcher]
+    if remaining:
+        _watchers[name] = remaining
     else:
         _watchers.pop(name, None)
     _remove_unused()
@@ -94,20 +106,26 @@ def _remove_unused() -> None:
 
 def _watchers_of(name: str) -> list[Watcher]:
     """The watchers of a module and of its package."""
-    own = _watchers.get(name, [])
-    return [*own, *_below.get(name.partition(".")[0], ())] if _below else list(own)
+    watchers = list(_watchers.get(name, ()))
+    if _below:
+        watchers += _below.get(name.partition(".")[0], ())
+    return watchers
 
 
 def when_imported(name: str, callback: Callable[[ModuleType], None]) -> None:
-    """Call back once with a module when it has been imported; at once if it is already. The callback must not raise."""
+    """Call back once with a module when it has been imported; at once if it is already. The
+    callback must not raise."""
     module = sys.modules.get(name)
-    if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
-        callback(module)
+    spec = getattr(module, "__spec__", None)
+    if module is None or getattr(spec, "_initializing", False):
+        watch(name, _ImportCallback(callback))
     else:
-        watch(name, _Once(callback))
+        callback(module)
 
 
-class _Once(Watcher):
+class _ImportCallback(Watcher):
+    """Calls back once."""
+
     def __init__(self, callback: Callable[[ModuleType], None]) -> None:
         self._callback = callback
 
@@ -120,7 +138,8 @@ class _Loader:
     """A module's own loader, and the watchers beside it."""
 
     def __init__(self, loader: Any, spec: ModuleSpec) -> None:
-        self._loader, self._spec = loader, spec
+        self._loader = loader
+        self._spec = spec
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
@@ -129,23 +148,27 @@ class _Loader:
         return self._loader.create_module(spec)  # type: ignore[no-any-return]  # as a loader's
 
     def get_code(self, name: str) -> CodeType | None:
-        """A module's code; for runpy, which runs it itself, what the watchers have made of it."""
+        """A module's code; for runpy, which runs it itself, the code that a watcher gives."""
         code: CodeType | None = None
         if sys._getframe(1).f_globals.get("__name__") == "runpy":
             self._spec.loader = self._loader
-            code = self._watched(name)
+            code = self._code_of_watcher(name)
         return code if code is not None else self._loader.get_code(name)
 
-    def _watched(self, name: str) -> CodeType | None:
-        codes = (watcher.code(self._loader, name) for watcher in _watchers_of(name))
-        return next((code for code in codes if code is not None), None)
+    def _code_of_watcher(self, name: str) -> CodeType | None:
+        for watcher in _watchers_of(name):
+            code = watcher.code(self._loader, name)
+            if code is not None:
+                return code
+        return None
 
     def exec_module(self, module: ModuleType) -> None:
-        # The module must look as if nothing had stood between: its loader is its own again before its code runs.
+        # The module must look as if nothing had stood between: its loader is its own again before
+        # its code runs.
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
-        code = self._watched(module.__name__)
+        code = self._code_of_watcher(module.__name__)
         if code is None:
             self._loader.exec_module(module)
         else:
@@ -155,35 +178,51 @@ class _Loader:
 
 
 def as_importlib(code: CodeType) -> CodeType:
-    """Code that stands in tracebacks as python's own loader does: python leaves that out of most, and shows it in the others."""
-    own = _bootstrap_external._LoaderBasics.exec_module.__code__  # type: ignore[attr-defined]
-    line, size = max(line for _, _, line in own.co_lines() if line is not None), len(code.co_code)
-    if sys.version_info >= (3, 11):  # for each 8 instructions "no columns" (13), and as many lines further: none
-        table = b"".join(bytes((0x80 | 13 << 3 | min(8, size // 2 - n) - 1, 0)) for n in range(0, size // 2, 8))
-    else:  # for each 254 bytes as many lines further
-        table = b"".join(bytes((min(254, size - n), 0)) for n in range(0, size, 254))
-    return code.replace(co_filename=own.co_filename, co_firstlineno=line, co_linetable=table)
+    """Code that stands in tracebacks as python's own loader does: python leaves that out of most,
+    and shows it in the others."""
+    loader_basics: Any = _bootstrap_external._LoaderBasics  # type: ignore[attr-defined]
+    python_own = loader_basics.exec_module.__code__
+    line = max(line for _, _, line in python_own.co_lines() if line is not None)
+    size = len(code.co_code)
+    if sys.version_info >= (3, 11):
+        # for each 8 instructions "no columns" (13), and as many lines further: none
+        n_instructions = size // 2
+        lengths = [min(8, n_instructions - start) for start in range(0, n_instructions, 8)]
+        entries = [(0x80 | 13 << 3 | length - 1, 0) for length in lengths]
+    else:
+        # for each 254 bytes as many lines further
+        entries = [(min(254, size - start), 0) for start in range(0, size, 254)]
+    table = b"".join(map(bytes, entries))
+    return code.replace(co_filename=python_own.co_filename, co_firstlineno=line, co_linetable=table)
 
 
 _Loader.exec_module.__code__ = as_importlib(_Loader.exec_module.__code__)
 
 
 def _is_loading(name: str, frame: FrameType | None) -> bool:
-    """Whether python looks for a module in order to import, reload or run it; who only looks is to find its own loader."""
+    """True if python looks for a module in order to import, reload or run it; code that only looks
+    for it is to find its own loader."""
     while frame is not None and frame.f_code.co_name != "_call_with_frames_removed":
-        if frame.f_code.co_name in ("_find_and_load_unlocked", "reload") and "importlib" in frame.f_code.co_filename:
+        code = frame.f_code
+        is_import = code.co_name in ("_find_and_load_unlocked", "reload")
+        if is_import and "importlib" in code.co_filename:
             return bool(frame.f_locals.get("name") == name)
-        if frame.f_code.co_name == "_get_module_details" and frame.f_globals.get("__name__") == "runpy":
+        is_run = code.co_name == "_get_module_details"
+        if is_run and frame.f_globals.get("__name__") == "runpy":
             return bool(frame.f_locals.get("mod_name") == name)
         frame = frame.f_back
     return False
 
 
 class _Finder:
-    """First in ``sys.meta_path``; finds nothing itself, but puts the watchers beside what the others find."""
+    """First in ``sys.meta_path``; finds nothing itself, but puts the watchers beside the loaders
+    that the others find."""
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if (name not in _watchers and not (_below and name.partition(".")[0] in _below)) or not _is_loading(name, sys._getframe(1)):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        is_watched = name in _watchers or (_below and name.partition(".")[0] in _below)
+        if not is_watched or not _is_loading(name, sys._getframe(1)):
             return None
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
@@ -191,7 +230,8 @@ class _Finder:
                 spec: ModuleSpec | None = find(name, path, target)
                 if spec is not None:
                     if hasattr(spec.loader, "exec_module"):
-                        spec.loader = _Loader(spec.loader, spec)  # type: ignore[assignment]  # has a loader's methods
+                        loader: Any = _Loader(spec.loader, spec)  # has a loader's methods
+                        spec.loader = loader
                     return spec
         return None
 
@@ -200,21 +240,24 @@ _finder: Any = _Finder()
 
 
 class quiet:
-    """Leave out the compiler's warnings about a file that is compiled again; in a ``with`` statement.
+    """Leave out the compiler's warnings about a file that is compiled again; in a ``with``
+    statement.
 
-    ``warnings.catch_warnings`` makes python forget which warnings it has given, so that the program's own come once more.
+    ``warnings.catch_warnings`` makes python forget which warnings it has given, so that the
+    program's own come once more.
     """
 
     def __init__(self, filename: str) -> None:
         import re
 
-        module = re.compile(re.escape(os.path.splitext(filename)[0]) + r"(\.\w+)?\Z")
-        self._mine: Any = ("ignore", None, Warning, module, 0)
+        stem = os.path.splitext(filename)[0]
+        module = re.compile(re.escape(stem) + r"(\.\w+)?\Z")
+        self._filter: Any = ("ignore", None, Warning, module, 0)
 
     def __enter__(self) -> None:
         filters: Any = warnings.filters
         self._filters = filters  # another thread may put another list there meanwhile
-        self._filters.insert(0, self._mine)
+        self._filters.insert(0, self._filter)
 
     def __exit__(self, *raised: object) -> None:
-        self._filters.remove(self._mine)
+        self._filters.remove(self._filter)

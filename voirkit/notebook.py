@@ -1,8 +1,11 @@
-"""``%load_ext voirkit``: ``%%voirkit`` runs a cell under voirkit, ``%voirkit`` a script; the report is shown below the cell.
+"""``%load_ext voirkit``: ``%%voirkit`` runs a cell under voirkit, ``%voirkit`` a script; the report
+is shown below the cell.
 
-A cell runs in the kernel, in its namespace: an overseer leads it as it leads a script, in this process, and everything that it has changed
-in libraries is put back when the cell has ended. So a cell sees what cells before it have made, and what it makes stays. What belongs to a
-process and not to a cell is the kernel's: the most memory, and ``sys.argv``. Voirfiles are for scripts, and take no part.
+A cell runs in the kernel, in its namespace: an overseer leads it as it leads a script, in this
+process, and everything that it has changed in libraries is put back when the cell has ended. So a
+cell sees what cells before it have made, and what it makes stays. What belongs to a process and not
+to a cell is the kernel's: the most memory, and ``sys.argv``. Voirfiles are for scripts, and take no
+part.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ last: FinishedRun | None = None  # what the last magic has recorded
 
 
 class Cell(Program):
-    """The code of a cell, run where the kernel runs cells: in its namespace, with its magics, the value of the last line shown.
+    """The code of a cell, run where the kernel runs cells: in its namespace, with its magics, the
+    value of the last line shown.
 
     Args:
         shell: IPython's.
@@ -36,12 +40,15 @@ class Cell(Program):
     """
 
     def __init__(self, shell: InteractiveShell, text: str) -> None:
-        number = len(shell.history_manager.input_hist_parsed) - 1  # the counter is one ahead while a cell runs (ipython 9.18)
+        # the counter is one ahead while a cell runs (ipython 9.18)
+        number = len(shell.history_manager.input_hist_parsed) - 1
         super().__init__(f"cell-{number}", None, [], "")
         self._shell = shell
         self._text = shell.transform_cell(text)
-        self._file = shell.compile.cache(self._text, number, raw_code=text)  # its lines are there for tracebacks
-        # Other cells have made functions that this one calls. IPython keeps their numbers for its tracebacks (ipython 9.18).
+        # its lines are there for tracebacks
+        self._file = shell.compile.cache(self._text, number, raw_code=text)
+        # Other cells have made functions that this one calls. IPython keeps their numbers for its
+        # tracebacks (ipython 9.18).
         numbers = {**getattr(shell.compile, "_filename_map", {}), self._file: number}
         self.source_names = {file: f"cell-{number}" for file, number in numbers.items()}
         self._parts: list[CodeType] = []
@@ -49,12 +56,12 @@ class Cell(Program):
     def compile(self) -> None:
         """Compile it; the last line apart, if its value is to be shown."""
         body = self._shell.compile.ast_parse(self._text, self._file).body
-        shown = body[-1:] if body and isinstance(body[-1], ast.Expr) else []
+        last = body[-1:] if body and isinstance(body[-1], ast.Expr) else []
         compiler = self._shell.compile
-        if kept := body[: len(body) - len(shown)]:
-            self._parts.append(compiler(ast.Module(kept, []), self._file, "exec"))
-        if shown:
-            self._parts.append(compiler(ast.Interactive(shown), self._file, "single"))
+        if statements := body[: len(body) - len(last)]:
+            self._parts.append(compiler(ast.Module(statements, []), self._file, "exec"))
+        if last:
+            self._parts.append(compiler(ast.Interactive(last), self._file, "single"))
 
     def enter(self) -> None:
         """``sys.argv`` and the path are the kernel's."""
@@ -93,11 +100,11 @@ def run_cell(shell: InteractiveShell, words: list[str], text: str) -> FinishedRu
         overseer.adopt(instruments, BUILT_IN if distribution == "voirkit" else PLUGIN)
     try:
         overseer([*words, "--quiet", cell.name])
-    except BaseException as exc:
-        own = cell.own_part(exc.__traceback__)
-        if own is not None:
-            _show_from(shell, exc, own)
-        if own is not None and overseer.run_dir is not None:
+    except BaseException as exc:  # the cell's own errors
+        own_tb = cell.own_part(exc.__traceback__)
+        if own_tb is not None:
+            _show_from(shell, exc, own_tb)
+        if own_tb is not None and overseer.run_dir is not None:
             _show(_finished(overseer, overseer.run_dir), is_quiet="--quiet" in words)
         elif isinstance(exc, SystemExit):
             return None
@@ -105,7 +112,9 @@ def run_cell(shell: InteractiveShell, words: list[str], text: str) -> FinishedRu
     finally:
         recording.end_late()  # what other cells do is no part of this run
     if overseer.run_dir is None:
-        raise CommandLineError("it was not recorded, for the reason that stands above.", where="%%voirkit")
+        raise CommandLineError(
+            "it was not recorded, for the reason that stands above.", where="%%voirkit"
+        )
     return _finished(overseer, overseer.run_dir)
 
 
@@ -121,8 +130,8 @@ def _show_from(shell: InteractiveShell, exc: BaseException, tb: TracebackType) -
     """Have IPython show an exception from the cell's own frame on."""
 
     def traceback() -> list[str]:
-        made: list[str] = shell.InteractiveTB.structured_traceback(type(exc), exc, tb, tb_offset=0)
-        return made
+        lines: list[str] = shell.InteractiveTB.structured_traceback(type(exc), exc, tb, tb_offset=0)
+        return lines
 
     try:
         exc._render_traceback_ = traceback  # type: ignore[attr-defined]  # what IPython asks an exception for
@@ -142,8 +151,9 @@ def _show(run: FinishedRun, is_quiet: bool = False) -> None:
 def voirkit_magic(line: str, cell: str | None = None) -> None:
     """Run a cell, or a script, under voirkit, and show the report.
 
-    ``%%voirkit [options]`` runs the cell in the kernel, ``%voirkit [options] SCRIPT [arguments]`` a script in another process. With
-    ``--quiet`` no report is shown. What was recorded is ``voirkit.notebook.last`` afterwards: its ``summary``, ``path`` and ``report()``.
+    ``%%voirkit [options]`` runs the cell in the kernel, ``%voirkit [options] SCRIPT [arguments]`` a
+    script in another process. With ``--quiet`` no report is shown. What was recorded is
+    ``voirkit.notebook.last`` afterwards: its ``summary``, ``path`` and ``report()``.
     """
     from IPython.core.error import UsageError
     from IPython.core.getipython import get_ipython
@@ -153,12 +163,15 @@ def voirkit_magic(line: str, cell: str | None = None) -> None:
     try:
         words = shlex.split(line)
         _refuse_subcommand(words)
-        run = launch(words, is_quiet=True) if cell is None else run_cell(shell, words, cell)  # the report is shown below, once
+        # the report is shown below, once
+        run = launch(words, is_quiet=True) if cell is None else run_cell(shell, words, cell)
     except VoirkitError as exc:
         raise UsageError(str(exc)) from None
     if run is not None:
-        own = words if cell is not None else takewhile(lambda word: word != script_in(words), words)
-        _show(run, is_quiet="--quiet" in own)
+        run_words = (
+            words if cell is not None else takewhile(lambda word: word != script_in(words), words)
+        )
+        _show(run, is_quiet="--quiet" in run_words)
 
 
 def _refuse_subcommand(words: list[str]) -> None:

@@ -1,8 +1,9 @@
 """The phases of a run, and the generators that wait for them.
 
-An overseer goes through named phases. An instrument is a function of the overseer; if it returns a generator, the generator yields a
-phase and is resumed when that phase has ended, with the phase's value or its exception. Imports nothing of voirkit, and giving only
-when the stream of given values is asked for.
+An overseer goes through named phases. An instrument is a function of the overseer; if it returns a
+generator, the generator yields a phase and is resumed when that phase has ended, with the phase's
+value or its exception. Imports nothing of voirkit, and giving only when the stream of given values
+is asked for.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ if TYPE_CHECKING:
 class StopProgram(BaseException):
     """Raised by an instrument or a subscriber to end the program early and in order.
 
-    A BaseException, so that ``except Exception`` in the program lets it pass, as it does KeyboardInterrupt.
+    A BaseException, so that ``except Exception`` in the program lets it pass, as it does
+    KeyboardInterrupt.
     """
 
 
 class OverseerAbort(BaseException):
-    """Raised by an instrument to end the program with the exception it carries as its first argument."""
+    """Raised by an instrument to end the program with the exception it carries as its first
+    argument."""
 
 
 class Phase:
@@ -38,7 +41,8 @@ class Phase:
 
     def __init__(self, name: str, status: Status = "pending") -> None:
         self.name = name  # what the phase is called
-        self.status: Status = status  # ``"pending"``, ``"running"`` while those who waited for it are resumed, then ``"done"``
+        # ``"pending"``, ``"running"`` while those who waited for it are resumed, then ``"done"``
+        self.status: Status = status
         self.value: Any = None  # what the phase resulted in; None until it has ended
         self.exception: BaseException | None = None  # what ended the phase, if it failed
 
@@ -62,8 +66,9 @@ class Phase:
 
         Args:
             priority: Who waits with a higher one is resumed earlier.
-            throw: Whether what ended the phase (an error, ``sys.exit``, ``ov.stop``, Ctrl-C) is thrown into who waits. Without it the phase
-                ends alike however it ends, so that what comes after the ``yield`` is done; ``exception`` says how it did.
+            throw: Whether what ended the phase (an error, ``sys.exit``, ``ov.stop``, Ctrl-C) is
+                thrown into who waits. Without it the phase ends alike however it ends, so that what
+                comes after the ``yield`` is done; ``exception`` says how it did.
         """
         return PhaseWithPriority(self, priority, throw)
 
@@ -72,7 +77,8 @@ class Phase:
 
 
 class PhaseWithPriority:
-    """A phase to wait for, the priority of who waits, and whether what ends the phase is thrown into it."""
+    """A phase to wait for, the priority of who waits, and whether what ends the phase is thrown
+    into it."""
 
     def __init__(self, phase: Phase, priority: float, throw: bool = True) -> None:
         self.phase = phase
@@ -108,7 +114,8 @@ class SharedState:
     """What instruments of one run share: one object of each type, kept as long as the run is."""
 
     def shared(self, kind: type[T], *args: Any) -> T:
-        """The run's one object of a type; made, with these arguments, when it is first asked for."""
+        """The run's one object of a type; made, with these arguments, when it is first asked
+        for."""
         objects: dict[type, Any] = self.__dict__.setdefault("_shared", {})
         if kind not in objects:
             objects[kind] = kind(*args)
@@ -118,7 +125,8 @@ class SharedState:
 class BaseOverseer(SharedState):
     """Goes through phases, and resumes instruments when the phase they wait for has ended.
 
-    A subclass writes ``_run`` (with ``with self.run_phase(...)`` around each phase) and is called like a function.
+    A subclass writes ``_run`` (with ``with self.run_phase(...)`` around each phase) and is called
+    like a function.
 
     Args:
         phase_names: The names of the phases, in their order.
@@ -126,7 +134,12 @@ class BaseOverseer(SharedState):
         kwargs: Keyword arguments for each instrument.
     """
 
-    def __init__(self, phase_names: Iterable[str], args: tuple[Any, ...] | None = None, kwargs: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        phase_names: Iterable[str],
+        args: tuple[Any, ...] | None = None,
+        kwargs: dict[str, Any] | None = None,
+    ) -> None:
         boot = Phase("_boot", status="done")
         self.phases = PhaseSequence(_boot=boot, **{name: Phase(name) for name in phase_names})
         self.phases.IMMEDIATE = boot(priority=0)
@@ -135,9 +148,13 @@ class BaseOverseer(SharedState):
         self.handler_kwargs = kwargs or {}
         self.status = "init"
         self._to_require: list[Instrument] = []
-        # For each phase a heap of (-priority, order of require, generator, whether it is told of an exception).
-        self._plan: dict[Phase, list[tuple[float, int, Waiting, bool]]] = {phase: [] for phase in self.phases}
-        self._names: dict[int, Instrument] = {}  # order of require -> the instrument, to name it in errors
+        # For each phase a heap of (-priority, order of require, generator, whether it is told of an
+        # exception).
+        self._plan: dict[Phase, list[tuple[float, int, Waiting, bool]]] = {
+            phase: [] for phase in self.phases
+        }
+        # order of require -> the instrument, to name it in errors
+        self._names: dict[int, Instrument] = {}
         self.current: Instrument | None = None  # the instrument that runs right now
 
     # what instruments call
@@ -148,13 +165,15 @@ class BaseOverseer(SharedState):
         A generator runs at once through all the phases that are done and then waits for the next.
 
         Returns:
-            Each instrument's ``__state__`` if it has one, else the instrument; one alone as it is, several as a list.
+            Each instrument's ``__state__`` if it has one, else the instrument; one alone as it is,
+            several as a list.
         """
         states = [self._require(instrument) for instrument in instruments]
         return states[0] if len(states) == 1 else states
 
     def stop(self, value: object = None) -> None:
-        """End the program early: StopProgram goes through the program and every instrument, and no further."""
+        """End the program early: StopProgram goes through the program and every instrument, and no
+        further."""
         raise StopProgram(value)
 
     def abort(self, exc: BaseException) -> None:
@@ -190,7 +209,7 @@ class BaseOverseer(SharedState):
             self._run(*args, **kwargs)
         except StopProgram as stop:
             self._on_stop(*stop.args)
-        except BaseException as exc:
+        except BaseException as exc:  # raised again
             self._on_error(exc)
             raise
         finally:
@@ -219,7 +238,7 @@ class BaseOverseer(SharedState):
             yield set_value
         except OverseerAbort as abort:
             failure = abort.args[0]
-        except BaseException as exc:
+        except BaseException as exc:  # the program's, handed to instruments
             failure = exc
         phase.status, phase.value, phase.exception = "running", value, failure
         waiting = self._plan[phase]
@@ -252,29 +271,30 @@ class BaseOverseer(SharedState):
         self._names[order] = instrument
         outer, self.current = self.current, instrument
         try:
-            made = instrument(*self.handler_args, **self.handler_kwargs)
+            generator = instrument(*self.handler_args, **self.handler_kwargs)
         except (StopProgram, OverseerAbort, KeyboardInterrupt):
             raise
-        except BaseException as exc:
+        except BaseException as exc:  # an instrument may raise anything
             self._on_instrument_error(exc)
             return state
         finally:
             self.current = outer
-        if isinstance(made, Generator):
-            self._resume(order, made, self.phases._boot)
+        if isinstance(generator, Generator):
+            self._resume(order, generator, self.phases._boot)
         return state
 
     def _resume(self, order: int, generator: Waiting, phase: Phase, throw: bool = True) -> None:
-        """Resume a generator after a phase, and after all that it asks for and that is done, until it has to wait."""
+        """Resume a generator after a phase, and after all that it asks for and that is done, until
+        it has to wait."""
         outer, self.current = self.current, self._names[order]
         try:
             while True:
-                wanted = self._step(generator, phase, throw)
-                if wanted is None:
+                phase_wanted = self._step(generator, phase, throw)
+                if phase_wanted is None:
                     return
-                phase, throw = wanted.phase, wanted.throw
+                phase, throw = phase_wanted.phase, phase_wanted.throw
                 if not phase.done:
-                    self._plan[phase].append((-wanted.priority, order, generator, throw))
+                    self._plan[phase].append((-phase_wanted.priority, order, generator, throw))
                     self._plan[phase].sort()
                     return
         finally:
@@ -284,15 +304,18 @@ class BaseOverseer(SharedState):
         """Resume a generator once; what it waits for next, or None if it has ended or failed."""
         try:
             if phase.exception is None or not throw:
-                wanted = generator.send(phase.value)
+                phase_wanted = generator.send(phase.value)
             else:
-                wanted = generator.throw(phase.exception)
-            if isinstance(wanted, Phase):
-                wanted = wanted()
-            if not isinstance(wanted, PhaseWithPriority) or wanted.phase not in self._plan:
+                phase_wanted = generator.throw(phase.exception)
+            if isinstance(phase_wanted, Phase):
+                phase_wanted = phase_wanted()
+            if (
+                not isinstance(phase_wanted, PhaseWithPriority)
+                or phase_wanted.phase not in self._plan
+            ):
                 generator.close()
-                raise NotAPhase(wanted)
-            return wanted
+                raise NotAPhase(phase_wanted)
+            return phase_wanted
         except StopIteration:
             return None
         except (StopProgram, OverseerAbort, KeyboardInterrupt) as exc:
@@ -300,7 +323,8 @@ class BaseOverseer(SharedState):
                 return None
             raise
         except BaseException as exc:
-            if exc is not phase.exception:  # the program's own exception, let through, is no fault of the instrument
+            # the program's own exception, let through, is no fault of the instrument
+            if exc is not phase.exception:
                 self._on_instrument_error(exc)
             return None
 
@@ -311,13 +335,14 @@ class BaseOverseer(SharedState):
                 generator.close()
             except (StopProgram, OverseerAbort):
                 pass  # there is nothing left to end
-            except Exception as exc:
+            except Exception as exc:  # an instrument's own code
                 self._on_instrument_error(exc)
         for waiting in self._plan.values():
             waiting.clear()
 
     def _each_waiting(self) -> Iterator[tuple[Waiting, bool]]:
-        """All who wait, and whether they are told of exceptions; each is the current instrument in its turn."""
+        """All who wait, and whether they are told of exceptions; each is the current instrument in
+        its turn."""
         for waiting in self._plan.values():
             for _, order, generator, throw in sorted(waiting):
                 outer, self.current = self.current, self._names[order]
@@ -335,7 +360,7 @@ class BaseOverseer(SharedState):
                     generator.throw(StopProgram(value))
                 except (StopProgram, StopIteration):
                     pass
-                except BaseException as exc:
+                except BaseException as exc:  # an instrument's own code
                     self._on_instrument_error(exc)
 
 
@@ -352,12 +377,13 @@ class GivenOverseer(BaseOverseer):
 
     @property
     def given(self) -> Any:
-        """A ``giving`` stream of all that is given, by the program and by instruments, in any thread."""
+        """A ``giving`` stream of all that is given, by the program and by instruments, in any
+        thread."""
         if self._given is None:
-            made = self._make_given()
+            stream = self._make_given()
             if self._given is not None:
                 return self._given  # importing giving asked for it as well
-            self._given = made
+            self._given = stream
             if not self._given_closed:
                 self._given.__enter__()
             for callback in self._when_given:
@@ -373,7 +399,8 @@ class GivenOverseer(BaseOverseer):
         return given()
 
     def give(self, **data: Any) -> None:
-        """Give values into ``self.given``, from any thread; they have arrived when the call returns.
+        """Give values into ``self.given``, from any thread; they have arrived when the call
+        returns.
 
         Those given by several threads arrive one after the other.
         """
@@ -388,7 +415,8 @@ class GivenOverseer(BaseOverseer):
                 given._push(data)
 
     def queue(self, **data: Any) -> None:
-        """The same as ``give``, and ``$queued`` holds the time (seconds since the epoch), as in voir."""
+        """The same as ``give``, and ``$queued`` holds the time (seconds since the epoch), as in
+        voir."""
         self.give(**data, **{"$queued": time.time()})
 
     def _end_streams(self) -> None:

@@ -1,9 +1,12 @@
-"""What installed packages add to voirkit: entry points of the groups ``voirkit.instruments`` and ``voirkit.aliases``.
+"""What installed packages add to voirkit: entry points of the groups ``voirkit.instruments`` and
+``voirkit.aliases``.
 
-By an alias, ``import dftracer`` and ``import voir`` find voirkit's names where those packages are not installed: what was written for them
-runs. A package lists more by an entry point: the name of the package and ``module:table``, the table as ``_TableLoader`` has it.
+By an alias, ``import dftracer`` and ``import voir`` find voirkit's names where those packages are
+not installed: what was written for them runs. A package lists more by an entry point: the name of
+the package and ``module:table``, the table as ``_TableLoader`` has it.
 
-Every run loads this module. A report asks it which instruments there are, each of which knows its own part (``voirkit.instrument``).
+Every run loads this module. A report asks it which instruments there are, each of which knows its
+own part (``voirkit.instrument``).
 """
 
 from __future__ import annotations
@@ -30,23 +33,28 @@ _installed: list[Instrument] | None = None
 
 
 def installed_instruments() -> list[Instrument]:
-    """The instruments of installed packages that say what they add to a run's record, in the order of reports. A package that cannot be
-    loaded has none: the run that used it has said so."""
+    """The instruments of installed packages that say what they add to a run's record, in the order
+    of reports. A package that cannot be loaded has none: the run that used it has said so."""
     global _installed
     if _installed is None:
         _installed = []
         for _, _, reference in entry_points(GROUP):
             try:
                 value = resolve(reference)
-            except Exception:
+            except Exception:  # a package is any code; the run reports it
                 continue
-            _installed += [one for _, one in flat("", value) if isinstance(one, Instrument)]
+            _installed += [item for _, item in flat("", value) if isinstance(item, Instrument)]
     return _installed
 
 
 def parts_of_summary() -> dict[str, type]:
-    """The keys that instruments add to ``summary.json``, with the type of their value where it is not null."""
-    return {key: kind for instrument in installed_instruments() for key, kind in instrument.parts.items()}
+    """The keys that instruments add to ``summary.json``, with the type of their value where it is
+    not null."""
+    return {
+        key: kind
+        for instrument in installed_instruments()
+        for key, kind in instrument.parts.items()
+    }
 
 
 def flat(label: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -62,7 +70,8 @@ def flat(label: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def entry_points(group: str, packages: Packages | None = None) -> list[tuple[str, str, str]]:
-    """(distribution, name, reference) of each entry point of a group; of ``installed_packages``, if these have been read."""
+    """(distribution, name, reference) of each entry point of a group; of ``installed_packages``, if
+    these have been read."""
     entries: dict[tuple[str, str], tuple[str, str, str]] = {}
     for distribution, text in installed_packages() if packages is None else packages:
         for name, reference in _section(text, group):
@@ -71,16 +80,20 @@ def entry_points(group: str, packages: Packages | None = None) -> list[tuple[str
 
 
 def installed_packages() -> Packages:
-    """(distribution, its ``entry_points.txt``) of each installed package that names a group of voirkit's.
+    """(distribution, its ``entry_points.txt``) of each installed package that names a group of
+    voirkit's.
 
-    Reads the files that the packaging standard prescribes (packaging.python.org, "Entry points specification") because
-    importlib.metadata takes 46 ms to import and to look through an environment with torch, this 1 ms.
+    Reads the files that the packaging standard prescribes (packaging.python.org, "Entry points
+    specification") because importlib.metadata takes 46 ms to import and to look through an
+    environment with torch, this 1 ms.
     """
     packages: Packages = []
     seen: set[str] = set()
     for folder in sys.path:
         try:
-            names = [n for n in os.listdir(folder or ".") if n.endswith((".dist-info", ".egg-info"))]
+            names = [
+                n for n in os.listdir(folder or ".") if n.endswith((".dist-info", ".egg-info"))
+            ]
         except OSError:
             continue
         for distribution in sorted(names):
@@ -89,7 +102,9 @@ def installed_packages() -> Packages:
                 continue  # the first on the path is the one that is imported
             seen.add(package)
             try:
-                with open(os.path.join(folder, distribution, "entry_points.txt"), encoding="utf-8") as file:
+                with open(
+                    os.path.join(folder, distribution, "entry_points.txt"), encoding="utf-8"
+                ) as file:
                     text = file.read()
             except (OSError, UnicodeDecodeError):
                 continue
@@ -108,7 +123,8 @@ def _section(text: str, group: str) -> Iterator[tuple[str, str]]:
             yield name.strip(), reference.split("[")[0].strip()
 
 
-# Modules under other names. The finder is asked last, and answers for the modules that are listed: whatever else python finds is taken.
+# Modules under other names. The finder is asked last, and answers for the modules that are listed:
+# whatever else python finds is taken.
 
 ALIASES = "voirkit.aliases"
 VERSION = "2.2.0"  # of DFTracer, whose names these are
@@ -116,11 +132,23 @@ _OFFER = "voirkit.plugins:install_aliases"
 _DFTRACER = "voirkit.dftracer"
 # As they are in 2.x; and in 1.0.x, where `dftracer.logger` was a package.
 _DFTRACER_MODULES = (
-    "dftracer.dftracer", "dftracer.logger", "dftracer.python", "dftracer.python.ai", "dftracer.python.ai_common",
-    "dftracer.python.ai_init", "dftracer.python.common", "dftracer.python.env", "dftracer.python.logger", "dftracer.python.dbg",
-    "dftracer.python.dbg.ai", "dftracer.python.dbg.logger", "dftracer.dbg", "dftracer.dbg.logger", "dftracer.logger.ai",
+    "dftracer.dftracer",
+    "dftracer.logger",
+    "dftracer.python",
+    "dftracer.python.ai",
+    "dftracer.python.ai_common",
+    "dftracer.python.ai_init",
+    "dftracer.python.common",
+    "dftracer.python.env",
+    "dftracer.python.logger",
+    "dftracer.python.dbg",
+    "dftracer.python.dbg.ai",
+    "dftracer.python.dbg.logger",
+    "dftracer.dbg",
+    "dftracer.dbg.logger",
+    "dftracer.logger.ai",
     "dftracer.logger.logger",
-)  # fmt: skip
+)
 
 
 class _DFTracerLoader:
@@ -135,21 +163,26 @@ class _DFTracerLoader:
             module.__dict__["__version__"] = VERSION
             inherit.main_needs_them = True
             return
-        # First the modules in it: python sets each as an attribute of its package, and `ai` is a name that is wanted.
+        # First the modules in it: python sets each as an attribute of its package, and `ai` is a
+        # name that is wanted.
         for below in sorted(_DFTRACER_MODULES):
             if below.rpartition(".")[0] == name:
                 import_module(below)
         names = import_module(_DFTRACER)
         for word in names.__all__:
             module.__dict__[word] = getattr(names, word)
-        module.__dict__.update(__all__=list(names.__all__), __getattr__=names.__getattr__, __doc__=names.__doc__)
+        module.__dict__.update(
+            __all__=list(names.__all__), __getattr__=names.__getattr__, __doc__=names.__doc__
+        )
 
 
 class _TableLoader:
-    """Makes a module of a table: a module of voirkit's under another name, or a package whose names are looked up when they are used.
+    """Makes a module of a table: a module of voirkit's under another name, or a package whose names
+    are looked up when they are used.
 
     Args:
-        homes: The module's name; or for each name in the package the module that has it, or ``module:name``.
+        homes: The module's name; or for each name in the package the module that has it, or
+            ``module:name``.
     """
 
     def __init__(self, homes: str | Mapping[str, str]) -> None:
@@ -162,7 +195,8 @@ class _TableLoader:
         inherit.main_needs_them = True
         homes = self._homes
         if isinstance(homes, str):
-            sys.modules[module.__name__] = import_module(homes)  # the import system takes what stands there
+            # the import system takes what stands there
+            sys.modules[module.__name__] = import_module(homes)
             return
 
         def __getattr__(name: str) -> Any:
@@ -186,11 +220,15 @@ class _Finder:
     def __init__(self, package: str, table: str = "") -> None:
         self.package, self.table = package, table
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name.partition(".")[0] != self.package:
             return None
         package = sys.modules.get(self.package)
-        if package is not None and not isinstance(getattr(package.__spec__, "loader", None), (_DFTracerLoader, _TableLoader)):
+        if package is not None and not isinstance(
+            getattr(package.__spec__, "loader", None), (_DFTracerLoader, _TableLoader)
+        ):
             return None  # the real one
         loader = self._loader(name)
         if loader is None:
@@ -211,7 +249,8 @@ _finders: dict[str, Any] = {}
 
 
 def install_aliases(tables: Iterable[tuple[str, str]] = ()) -> None:
-    """From now on, here and in processes that multiprocessing starts anew; ``tables`` (package, ``module:name``) beside DFTracer's."""
+    """From now on, here and in processes that multiprocessing starts anew; ``tables`` (package,
+    ``module:name``) beside DFTracer's."""
     for package, table in (("dftracer", ""), *tables):
         if package not in _finders:
             _finders[package] = _Finder(package, table)

@@ -5,7 +5,13 @@ Imports nothing: every run loads it.
 
 from __future__ import annotations
 
-_BYTES = ((1e3, 1.0, "bytes"), (1e6, 1e-3, "kB"), (1e9, 1e-6, "MB"), (1e12, 1e-9, "GB"), (float("inf"), 1e-12, "TB"))
+_BYTES = (
+    (1e3, 1.0, "bytes"),
+    (1e6, 1e-3, "kB"),
+    (1e9, 1e-6, "MB"),
+    (1e12, 1e-9, "GB"),
+    (float("inf"), 1e-12, "TB"),
+)
 _SECONDS = (
     (1e-3, 1e6, "µs"),
     (1, 1e3, "ms"),
@@ -33,7 +39,8 @@ def time_unit(seconds: float) -> tuple[float, str]:
 
 
 def figure(value: float, digits: int = 3) -> str:
-    """A number as people read it: thousands apart, at least so many digits that count, and no power of ten below 10**15."""
+    """A number as people read it: thousands apart, at least so many digits that count, and no power
+    of ten below 10**15."""
     whole = 10.0 ** (digits - 1) <= abs(_rounded(value, digits)) < _UNREADABLE
     return f"{value:,.0f}" if whole else f"{value:.{digits}g}"
 
@@ -50,8 +57,11 @@ def _in_unit(value: float, units: tuple[tuple[float, float, str], ...]) -> str:
 
 def _unit(value: float, units: tuple[tuple[float, float, str], ...]) -> tuple[float, str]:
     """The first unit below whose limit a value is as it is shown: 999.9 µs are 1 ms."""
-    shown = abs(_rounded(value))
-    return next(((factor, name) for limit, factor, name in units if shown < limit), units[-1][1:])
+    magnitude = abs(_rounded(value))
+    for limit, factor, name in units:
+        if magnitude < limit:
+            return factor, name
+    return units[-1][1:]
 
 
 def _rounded(value: float, digits: int = 3) -> float:

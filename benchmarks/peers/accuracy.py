@@ -23,16 +23,34 @@ from pathlib import Path
 from environments import Peer, make, quiet_environment, table
 
 SCRIPT = str(Path(__file__).with_name("planted.py"))
-CAUSES = {"transform": "SlowCrop", "workers": "SlowCrop", "forward": "SlowBlock", "logging": "log_metrics", "checkpoint": "save_checkpoint"}
-PHASES = {"transform": "wait", "workers": "wait", "forward": "forward", "logging": "other", "checkpoint": "other"}
-Reported = tuple[float | None, str]  # the share of the planted phase, and the text in which the cause may be named
+CAUSES = {
+    "transform": "SlowCrop",
+    "workers": "SlowCrop",
+    "forward": "SlowBlock",
+    "logging": "log_metrics",
+    "checkpoint": "save_checkpoint",
+}
+PHASES = {
+    "transform": "wait",
+    "workers": "wait",
+    "forward": "forward",
+    "logging": "other",
+    "checkpoint": "other",
+}
+Reported = tuple[
+    float | None, str
+]  # the share of the planted phase, and the text in which the cause may be named
 
 
 def run(folder: Path, command: list[str]) -> str:
     """What a command prints; raises with its last line if it fails."""
-    done = subprocess.run(command, cwd=folder, env=quiet_environment(), capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=folder, env=quiet_environment(), capture_output=True, text=True
+    )
     if done.returncode:
-        raise RuntimeError((done.stderr.strip() or done.stdout.strip() or "nothing was printed").splitlines()[-1])
+        raise RuntimeError(
+            (done.stderr.strip() or done.stdout.strip() or "nothing was printed").splitlines()[-1]
+        )
     return done.stdout + done.stderr
 
 
@@ -40,11 +58,28 @@ def voirkit(*flags: str) -> Callable[[Path, str], Reported]:
     """voirkit with some flags."""
 
     def report(folder: Path, case: str) -> Reported:
-        text = run(folder, [sys.executable, "-m", "voirkit", "--run-dir", "run", *flags, SCRIPT, case, "truth.json"])
+        text = run(
+            folder,
+            [
+                sys.executable,
+                "-m",
+                "voirkit",
+                "--run-dir",
+                "run",
+                *flags,
+                SCRIPT,
+                case,
+                "truth.json",
+            ],
+        )
         phases = json.loads((folder / "run" / "summary.json").read_text())["steps"]["phases"]
         share = phases[PHASES[case]]["share"]
         if PHASES[case] == "other":  # the parts of other include checkpoints and zero_grad
-            share += sum(phases[name]["share"] for name in phases if name not in ("wait", "forward", "backward", "optimizer", "other"))
+            share += sum(
+                phases[name]["share"]
+                for name in phases
+                if name not in ("wait", "forward", "backward", "optimizer", "other")
+            )
         return share, text
 
     return report
@@ -54,7 +89,20 @@ def traceml(peer: Peer) -> Callable[[Path, str], Reported]:
     """TraceML's summary."""
 
     def report(folder: Path, case: str) -> Reported:
-        text = run(folder, [peer.tool("traceml"), "run", SCRIPT, "--mode", "summary", "--args", case, "truth.json", "traceml"])
+        text = run(
+            folder,
+            [
+                peer.tool("traceml"),
+                "run",
+                SCRIPT,
+                "--mode",
+                "summary",
+                "--args",
+                case,
+                "truth.json",
+                "traceml",
+            ],
+        )
         row = {"wait": "Input Wait", "forward": "Forward", "other": "Residual"}[PHASES[case]]
         return int(re.search(rf"{row}\s+\S+ m?s\s+(\d+)%", text)[1]) / 100, text  # type: ignore[index]
 
@@ -90,15 +138,28 @@ def py_spy(peer: Peer) -> Callable[[Path, str], Reported]:
         for line in (folder / "stacks").read_text().splitlines():
             stack, _, count = line.rpartition(" ")
             frames = stack.split(";")
-            if "train (planted.py" not in stack:  # the training loop alone, as a reader of the flame graph would look at it
+            if (
+                "train (planted.py" not in stack
+            ):  # the training loop alone, as a reader of the flame graph would look at it
                 continue
             names = {f.split(" (")[0].split(".")[0] for f in frames if " (planted.py" in f}
-            functions.update(dict.fromkeys(names - {"<module>", "main", "train", "Samples"}, int(count)))
+            functions.update(
+                dict.fromkeys(names - {"<module>", "main", "train", "Samples"}, int(count))
+            )
             if "_worker_loop" in stack:
                 continue
-            marks = {"wait": "dataloader.py", "forward": "_call_impl", "backward": "Tensor.backward", "optimizer": "optimizer.py"}
-            phases[next((name for name, mark in marks.items() if mark in stack), "other")] += int(count)
-        return phases[PHASES[case]] / phases.total(), " ".join(name for name, _ in functions.most_common(1))
+            marks = {
+                "wait": "dataloader.py",
+                "forward": "_call_impl",
+                "backward": "Tensor.backward",
+                "optimizer": "optimizer.py",
+            }
+            phases[next((name for name, mark in marks.items() if mark in stack), "other")] += int(
+                count
+            )
+        return phases[PHASES[case]] / phases.total(), " ".join(
+            name for name, _ in functions.most_common(1)
+        )
 
     return report
 
@@ -119,11 +180,19 @@ def torch_profiler(peer: Peer) -> Callable[[Path, str], Reported]:
 
     def report(folder: Path, case: str) -> Reported:
         text = run(folder, [str(peer.python), "-c", PROFILED, SCRIPT, case, "truth.json"])
-        events = [e for e in json.loads((folder / "trace.json").read_text())["traceEvents"] if e.get("ph") == "X"]
+        events = [
+            e
+            for e in json.loads((folder / "trace.json").read_text())["traceEvents"]
+            if e.get("ph") == "X"
+        ]
         waits = [e for e in events if e["name"].startswith("enumerate(DataLoader)")]
-        whole = max(e["ts"] + e["dur"] for e in events if e["name"].startswith("Optimizer.step")) - min(e["ts"] for e in waits)
+        whole = max(
+            e["ts"] + e["dur"] for e in events if e["name"].startswith("Optimizer.step")
+        ) - min(e["ts"] for e in waits)
         share = sum(e["dur"] for e in waits) / whole
-        return (share if PHASES[case] == "wait" else None), text  # forward and the rest have no row of their own
+        return (
+            share if PHASES[case] == "wait" else None
+        ), text  # forward and the rest have no row of their own
 
     return report
 
@@ -146,13 +215,20 @@ def main() -> None:
     """Run all, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", default=",".join(CAUSES))
-    parser.add_argument("--tools", default="voirkit,voirkit --loader --flame,TraceML,py-spy,torch.profiler,HTA")
+    parser.add_argument(
+        "--tools", default="voirkit,voirkit --loader --flame,TraceML,py-spy,torch.profiler,HTA"
+    )
     options = parser.parse_args()
     tools: dict[str, tuple[Peer | None, Callable[[Path, str], Reported]]] = {
         "voirkit": (None, voirkit()),
         "voirkit --loader --flame": (None, voirkit("--loader", "--flame")),
     }
-    makers = {"TraceML": ("traceml", traceml), "py-spy": ("py-spy", py_spy), "torch.profiler": ("hta", torch_profiler), "HTA": ("hta", hta)}
+    makers = {
+        "TraceML": ("traceml", traceml),
+        "py-spy": ("py-spy", py_spy),
+        "torch.profiler": ("hta", torch_profiler),
+        "HTA": ("hta", hta),
+    }
     for tool, (environment, maker) in makers.items():
         if tool in options.tools.split(","):
             peer = make(environment)
@@ -172,7 +248,11 @@ def main() -> None:
                     rows.append([*row, "", "", "", f"failed: {str(exc)[:120]}"])
                     continue
                 truth = json.loads((Path(place) / "truth.json").read_text())[PHASES[case]]
-            found = ["not reported", ""] if share is None else [f"{share:.1%}", f"{100 * (share - truth):+.1f}"]
+            found = (
+                ["not reported", ""]
+                if share is None
+                else [f"{share:.1%}", f"{100 * (share - truth):+.1f}"]
+            )
             rows.append([*row, f"{truth:.1%}", *found, "yes" if CAUSES[case] in text else "no"])
             print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
     print(table(["case", "phase", "tool", "truth", "reported", "points off", "cause named"], rows))

@@ -39,14 +39,23 @@ def run(command: list[str], folder: Path) -> tuple[list[str], str]:
     before = os.times()
     began = time.perf_counter()
     with open(folder / "printed", "w+") as file:
-        process = subprocess.Popen(command, cwd=folder, env=quiet_environment(), stdout=file, stderr=file, start_new_session=True)
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=quiet_environment(),
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         seconds = time.perf_counter() - began
         file.seek(0)
         lines = file.read().strip().splitlines() or [""]
     after = os.times()
-    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    cpu = (
+        after.children_user + after.children_system - before.children_user - before.children_system
+    )
     error = f"failed after {seconds:.1f} s: {lines[-1][:120]}" if process.returncode else ""
     return [f"{seconds:.1f} s", f"{cpu:.1f} s", f"{used.ru_maxrss / 1024:.0f} MiB"], error
 
@@ -56,9 +65,28 @@ def profiler_trace(path: Path, events: int) -> None:
     found: list[dict[str, Any]] = []
     for i in range(events // 2):
         common = {"ph": "X", "ts": 10.0 * i, "dur": 9.0}
-        found.append(common | {"cat": "cpu_op", "name": f"aten::op{i % 10}", "pid": 1, "tid": 1, "args": {"External id": i}})
+        found.append(
+            common
+            | {
+                "cat": "cpu_op",
+                "name": f"aten::op{i % 10}",
+                "pid": 1,
+                "tid": 1,
+                "args": {"External id": i},
+            }
+        )
         where = {"stream": 7, "device": 0, "correlation": i, "External id": i}
-        found.append(common | {"ts": 10.0 * i + 5, "cat": "kernel", "name": f"kernel{i % 10}", "pid": 0, "tid": 7, "args": where})
+        found.append(
+            common
+            | {
+                "ts": 10.0 * i + 5,
+                "cat": "kernel",
+                "name": f"kernel{i % 10}",
+                "pid": 0,
+                "tid": 7,
+                "args": where,
+            }
+        )
     path.parent.mkdir()
     with gzip.open(path, "wt", compresslevel=1) as file:
         json.dump({"schemaVersion": 1, "distributedInfo": {"rank": 0}, "traceEvents": found}, file)

@@ -27,7 +27,11 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
     "viztracer": ("viztracer", *_TORCH),
     "voir": ("voir", *_TORCH),
 }
-MAIN = {"hta": "HolisticTraceAnalysis", "traceml": "traceml-ai", "dfanalyzer": "dftracer-analyzer"}  # the package whose version is shown
+MAIN = {
+    "hta": "HolisticTraceAnalysis",
+    "traceml": "traceml-ai",
+    "dfanalyzer": "dftracer-analyzer",
+}  # the package whose version is shown
 
 
 class Peer(NamedTuple):
@@ -52,12 +56,24 @@ def make(name: str) -> Peer:
     if not python.exists():
         uv = shutil.which("uv") or str(Path(sys.executable).parent / "uv")
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", PLACE / name], check=True)
-        done = subprocess.run([uv, "pip", "install", "--quiet", "--python", python, *REQUIREMENTS[name]], capture_output=True, text=True)
+        done = subprocess.run(
+            [uv, "pip", "install", "--quiet", "--python", python, *REQUIREMENTS[name]],
+            capture_output=True,
+            text=True,
+        )
         if done.returncode:
             shutil.rmtree(PLACE / name)
-            return Peer(None, f"cannot be installed: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
+            return Peer(
+                None,
+                f"cannot be installed: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}",
+            )
     code = f"from importlib.metadata import version; print(version({MAIN.get(name, name)!r}))"
-    return Peer(str(python), subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip())
+    return Peer(
+        str(python),
+        subprocess.run(
+            [python, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip(),
+    )
 
 
 def newest_sampler() -> Peer:
@@ -65,24 +81,41 @@ def newest_sampler() -> Peer:
     python = shutil.which("python3.15")
     if python is None:
         return Peer(None, "no python3.15 is found")
-    done = subprocess.run([python, "-c", "import profiling.sampling, torch"], capture_output=True, text=True)
-    return Peer(python, "3.15") if done.returncode == 0 else Peer(None, done.stderr.strip().splitlines()[-1])
+    done = subprocess.run(
+        [python, "-c", "import profiling.sampling, torch"], capture_output=True, text=True
+    )
+    return (
+        Peer(python, "3.15")
+        if done.returncode == 0
+        else Peer(None, done.stderr.strip().splitlines()[-1])
+    )
 
 
 def quiet_environment() -> dict[str, str]:
     """The environment variables of what is measured: one thread, and no voirfile, harness or follower of ours."""
-    env = {k: v for k, v in os.environ.items() if not re.match(r"DATA_FD|VOIRFILE|VOIRKIT_|PYTHONDONTWRITEBYTECODE", k)}
+    env = {
+        k: v
+        for k, v in os.environ.items()
+        if not re.match(r"DATA_FD|VOIRFILE|VOIRKIT_|PYTHONDONTWRITEBYTECODE", k)
+    }
     return env | {"OMP_NUM_THREADS": "1", "VOIRFILE": "", "USER": env.get("USER", "user")}
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
     """A Markdown table."""
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows))
+    return "\n".join(
+        "| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows)
+    )
 
 
 def main() -> None:
     """Make all, and print them."""
-    print(table(["peer", "version"], [[name, make(name).version] for name in sys.argv[1:] or REQUIREMENTS]))
+    print(
+        table(
+            ["peer", "version"],
+            [[name, make(name).version] for name in sys.argv[1:] or REQUIREMENTS],
+        )
+    )
 
 
 if __name__ == "__main__":

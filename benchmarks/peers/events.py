@@ -59,14 +59,18 @@ def voirkit_span() -> Callable[[int], None]:
 def dftracer_span() -> Callable[[int], None]:
     from dftracer.python import ai, dftracer  # type: ignore[import-not-found]
 
-    atexit.register(dftracer.initialize_log(logfile="trace.pfw", data_dir=".", process_id=-1).finalize)
+    atexit.register(
+        dftracer.initialize_log(logfile="trace.pfw", data_dir=".", process_id=-1).finalize
+    )
     return blocks(lambda: ai.compute.forward)
 
 
 def viztracer_span() -> Callable[[int], None]:
     from viztracer import VizTracer  # type: ignore[import-not-found]
 
-    tracer = VizTracer(output_file="trace.json", tracer_entries=10_000_000, verbose=0, max_stack_depth=0)
+    tracer = VizTracer(
+        output_file="trace.json", tracer_entries=10_000_000, verbose=0, max_stack_depth=0
+    )
     tracer.start()
     atexit.register(tracer.save)
     return blocks(lambda: tracer.log_event("forward"))
@@ -112,7 +116,9 @@ def bare_loop(n: int) -> None:
         x = i  # noqa: F841
 
 
-SPANS: dict[str, tuple[str | None, str, Callable[[], Callable[[int], None]]]] = {  # tool: environment (None: voirkit's), what, function
+SPANS: dict[
+    str, tuple[str | None, str, Callable[[], Callable[[int], None]]]
+] = {  # tool: environment (None: voirkit's), what, function
     "voirkit": (None, "span", voirkit_span),
     "dftracer": ("dftracer", "span", dftracer_span),
     "viztracer": ("viztracer", "span", viztracer_span),
@@ -166,7 +172,9 @@ def worker(tool: str, rounds: int, events: int) -> None:
 
 def size(folder: Path) -> int:
     """Bytes of the files in a folder, but for the script."""
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and file.suffix != ".py")
+    return sum(
+        file.stat().st_size for file in folder.rglob("*") if file.is_file() and file.suffix != ".py"
+    )
 
 
 def spans(rounds: int, events: int) -> None:
@@ -202,7 +210,12 @@ def spans(rounds: int, events: int) -> None:
                 if SPANS[tool][1] == "span" and "no profiler" not in tool:
                     said[tool] = f"{size(Path(place)) / count:.1f}"
     rows = [
-        [what, tool, f"{statistics.median(ratios[tool]):.1f}" if ratios[tool] else "", said.get(tool, "")]
+        [
+            what,
+            tool,
+            f"{statistics.median(ratios[tool]):.1f}" if ratios[tool] else "",
+            said.get(tool, ""),
+        ]
         for tool, (_, what, _) in SPANS.items()
     ]
     print(table(["event", "tool", "times an append", "bytes as written"], rows))
@@ -216,14 +229,45 @@ def calls(count: int) -> None:
     tools: dict[str, tuple[str | None, Callable[[str], list[str]]]] = {
         "voirkit --calls torch": (
             sys.executable,
-            lambda p: [p, "-m", "voirkit", "--quiet", "--run-dir", "run", "--compact", "--calls", "torch", "loop.py"],
+            lambda p: [
+                p,
+                "-m",
+                "voirkit",
+                "--quiet",
+                "--run-dir",
+                "run",
+                "--compact",
+                "--calls",
+                "torch",
+                "loop.py",
+            ],
         ),
         "viztracer": (
             viz.python,
-            lambda p: [viz.tool("viztracer"), "-o", "trace.json", "--tracer_entries", "10000000", "--quiet", "--", "loop.py"],
+            lambda p: [
+                viz.tool("viztracer"),
+                "-o",
+                "trace.json",
+                "--tracer_entries",
+                "10000000",
+                "--quiet",
+                "--",
+                "loop.py",
+            ],
         ),
         "torch.profiler": (viz.python, lambda p: [p, "-c", PROFILED, "loop.py"]),
-        "TrainCheck": (train.python, lambda p: [train.tool("traincheck-collect"), "-p", "loop.py", "-t", "torch", "--output-dir", "out"]),
+        "TrainCheck": (
+            train.python,
+            lambda p: [
+                train.tool("traincheck-collect"),
+                "-p",
+                "loop.py",
+                "-t",
+                "torch",
+                "--output-dir",
+                "out",
+            ],
+        ),
     }
     rows = []
     for tool, (python, command) in tools.items():
@@ -247,17 +291,40 @@ def calls(count: int) -> None:
             rows.append([tool, "", "", f"failed: {str(exc)[:120]}"])
             continue
         a_call = (taken[1] - taken[0]) / count
-        rows.append([tool, f"{statistics.median(ratios):.1f}", f"{statistics.median(added) / 1000:.2f}", f"{a_call:.0f}"])
-    print(table(["tool", "times the call without", "µs of CPU more a call of relu", "bytes more a call of relu"], rows))
+        rows.append(
+            [
+                tool,
+                f"{statistics.median(ratios):.1f}",
+                f"{statistics.median(added) / 1000:.2f}",
+                f"{a_call:.0f}",
+            ]
+        )
+    print(
+        table(
+            [
+                "tool",
+                "times the call without",
+                "µs of CPU more a call of relu",
+                "bytes more a call of relu",
+            ],
+            rows,
+        )
+    )
 
 
 def _ns(folder: Path, command: list[str], env: dict[str, str]) -> float:
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
-    texts = [done.stdout, done.stderr, *(file.read_text() for file in folder.glob("out/**/program_output.txt"))]
+    texts = [
+        done.stdout,
+        done.stderr,
+        *(file.read_text() for file in folder.glob("out/**/program_output.txt")),
+    ]
     for line in (line for text in texts for line in text.splitlines()):
         if line.startswith("ns a call"):
             return float(line.split()[-1])
-    errors = [line for text in reversed(texts) for line in text.splitlines() if "Error" in line] or ["it printed no time"]
+    errors = [
+        line for text in reversed(texts) for line in text.splitlines() if "Error" in line
+    ] or ["it printed no time"]
     raise RuntimeError(errors[-1].strip())
 
 

@@ -89,7 +89,9 @@ def train(model, optimizer, loader):
             log_metrics(loss)
             save_checkpoint(model, step)
         t5 = clock()
-        for phase, seconds in zip(spent, (t1 - t0, t2 - t1, t3 - t2, t4 - t3, t5 - t4), strict=True):
+        for phase, seconds in zip(
+            spent, (t1 - t0, t2 - t1, t3 - t2, t4 - t3, t5 - t4), strict=True
+        ):
             spent[phase] += seconds
         t0 = t5
     return spent
@@ -98,12 +100,30 @@ def train(model, optimizer, loader):
 def main():
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), SlowBlock(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 1))
+    model = nn.Sequential(
+        nn.Linear(64, 512),
+        nn.ReLU(),
+        SlowBlock(),
+        nn.Linear(512, 512),
+        nn.ReLU(),
+        nn.Linear(512, 1),
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    spent = train(model, optimizer, DataLoader(Samples(), batch_size=BATCH, num_workers=2 if CASE == "workers" else 0))
+    spent = train(
+        model,
+        optimizer,
+        DataLoader(Samples(), batch_size=BATCH, num_workers=2 if CASE == "workers" else 0),
+    )
     total = sum(spent.values())
     with open(TRUTH, "w") as file:
-        json.dump({"steps": STEPS, "total_s": total, **{phase: seconds / total for phase, seconds in spent.items()}}, file)
+        json.dump(
+            {
+                "steps": STEPS,
+                "total_s": total,
+                **{phase: seconds / total for phase, seconds in spent.items()},
+            },
+            file,
+        )
 
 
 if __name__ == "__main__":

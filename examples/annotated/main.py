@@ -88,8 +88,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--workers", type=int, default=0, help="loader processes; 0 loads in this one (%(default)s)")
-    parser.add_argument("--width", type=int, default=128, help="units in each hidden layer (%(default)s)")
+    parser.add_argument(
+        "--workers", type=int, default=0, help="loader processes; 0 loads in this one (%(default)s)"
+    )
+    parser.add_argument(
+        "--width", type=int, default=128, help="units in each hidden layer (%(default)s)"
+    )
     parser.add_argument("--lr", type=float, default=0.003)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--items", type=int, default=12800, help="points to train on (%(default)s)")
@@ -102,7 +106,9 @@ def main():
     dataset = make_dataset(args.items, args.seed)
     # The order has a generator of its own, so that it stays the same whatever else draws random numbers.
     sampler = RandomSampler(dataset, generator=torch.Generator().manual_seed(args.seed))
-    train_loader = DataLoader(dataset, batch_size=args.batch_size, sampler=sampler, num_workers=args.workers)
+    train_loader = DataLoader(
+        dataset, batch_size=args.batch_size, sampler=sampler, num_workers=args.workers
+    )
     model = make_model(args.width).to(device)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
@@ -110,7 +116,10 @@ def main():
     for epoch in ai.pipeline.epoch.iter(range(args.epochs)):
         ai.update(epoch=epoch)
         mean_loss, accuracy = train_epoch(model, criterion, optimizer, train_loader, device)
-        print(f"epoch {epoch + 1}/{args.epochs}: loss {mean_loss:.4f}, accuracy {accuracy:.3f}", flush=True)
+        print(
+            f"epoch {epoch + 1}/{args.epochs}: loss {mean_loss:.4f}, accuracy {accuracy:.3f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

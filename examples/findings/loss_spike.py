@@ -22,4 +22,6 @@ for x, y in DataLoader(TensorDataset(inputs, targets), batch_size=30):
     loss.backward()
     optimizer.step()
     losses.append(loss.item())
-print(f"the largest loss is {max(losses):.4g} in step {losses.index(max(losses))}, the median {sorted(losses)[50]:.4g}")
+print(
+    f"the largest loss is {max(losses):.4g} in step {losses.index(max(losses))}, the median {sorted(losses)[50]:.4g}"
+)

@@ -20,4 +20,6 @@ for x, y in DataLoader(data, batch_size=64):
     loss.backward(retain_graph=sys.argv[1] == "before")
     optimizer.step()
     curve.append(loss if sys.argv[1] == "before" else loss.item())
-print(f"{len(curve)} losses kept, peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:.0f} MB")
+print(
+    f"{len(curve)} losses kept, peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:.0f} MB"
+)

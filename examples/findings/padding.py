@@ -18,7 +18,9 @@ def padded(batch):
 
 
 embedding, layer, head = nn.Embedding(500, 64), nn.Linear(64, 256), nn.Linear(256, 500)
-optimizer = torch.optim.SGD([*embedding.parameters(), *layer.parameters(), *head.parameters()], lr=0.01)
+optimizer = torch.optim.SGD(
+    [*embedding.parameters(), *layer.parameters(), *head.parameters()], lr=0.01
+)
 if sys.argv[1] == "after":
     rows.sort(key=len)
 elements = 0
@@ -26,7 +28,9 @@ for _ in range(2):
     for ids in DataLoader(rows, batch_size=16, collate_fn=padded, shuffle=sys.argv[1] == "before"):
         optimizer.zero_grad()
         scores = head(layer(embedding(ids[:, :-1])).relu())
-        nn.functional.cross_entropy(scores.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=0).backward()
+        nn.functional.cross_entropy(
+            scores.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=0
+        ).backward()
         optimizer.step()
         elements += ids.numel()
 print(f"{1 - 2 * sum(map(len, rows)) / elements:.0%} of {elements} tokens are padding")

@@ -12,7 +12,9 @@ inputs = torch.randn(1_000_000, 8)
 weights = torch.rand(len(inputs))
 draws = 2_000 if sys.argv[1] == "after" else 4_000_000
 sampler = WeightedRandomSampler(weights, num_samples=draws)
-loader = DataLoader(TensorDataset(inputs, inputs.sum(1, keepdim=True)), batch_size=100, sampler=sampler)
+loader = DataLoader(
+    TensorDataset(inputs, inputs.sum(1, keepdim=True)), batch_size=100, sampler=sampler
+)
 model = nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for _ in range(5):

@@ -27,4 +27,6 @@ for x, y in DataLoader(data, batch_size=64):
         right += (output.argmax(1) == y).sum().item()
     took.append(time.perf_counter() - began)
     began = time.perf_counter()
-print(f"{right} right; the first 80 steps took {sum(took[:80]):.2f} s, the last 80 {sum(took[-80:]):.2f} s")
+print(
+    f"{right} right; the first 80 steps took {sum(took[:80]):.2f} s, the last 80 {sum(took[-80:]):.2f} s"
+)

@@ -27,7 +27,11 @@ class Names(Dataset):
 
     def __getitem__(self, index):
         names = self.names[200 * index : 200 * index + 200]
-        lengths = torch.tensor(list(map(len, names)), dtype=torch.float) if isinstance(names, list) else names.float()
+        lengths = (
+            torch.tensor(list(map(len, names)), dtype=torch.float)
+            if isinstance(names, list)
+            else names.float()
+        )
         return lengths, own_memory() if index % 500 == 499 else 0.0
 
 
@@ -37,7 +41,9 @@ def main():
     model = nn.Linear(200, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
     most = 0.0
-    for lengths, memory in DataLoader(Names(), batch_size=50, num_workers=2, multiprocessing_context="fork"):
+    for lengths, memory in DataLoader(
+        Names(), batch_size=50, num_workers=2, multiprocessing_context="fork"
+    ):
         optimizer.zero_grad()
         model(lengths).square().mean().backward()
         optimizer.step()

@@ -20,4 +20,6 @@ for epoch in range(20):
     if sys.argv[1] == "before" or epoch % 2:
         model.eval()
         with torch.no_grad():
-            right = sum(int((model(x).argmax(1) == y).sum()) for x, y in DataLoader(held_out, batch_size=64))
+            right = sum(
+                int((model(x).argmax(1) == y).sum()) for x, y in DataLoader(held_out, batch_size=64)
+            )

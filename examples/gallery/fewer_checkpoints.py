@@ -18,4 +18,7 @@ with tempfile.TemporaryDirectory() as folder:
         model(x).square().mean().backward()
         optimizer.step()
         if step % every == 0:
-            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, os.path.join(folder, "last.pt"))
+            torch.save(
+                {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+                os.path.join(folder, "last.pt"),
+            )

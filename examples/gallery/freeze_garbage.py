@@ -13,7 +13,9 @@ if sys.argv[1] == "after":
 model = nn.Linear(64, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for step in range(100):
-    x = torch.tensor([[row["tokens"][0] / 300_000] * 64 for row in samples[step * 500 : step * 500 + 500]])
+    x = torch.tensor(
+        [[row["tokens"][0] / 300_000] * 64 for row in samples[step * 500 : step * 500 + 500]]
+    )
     optimizer.zero_grad()
     model(x).square().mean().backward()
     optimizer.step()

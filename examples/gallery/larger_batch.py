@@ -14,10 +14,14 @@ class WholeBatches(TensorDataset):
 
 torch.set_num_threads(1)
 data = WholeBatches(torch.randn(8_000, 32), torch.randint(0, 4, (8_000,)))
-model = nn.Sequential(*[layer for _ in range(6) for layer in (nn.Linear(32, 32), nn.ReLU())], nn.Linear(32, 4))
+model = nn.Sequential(
+    *[layer for _ in range(6) for layer in (nn.Linear(32, 32), nn.ReLU())], nn.Linear(32, 4)
+)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for _ in range(12):
-    for x, y in DataLoader(data, batch_size=128 if sys.argv[1] == "after" else 16, collate_fn=lambda batch: batch):
+    for x, y in DataLoader(
+        data, batch_size=128 if sys.argv[1] == "after" else 16, collate_fn=lambda batch: batch
+    ):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()

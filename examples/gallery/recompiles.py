@@ -13,7 +13,9 @@ class WarmedUp(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(64, 64), nn.ReLU())], nn.Linear(64, 4))
+        self.layers = nn.Sequential(
+            *[layer for _ in range(4) for layer in (nn.Linear(64, 64), nn.ReLU())], nn.Linear(64, 4)
+        )
         if sys.argv[1] == "before":
             self.calls = 0
         else:
@@ -25,7 +27,9 @@ class WarmedUp(nn.Module):
 
 
 model = WarmedUp()
-compiled = torch.compile(model, backend="aot_eager")  # compiles without a C++ compiler, in tenths of a second
+compiled = torch.compile(
+    model, backend="aot_eager"
+)  # compiles without a C++ compiler, in tenths of a second
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 x = torch.randn(32, 64)
 for _ in range(300):

@@ -15,7 +15,9 @@ class WholeBatches(TensorDataset):
 torch.set_num_threads(1)
 tensors = torch.randn(60_000, 32), torch.randint(0, 4, (60_000,))
 if sys.argv[1] == "after":
-    loader = DataLoader(WholeBatches(*tensors), batch_size=256, shuffle=True, collate_fn=lambda batch: batch)
+    loader = DataLoader(
+        WholeBatches(*tensors), batch_size=256, shuffle=True, collate_fn=lambda batch: batch
+    )
 else:
     loader = DataLoader(TensorDataset(*tensors), batch_size=256, shuffle=True)
 model = nn.Linear(32, 4)

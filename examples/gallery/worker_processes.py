@@ -21,7 +21,9 @@ def main(workers):
     torch.set_num_threads(1)
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for x, y in DataLoader(FromDisk(), batch_size=16, num_workers=workers, persistent_workers=workers > 0):
+    for x, y in DataLoader(
+        FromDisk(), batch_size=16, num_workers=workers, persistent_workers=workers > 0
+    ):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()

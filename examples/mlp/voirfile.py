@@ -10,7 +10,9 @@ def instrument_probes(ov):
     ov.probe("//main > train_loader as loader").give()
     ov.probe("//train_epoch > loss").give()
     ov.probe("//train_epoch(inp as batch) > #endloop_inp as step").give()
-    ov.probe("//train_epoch(inp as batch, !#loop_inp as compute_start, !!#endloop_inp as compute_end)").give()
+    ov.probe(
+        "//train_epoch(inp as batch, !#loop_inp as compute_start, !!#endloop_inp as compute_end)"
+    ).give()
 
 
 def instrument_minimum_loss(ov):

@@ -31,7 +31,9 @@ def make_loader(dataset, args, use_cuda):
     """Shuffled batches, in an order that depends on the seed alone."""
     # A generator of its own: the global one is also drawn from by the augmentations, here or in the workers.
     generator = torch.Generator().manual_seed(args.seed)
-    samples = len(dataset) if args.limit is None else min(len(dataset), args.limit * args.batch_size)
+    samples = (
+        len(dataset) if args.limit is None else min(len(dataset), args.limit * args.batch_size)
+    )
     return DataLoader(
         dataset,
         batch_size=args.batch_size,
@@ -66,23 +68,35 @@ def train_epoch(model, criterion, optimizer, loader, device):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=HERE / "images", help="image folder (%(default)s)")
+    parser.add_argument(
+        "--data", type=Path, default=HERE / "images", help="image folder (%(default)s)"
+    )
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--workers", type=int, default=2, help="loader processes; 0 loads in this one (%(default)s)")
+    parser.add_argument(
+        "--workers", type=int, default=2, help="loader processes; 0 loads in this one (%(default)s)"
+    )
     # 224 is the size that ResNets are made for. On two CPU cores an epoch then takes half a minute; with 64, five seconds,
     # and the textures still show.
-    parser.add_argument("--size", type=int, help="side of the crops in pixels, at least 33 (224 on a GPU, else 64)")
+    parser.add_argument(
+        "--size", type=int, help="side of the crops in pixels, at least 33 (224 on a GPU, else 64)"
+    )
     parser.add_argument("--lr", type=float, default=0.003)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--no-cuda", action="store_true", help="stay on the CPU even if there is a GPU")
-    parser.add_argument("--limit", type=int, metavar="N", help="train on at most N batches an epoch")
+    parser.add_argument(
+        "--no-cuda", action="store_true", help="stay on the CPU even if there is a GPU"
+    )
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help="train on at most N batches an epoch"
+    )
     args = parser.parse_args()
     if args.size is not None and args.size < 33:
         # Below it the last feature map has one pixel, and batch normalisation refuses a batch of one image.
         parser.error("--size must be at least 33")
     if not args.data.is_dir():
-        sys.exit(f"{args.data}: no such folder. Make the images first: python {HERE / 'make_images.py'}")
+        sys.exit(
+            f"{args.data}: no such folder. Make the images first: python {HERE / 'make_images.py'}"
+        )
 
     torch.manual_seed(args.seed)
     use_cuda = torch.cuda.is_available() and not args.no_cuda
@@ -94,10 +108,15 @@ def main():
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
 
-    print(f"{len(dataset)} images, {len(dataset.classes)} classes, {len(train_loader)} batches an epoch, on {device.type}")
+    print(
+        f"{len(dataset)} images, {len(dataset.classes)} classes, {len(train_loader)} batches an epoch, on {device.type}"
+    )
     for epoch in range(args.epochs):
         mean_loss, accuracy = train_epoch(model, criterion, optimizer, train_loader, device)
-        print(f"epoch {epoch + 1}/{args.epochs}: loss {mean_loss:.4f}, accuracy {accuracy:.3f}", flush=True)
+        print(
+            f"epoch {epoch + 1}/{args.epochs}: loss {mean_loss:.4f}, accuracy {accuracy:.3f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

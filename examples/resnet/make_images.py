@@ -38,7 +38,9 @@ def draw(name, rng):
     angle, period = rng.uniform(0, 2 * np.pi), rng.uniform(0.08, 0.2) * min(width, height)
     x = np.arange(width) - rng.uniform(0, width)
     y = (np.arange(height) - rng.uniform(0, height))[:, None]
-    pattern = texture(name, np.cos(angle) * x + np.sin(angle) * y, np.cos(angle) * y - np.sin(angle) * x, period)
+    pattern = texture(
+        name, np.cos(angle) * x + np.sin(angle) * y, np.cos(angle) * y - np.sin(angle) * x, period
+    )
     tint = np.array(CLASSES[name]) + rng.normal(0, 0.1, size=3)
     # Grain makes the files as large, and as slow to decode, as photographs of this size are.
     grain = rng.normal(0, 0.05, size=(height, width, 1))
@@ -68,9 +70,15 @@ def make_images(folder, count, seed):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", type=Path, default=HERE / "images", help="folder to fill (%(default)s)")
-    parser.add_argument("--count", type=int, default=384, help="number of images, over all classes (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="another seed draws other images (%(default)s)")
+    parser.add_argument(
+        "--data", type=Path, default=HERE / "images", help="folder to fill (%(default)s)"
+    )
+    parser.add_argument(
+        "--count", type=int, default=384, help="number of images, over all classes (%(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="another seed draws other images (%(default)s)"
+    )
     args = parser.parse_args()
 
     made = make_images(args.data, args.count, args.seed)

@@ -24,7 +24,9 @@ def instrument_probes(ov):
     ov.probe("//train_epoch(inp as batch) > #endloop_inp as step").give()
 
     # From the beginning (!) to the end (!!) of each turn, so without the wait for a batch. --compute-rate needs it.
-    ov.probe("//train_epoch(inp as batch, !#loop_inp as compute_start, !!#endloop_inp as compute_end)").give()
+    ov.probe(
+        "//train_epoch(inp as batch, !#loop_inp as compute_start, !!#endloop_inp as compute_end)"
+    ).give()
 
 
 def instrument_minimum_loss(ov):

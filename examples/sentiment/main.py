@@ -90,7 +90,9 @@ class Classifier(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(len(VOCABULARY), dim, padding_idx=PAD)
         self.positions = nn.Parameter(0.02 * torch.randn(length, dim))
-        layer = nn.TransformerEncoderLayer(dim, heads, dim_feedforward=4 * dim, dropout=0.0, batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(
+            dim, heads, dim_feedforward=4 * dim, dropout=0.0, batch_first=True, norm_first=True
+        )
         # Nested tensors would leave the padding out, but are a prototype and warn of it.
         self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.norm = nn.LayerNorm(dim)
@@ -98,7 +100,9 @@ class Classifier(nn.Module):
         self.words = nn.Linear(dim, len(VOCABULARY))
 
     def body(self, tokens):
-        return self.encoder(self.embedding(tokens) + self.positions, src_key_padding_mask=tokens == PAD)
+        return self.encoder(
+            self.embedding(tokens) + self.positions, src_key_padding_mask=tokens == PAD
+        )
 
     def forward(self, tokens):
         kept = (tokens != PAD).unsqueeze(2)
@@ -110,7 +114,9 @@ def make_loader(dataset, samples, args):
     """Batches of ``samples`` sentences in all, in an order that depends on the seed alone."""
     generator = torch.Generator().manual_seed(args.seed)
     sampler = RandomSampler(dataset, num_samples=samples, generator=generator)
-    return DataLoader(dataset, batch_size=args.batch_size, sampler=sampler, num_workers=args.workers)
+    return DataLoader(
+        dataset, batch_size=args.batch_size, sampler=sampler, num_workers=args.workers
+    )
 
 
 def pretrain_epoch(model, optimizer, loader, device):
@@ -168,18 +174,37 @@ def main():
     add("--device", help="such as cpu or cuda:0 (default: a GPU if there is one)")
     add("--steps", type=int, default=400, help="batches to train on (%(default)s)")
     add("--batch-size", type=int, default=32)
-    add("--sentences", type=int, default=12800, help="different sentences to train on (%(default)s)")
+    add(
+        "--sentences", type=int, default=12800, help="different sentences to train on (%(default)s)"
+    )
     add("--test-sentences", type=int, default=1000, help="sentences to test on (%(default)s)")
-    add("--length", type=int, default=32, help="words per sentence; what is longer is cut (%(default)s)")
+    add(
+        "--length",
+        type=int,
+        default=32,
+        help="words per sentence; what is longer is cut (%(default)s)",
+    )
     add("--dim", type=int, default=64)
     add("--heads", type=int, default=4)
     add("--layers", type=int, default=2)
     add("--lr", type=float, default=2e-3)
     add("--seed", type=int, default=0)
-    add("--workers", type=int, default=0, help="loader processes; 0 loads in this one (%(default)s)")
-    add("--data-dir", type=Path, help="keep the sentences in this folder, one file each, and read them from there")
+    add(
+        "--workers", type=int, default=0, help="loader processes; 0 loads in this one (%(default)s)"
+    )
+    add(
+        "--data-dir",
+        type=Path,
+        help="keep the sentences in this folder, one file each, and read them from there",
+    )
     add("--save", type=Path, help="write the trained weights to this file")
-    add("--pretrain", type=int, default=0, metavar="N", help="first guess masked words in N sentences (%(default)s)")
+    add(
+        "--pretrain",
+        type=int,
+        default=0,
+        metavar="N",
+        help="first guess masked words in N sentences (%(default)s)",
+    )
     args = parser.parse_args()
 
     torch.manual_seed(args.seed)
@@ -194,11 +219,16 @@ def main():
     train_loader = make_loader(train_set, args.steps * args.batch_size, args)
     test_loader = DataLoader(test_set, batch_size=256, num_workers=args.workers)
 
-    print(f"{args.steps} steps of {args.batch_size} sentences on {'the GPU' if use_cuda else 'the CPU'}", flush=True)
+    print(
+        f"{args.steps} steps of {args.batch_size} sentences on {'the GPU' if use_cuda else 'the CPU'}",
+        flush=True,
+    )
     if args.pretrain:
         pretrain_set = Sentences(args.pretrain, args.length, args.seed, "pretrain", args.data_dir)
         pretrain_optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
-        pretrain_epoch(model, pretrain_optimizer, make_loader(pretrain_set, args.pretrain, args), device)
+        pretrain_epoch(
+            model, pretrain_optimizer, make_loader(pretrain_set, args.pretrain, args), device
+        )
     train_epoch(model, criterion, optimizer, train_loader, device)
     metrics = evaluate(model, test_loader, device)
     print(", ".join(f"{name} {value:.3f}" for name, value in metrics.items()))

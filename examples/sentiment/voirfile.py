@@ -11,7 +11,9 @@ def instrument_probes(ov):
     ov.probe("//train_epoch > loss").give()
     # "as" gives the names that the rates expect. The loops over test sentences are in other functions and do not count.
     ov.probe("//train_epoch(tokens as batch) > #endloop_tokens as step").give()
-    ov.probe("//train_epoch(tokens as batch, !#loop_tokens as compute_start, !!#endloop_tokens as compute_end)").give()
+    ov.probe(
+        "//train_epoch(tokens as batch, !#loop_tokens as compute_start, !!#endloop_tokens as compute_end)"
+    ).give()
 
 
 def instrument_metrics(ov):

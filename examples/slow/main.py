@@ -20,7 +20,10 @@ class Spectrogram:
     window = torch.hann_window(512)
 
     def __call__(self, sound):
-        return torch.stft(sound, 512, hop_length=256, window=self.window, return_complex=True).abs() ** 2
+        return (
+            torch.stft(sound, 512, hop_length=256, window=self.window, return_complex=True).abs()
+            ** 2
+        )
 
 
 class MelScale:
@@ -32,7 +35,12 @@ class MelScale:
         for band in range(40):
             low, middle, high = edges[band : band + 3]
             tones = [k * RATE / 512 for k in range(257)]
-            filters[band] = torch.tensor([max(0, min((tone - low) / (middle - low), (high - tone) / (high - middle))) for tone in tones])
+            filters[band] = torch.tensor(
+                [
+                    max(0, min((tone - low) / (middle - low), (high - tone) / (high - middle)))
+                    for tone in tones
+                ]
+            )
         return filters
 
     def __call__(self, spectrogram):

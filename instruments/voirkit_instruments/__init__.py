@@ -1,1 +1,2 @@
-"""The instruments that come with voirkit, each in a folder of its own; voirkit finds them by this package's entry points."""
+"""The instruments that come with voirkit, each in a folder of its own; voirkit finds them by this
+package's entry points."""

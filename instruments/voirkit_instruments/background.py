@@ -1,8 +1,10 @@
-"""What goes on while the script runs, without it: a process that reads the run directory, and a thread that acts every so many seconds.
+"""What goes on while the script runs, without it: a process that reads the run directory, and a
+thread that acts every so many seconds.
 
-The process serves, sends or writes what it reads. It is no child of the program, which may wait for all its children, and ends when it is
-told to, or when the program is gone. What it computes costs the program nothing but processors; how much of them is part of the run's
-overhead. The thread never acts while the program forks, and never raises into it.
+The process serves, sends or writes what it reads. It is no child of the program, which may wait for
+all its children, and ends when it is told to, or when the program is gone. What it computes costs
+the program nothing but processors; how much of them is part of the run's overhead. The thread never
+acts while the program forks, and never raises into it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _QUIETLY = getattr(socket, "MSG_NOSIGNAL", 0) | getattr(socket, "MSG_DONTWAIT", 0)
-# The first place where python would look is the current folder, which may hold a numpy.py of its own.
+# The first place where python would look is the current folder, which may hold a numpy.py of its
+# own.
 _PYTHON = """
 import os, sys
 if os.fork():
@@ -39,8 +42,9 @@ class RunReader:
     """Starts another process, which reads the run directory while the run goes on.
 
     Args:
-        module: Has ``main(words) -> exit code``. It reads lines of JSON from standard input, to its end, and may
-            write such lines to standard output; what it prints on standard error is for ``failure``.
+        module: Has ``main(words) -> exit code``. It reads lines of JSON from standard input, to its
+            end, and may write such lines to standard output; what it prints on standard error is
+            for ``failure``.
         words: For ``main``.
     """
 
@@ -48,15 +52,26 @@ class RunReader:
         from subprocess import PIPE, Popen
 
         package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        environment = {key: value for key, value in os.environ.items() if key not in ("VOIRKIT_RUN_DIR", "DATA_FD")}
+        environment = {
+            key: value
+            for key, value in os.environ.items()
+            if key not in ("VOIRKIT_RUN_DIR", "DATA_FD")
+        }
         # Nothing is multiplied there: numpy's library would start a thread for each processor.
-        environment.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
+        environment.update(
+            dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        )
         command = [sys.executable, "-c", _PYTHON, package, module, *words]
         # No pipe: a program that has SIGPIPE end it would be ended by a reader that has.
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._popen = Popen(
-                command, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=PIPE, env=environment, start_new_session=True
+                command,
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=PIPE,
+                env=environment,
+                start_new_session=True,
             )
             self._popen.wait()
         self._identity = os.fstat(self._socket.fileno())
@@ -83,7 +98,8 @@ class RunReader:
                 pass  # it has ended, or its buffer is full
 
     def receive(self, within_s: float = 0.0) -> list[Any]:
-        """What it has sent since the last call, and sends at most so much later; ``has_ended`` is true from its end on."""
+        """What it has sent since the last call, and sends at most so much later; ``has_ended`` is
+        true from its end on."""
         while self._receive_bytes(within_s):
             if self._lines.endswith(b"\n"):
                 break
@@ -94,7 +110,11 @@ class RunReader:
         """Take in what comes in that time; whether there was anything."""
         from select import select
 
-        if self.has_ended or not self._is_there() or not select([self._socket], [], [], within_s)[0]:
+        if (
+            self.has_ended
+            or not self._is_there()
+            or not select([self._socket], [], [], within_s)[0]
+        ):
             return False
         try:
             data = self._socket.recv(1 << 16)
@@ -105,7 +125,8 @@ class RunReader:
         return bool(data)
 
     def _is_there(self) -> bool:
-        """Whether the descriptor is still this one's: a program may close what it does not know, and get the number for a file."""
+        """Whether the descriptor is still this one's: a program may close what it does not know,
+        and get the number for a file."""
         try:
             is_ours = os.path.samestat(os.fstat(self._socket.fileno()), self._identity)
         except OSError:
@@ -118,10 +139,12 @@ class RunReader:
         return 0.0 if self._process is None else self._process.cpu_s()
 
     def end(self, within_s: float) -> list[Any]:
-        """Have it end, and wait so long for that; what it sends last. If ``has_ended`` is false then it goes on by itself."""
+        """Have it end, and wait so long for that; what it sends last. If ``has_ended`` is false
+        then it goes on by itself."""
         if self._is_there():
             try:
-                self._socket.shutdown(socket.SHUT_WR)  # its input ends, also where forked processes of the program hold the descriptor
+                # its input ends, also where forked processes of the program hold the descriptor
+                self._socket.shutdown(socket.SHUT_WR)
             except OSError:
                 pass  # it has ended
         until, last = time.monotonic() + within_s, []
@@ -146,7 +169,8 @@ LAST_S = 5.0  # how long the end of a run waits for what is being done: a driver
 
 
 class PeriodicThread:
-    """Calls ``act`` at once, every interval, and a last time when it is stopped; a subclass says what is done.
+    """Calls ``act`` at once, every interval, and a last time when it is stopped; a subclass says
+    what is done.
 
     Args:
         name: What the user knows it by.
@@ -159,8 +183,15 @@ class PeriodicThread:
         cost_s: Processor time of this thread.
     """
 
-    def __init__(self, name: str, interval_s: float, warn: Callable[[str], None], consequence: str) -> None:
-        self._name, self._interval_s, self._warn, self._consequence = name, interval_s, warn, consequence
+    def __init__(
+        self, name: str, interval_s: float, warn: Callable[[str], None], consequence: str
+    ) -> None:
+        self._name, self._interval_s, self._warn, self._consequence = (
+            name,
+            interval_s,
+            warn,
+            consequence,
+        )
         self._over, self._is_over = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name=f"voirkit-{name}", daemon=True)
         self.at_work = threading.RLock()
@@ -172,7 +203,12 @@ class PeriodicThread:
 
     def start(self) -> None:
         """Begin."""
-        at_fork("instruments", before=self._before_fork, in_parent=self._after_fork, in_child=self._in_child)
+        at_fork(
+            "instruments",
+            before=self._before_fork,
+            in_parent=self._after_fork,
+            in_child=self._in_child,
+        )
         self._thread.start()
 
     def stop(self) -> bool:
@@ -181,7 +217,10 @@ class PeriodicThread:
         self._thread.join(LAST_S)
         self._is_over = True
         if self._thread.is_alive():
-            self._warn(f"{self._name}: the last figures did not come within {LAST_S:.0f} s; the run ends without them.")
+            self._warn(
+                f"{self._name}: the last figures did not come within {LAST_S:.0f} s; the run ends"
+                " without them."
+            )
         return not self._thread.is_alive()
 
     def _before_fork(self) -> None:
@@ -206,11 +245,11 @@ class PeriodicThread:
     def _act(self) -> None:
         if self.failed:
             return
-        began = time.thread_time()
+        start_s = time.thread_time()
         try:
             with self.at_work:
                 self.act()
         except Exception as exc:  # whatever the system shows: the program goes on
             self.failed = True
             self._warn(f"{self._name}: {self._consequence} ({type(exc).__name__}: {exc}).")
-        self.cost_s += time.thread_time() - began
+        self.cost_s += time.thread_time() - start_s

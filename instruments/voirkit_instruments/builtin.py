@@ -1,6 +1,8 @@
-"""The instruments that come with voirkit, in the order of reports: what the package's entry point names.
+"""The instruments that come with voirkit, in the order of reports: what the package's entry point
+names.
 
-Every run loads this module and the declarations that it imports, and nothing of what they record, analyse or show.
+Every run loads this module and the declarations that it imports, and nothing of what they record,
+analyse or show.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Runs a program beside this one that is no child of it: the script's ``os.wait``, SIGCHLD and lists of children know nothing of it.
+"""Runs a program beside this one that is no child of it: the script's ``os.wait``, SIGCHLD and
+lists of children know nothing of it.
 
 Linux only.
 """
@@ -27,7 +28,9 @@ class DetachedProcess(NamedTuple):
     """A program that runs beside this one."""
 
     pid: int
-    began: int  # when it began, in the kernel's ticks: another process that gets its number is not mistaken for it
+    # when it began, in the kernel's ticks: another process that gets its number is not mistaken for
+    # it
+    began: int
     output: str  # the file with what it prints
 
     def has_ended(self, within_s: float) -> bool:
@@ -52,7 +55,8 @@ class DetachedProcess(NamedTuple):
                 os.close(handle)
 
     def _handle(self) -> int | None:
-        """A file descriptor of the process, to be closed; None if it has ended. Not kept: a script may close all that it did not open."""
+        """A file descriptor of the process, to be closed; None if it has ended. Not kept: a script
+        may close all that it did not open."""
         try:
             handle = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -93,18 +97,22 @@ class Attached(NamedTuple):
     program: str = ""
     rate_hz: int = 0  # of a profiler: samples a second
     log: str = ""  # of a tracer: what it writes
-    trusted: Mapping[str, str] = MappingProxyType({})  # of a tracer: by column, how far its figures can be trusted
+    # of a tracer: by column, how far its figures can be trusted
+    trusted: Mapping[str, str] = MappingProxyType({})
 
 
 def refusal(who: str, why: Exception, instead: str) -> str:
-    """A warning: who cannot, what to do (the further lines of the error), and what happens instead."""
-    what, *todo = str(why).splitlines()
-    return "\n  ".join([f"{who}{what}", *todo, instead])
+    """A warning: who cannot, what to do (the further lines of the error), and what happens
+    instead."""
+    fault, *todo = str(why).splitlines()
+    return "\n  ".join([f"{who}{fault}", *todo, instead])
 
 
-def start_detached(command: Sequence[str], output: str, environment: Mapping[str, str]) -> DetachedProcess:
-    """Start a program. ``output``: a file for what it prints. Raises OSError: it cannot be started, or would be a child of this process all
-    the same: one that orphans come to."""
+def start_detached(
+    command: Sequence[str], output: str, environment: Mapping[str, str]
+) -> DetachedProcess:
+    """Start a program. ``output``: a file for what it prints. Raises OSError: it cannot be started,
+    or would be a child of this process all the same: one that orphans come to."""
     shell = ["/bin/sh", "-c", _LEAVE, "sh", output, *command]
     ended = run_to_end(shell, environment, stderr=subprocess.DEVNULL, start_new_session=True)
     if ended.returncode or not ended.stdout.strip().isdigit():
@@ -113,13 +121,15 @@ def start_detached(command: Sequence[str], output: str, environment: Mapping[str
     stat = _stat(pid)
     process = DetachedProcess(pid, stat.began, output)
     if stat.parent == os.getpid():
-        process.interrupt(signal.SIGTERM)  # the shell has it ignore SIGINT until it sets a handler of its own
+        # the shell has it ignore SIGINT until it sets a handler of its own
+        process.interrupt(signal.SIGTERM)
         if not process.has_ended(_ENDS_S):
             process.interrupt(signal.SIGKILL)
         os.waitpid(pid, 0)
         raise OSError(
-            "orphaned processes come to this one (it is process 1, or a subreaper), so that the script would see it as a child.\n"
-            "In a container, have another process be the first: docker run --init"
+            "orphaned processes come to this one (it is process 1, or a subreaper), so that the"
+            " script would see it as a child.\nIn a container, have another process be the first:"
+            " docker run --init"
         )
     return process
 
@@ -129,8 +139,11 @@ def process_of(pid: int) -> DetachedProcess:
     return DetachedProcess(pid, _stat(pid).began, os.devnull)
 
 
-def run_to_end(command: Sequence[str], environment: Mapping[str, str], **more: Any) -> subprocess.CompletedProcess[bytes]:
-    """Run a program that ends soon, while no handler of the script's is called for the end of a child.
+def run_to_end(
+    command: Sequence[str], environment: Mapping[str, str], **more: Any
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a program that ends soon, while no handler of the script's is called for the end of a
+    child.
 
     Args:
         more: For ``subprocess.run``; without, errors are in the output too.
@@ -138,7 +151,12 @@ def run_to_end(command: Sequence[str], environment: Mapping[str, str], **more: A
     Raises:
         OSError: It cannot be started.
     """
-    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **more}
+    streams = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+        **more,
+    }
     handler = signal.getsignal(signal.SIGCHLD)
     is_ours = callable(handler) and threading.current_thread() is threading.main_thread()
     try:
@@ -151,10 +169,15 @@ def run_to_end(command: Sequence[str], environment: Mapping[str, str], **more: A
 
 
 def attach_program(
-    command: Sequence[str], output: str, environment: Mapping[str, str], is_ready: Callable[[DetachedProcess], bool],
-    refuse: Callable[[str], CannotAttach], every_s: float = 0.01,
-) -> DetachedProcess:  # fmt: skip
-    """Start a program that watches this process, and wait until it does; the arguments not named here are as for ``start_detached``.
+    command: Sequence[str],
+    output: str,
+    environment: Mapping[str, str],
+    is_ready: Callable[[DetachedProcess], bool],
+    refuse: Callable[[str], CannotAttach],
+    every_s: float = 0.01,
+) -> DetachedProcess:
+    """Start a program that watches this process, and wait until it does; the arguments not named
+    here are as for ``start_detached``.
 
     Args:
         is_ready: Whether it does.
@@ -171,21 +194,25 @@ def attach_program(
             if process.has_ended(every_s) or time.monotonic() > until:
                 process.interrupt()
                 raise refuse(process.read_output())
-    except OSError as exc:  # also of a kernel, or of a container, that gives no descriptors of processes
+    except OSError as exc:
+        # also of a kernel, or of a container, that gives no descriptors of processes
         raise CannotAttach(f"{exc}.") from None
     return process
 
 
 def first_line(output: str) -> str:
     """The first line of what a program has printed."""
-    return next((line.strip()[:200] for line in output.splitlines() if line.strip()), "it printed nothing.")
+    return next(
+        (line.strip()[:200] for line in output.splitlines() if line.strip()), "it printed nothing."
+    )
 
 
 # being traced
 
 
 def let_trace(pid: int) -> None:
-    """Let another process than an ancestor trace this one, where the kernel (Yama) requires that; 0: none any more."""
+    """Let another process than an ancestor trace this one, where the kernel (Yama) requires that;
+    0: none any more."""
     if not os.path.exists(YAMA):
         return
     import ctypes
@@ -206,7 +233,8 @@ def tracer_pid() -> int:
 
 
 def has_proc() -> bool:
-    """Whether processes can be seen here (``/proc``), as they cannot where somebody has only changed the root."""
+    """Whether processes can be seen here (``/proc``), as they cannot where somebody has only
+    changed the root."""
     return os.path.exists("/proc/self/stat")
 
 

@@ -1,4 +1,5 @@
-"""What an instrument does in the program's own calls: it fails once, for the run, and never for the program."""
+"""What an instrument does in the program's own calls: it fails once, for the run, and never for the
+program."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ if TYPE_CHECKING:
 
 
 class Guard:
-    """Functions of one instrument that are switched off together: by hand, or when one of them fails.
+    """Functions of one instrument that are switched off together: by hand, or when one of them
+    fails.
 
     Args:
         warn: Told of the first failure.
@@ -28,14 +30,15 @@ class Guard:
         self.is_off = False
 
     def guarded(self, function: Callable[..., None]) -> Callable[..., None]:
-        """A function that does the same, and does not raise. What ends a run on purpose is no failure."""
+        """A function that does the same, and does not raise. What ends a run on purpose is no
+        failure."""
 
         def guarded(*passed: Any) -> None:
             if self.is_off:
                 return
             try:
                 function(*passed)
-            except Exception as exc:
+            except Exception as exc:  # the instrument fails, not the program
                 if is_from_handler(exc):
                     raise
                 self.is_off = True

@@ -1,7 +1,9 @@
-"""Objects of the program by their identity, none of them kept alive: values by object, and numbers for objects as they come.
+"""Objects of the program by their identity, none of them kept alive: values by object, and numbers
+for objects as they come.
 
-Loaders and their iterators' episodes are numbered so, the same for all instruments of a run that speak of loaders. An episode is what one
-``iter(loader)`` begins: most often an epoch, or its validation.
+Loaders and their iterators' episodes are numbered so, the same for all instruments of a run that
+speak of loaders. An episode is what one ``iter(loader)`` begins: most often an epoch, or its
+validation.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ class IdentityMap:
     """Values by objects that are not kept alive, hashed or compared."""
 
     def __init__(self) -> None:
-        self._entries: dict[int, tuple[Any, Any]] = {}  # by identity: a reference to the object, and the value
+        # by identity: a reference to the object, and the value
+        self._entries: dict[int, tuple[Any, Any]] = {}
 
     def __setitem__(self, thing: object, value: object) -> None:
         """As of a dictionary. Raises TypeError: it cannot be referred to weakly."""
@@ -34,16 +37,21 @@ class IdentityMap:
 
     def get(self, thing: object) -> Any:
         """The value of an object; None without."""
-        known = self._entries.get(id(thing))
-        return known[1] if known is not None and known[0]() is thing else None
+        entry = self._entries.get(id(thing))
+        return entry[1] if entry is not None and entry[0]() is thing else None
 
     def items(self) -> list[tuple[Any, Any]]:
         """The objects that are alive, and their values."""
-        return [(thing, value) for reference, value in list(self._entries.values()) if (thing := reference()) is not None]
+        return [
+            (thing, value)
+            for reference, value in list(self._entries.values())
+            if (thing := reference()) is not None
+        ]
 
 
 class Ordinals:
-    """Numbers objects as they come, 0, 1, ..., without keeping them alive, hashing or comparing them."""
+    """Numbers objects as they come, 0, 1, ..., without keeping them alive, hashing or comparing
+    them."""
 
     def __init__(self) -> None:
         self._known = IdentityMap()
@@ -75,7 +83,8 @@ class LoaderNumbers:
         return episode
 
     def episode(self, iterator: object) -> int:
-        """An iterator has been made, or has begun again: the number that ``begin_episode`` gave, or a new one if that was not called."""
+        """An iterator has been made, or has begun again: the number that ``begin_episode`` gave, or
+        a new one if that was not called."""
         episode: int | None = self._begun.get(iterator)
         if episode is None:
             return next(self._episodes)
@@ -87,7 +96,8 @@ _LOADERS = ("torch.utils.data.dataloader", "torchdata.stateful_dataloader.statef
 
 
 def is_starting_worker() -> bool:
-    """Whether a loader is about to start a worker, in this thread; true in a worker that has just been forked as well."""
+    """Whether a loader is about to start a worker, in this thread; true in a worker that has just
+    been forked as well."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_globals.get("__name__") in _LOADERS:

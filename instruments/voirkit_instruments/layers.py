@@ -1,6 +1,7 @@
 """The layers of a model, and which of them work otherwise in train mode than in eval mode.
 
-Nothing of the program is called: a module's own ``children()`` and ``parameters()`` may be overridden.
+Nothing of the program is called: a module's own ``children()`` and ``parameters()`` may be
+overridden.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ _DROPS = ("DropPath", "StochasticDepth", "DropBlock2d")  # of timm and torchvisi
 
 def modules(module: Any) -> list[tuple[str, Any]]:
     """A module and all inside of it, each once, with their full names."""
-    found: list[tuple[str, Any]] = []
-    seen: set[int] = set()
+    layers: list[tuple[str, Any]] = []
+    visited: set[int] = set()
     stack = [("", module)]
-    while stack and len(found) < MOST_MODULES:
-        path, one = stack.pop()
-        if one is None or id(one) in seen:
+    while stack and len(layers) < MOST_MODULES:
+        path, layer = stack.pop()
+        if layer is None or id(layer) in visited:
             continue
-        seen.add(id(one))
-        found.append((path, one))
-        stack += [(f"{path}.{name}" if path else name, child) for name, child in reversed(list(children(one).items()))]
-    return found
+        visited.add(id(layer))
+        layers.append((path, layer))
+        stack += [
+            (f"{path}.{name}" if path else name, child)
+            for name, child in reversed(list(children(layer).items()))
+        ]
+    return layers
 
 
 def drops(torch: ModuleType, layer: Any) -> bool:
@@ -45,21 +49,26 @@ def drops(torch: ModuleType, layer: Any) -> bool:
 
 def keeps_statistics(torch: ModuleType, layer: Any) -> bool:
     """Whether a layer keeps running statistics, which each batch changes in train mode."""
-    return isinstance(layer, torch.nn.modules.batchnorm._NormBase) and bool(layer.track_running_stats)
+    return isinstance(layer, torch.nn.modules.batchnorm._NormBase) and bool(
+        layer.track_running_stats
+    )
 
 
 def depends_on_mode(torch: ModuleType, module: Any) -> bool:
     """Whether any layer of a model that is in train mode would work otherwise in eval mode."""
-    return any(one.training and (drops(torch, one) or keeps_statistics(torch, one)) for _, one in modules(module))
+    return any(
+        layer.training and (drops(torch, layer) or keeps_statistics(torch, layer))
+        for _, layer in modules(module)
+    )
 
 
 def children(module: Any) -> dict[str, Any]:
     """The modules right inside of one, by name."""
-    found = vars(module).get("_modules")
-    return found if isinstance(found, dict) else {}
+    children = vars(module).get("_modules")
+    return children if isinstance(children, dict) else {}
 
 
 def parameters(module: Any) -> dict[str, Any]:
     """Its own parameters, by name, without those of the modules in it; some may be None."""
-    found = vars(module).get("_parameters")
-    return found if isinstance(found, dict) else {}
+    parameters = vars(module).get("_parameters")
+    return parameters if isinstance(parameters, dict) else {}

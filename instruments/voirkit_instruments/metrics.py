@@ -1,4 +1,5 @@
-"""A run at a moment as metrics, under the same names wherever they go: what ``--prometheus`` serves and ``--otlp`` sends."""
+"""A run at a moment as metrics, under the same names wherever they go: what ``--prometheus`` serves
+and ``--otlp`` sends."""
 
 from __future__ import annotations
 
@@ -29,11 +30,19 @@ class Metric(NamedTuple):
 
 
 def _phases(picture: Picture) -> Values:
-    return [((phase,), row["share"]) for phase, row in picture.steps["phases"].items()] if picture.steps else []
+    return (
+        [((phase,), row["share"]) for phase, row in picture.steps["phases"].items()]
+        if picture.steps
+        else []
+    )
 
 
 def _step_time(picture: Picture) -> Values:
-    return [((), picture.steps["time_s"]["median"])] if picture.steps and picture.steps.get("time_s") else []
+    return (
+        [((), picture.steps["time_s"]["median"])]
+        if picture.steps and picture.steps.get("time_s")
+        else []
+    )
 
 
 def _of_ranks(picture: Picture) -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
@@ -41,43 +50,75 @@ def _of_ranks(picture: Picture) -> Iterator[tuple[tuple[str, str], Mapping[str, 
 
 
 def _last_steps(picture: Picture) -> Values:
-    known = picture.last_step_s
-    return [(labels, known[row["rank"]]) for labels, row in _of_ranks(picture) if row["rank"] in known]
+    last_step_s = picture.last_step_s
+    return [
+        (labels, last_step_s[row["rank"]])
+        for labels, row in _of_ranks(picture)
+        if row["rank"] in last_step_s
+    ]
 
 
 METRICS = (
-    Metric("voirkit_steps_total", "Training steps so far", (), lambda picture: [((), picture.done)], is_total=True),
     Metric(
-        "voirkit_elapsed_seconds", "Since the run began", (), lambda picture: [] if picture.elapsed_s is None else [((), picture.elapsed_s)]
+        "voirkit_steps_total",
+        "Training steps so far",
+        (),
+        lambda picture: [((), picture.done)],
+        is_total=True,
     ),
     Metric(
-        "voirkit_last_step_timestamp_seconds", "When the last step of any rank ended, since the epoch", (),
+        "voirkit_elapsed_seconds",
+        "Since the run began",
+        (),
+        lambda picture: [] if picture.elapsed_s is None else [((), picture.elapsed_s)],
+    ),
+    Metric(
+        "voirkit_last_step_timestamp_seconds",
+        "When the last step of any rank ended, since the epoch",
+        (),
         lambda picture: [((), max(picture.last_step_s.values()))] if picture.last_step_s else [],
     ),
     Metric("voirkit_phase_share", "Share of the last steps' time by phase", ("phase",), _phases),
     Metric("voirkit_step_seconds", "Median time of the last steps", (), _step_time),
     Metric(
-        "voirkit_rate_items_per_second", "Items per second over the last steps", ("rate",),
+        "voirkit_rate_items_per_second",
+        "Items per second over the last steps",
+        ("rate",),
         lambda picture: [((rate.name,), rate.value) for rate in picture.rates],
     ),
     Metric(
-        "voirkit_verdict_info", "1 for what the run is bound by", ("kind",),
+        "voirkit_verdict_info",
+        "1 for what the run is bound by",
+        ("kind",),
         lambda picture: [((picture.verdict["kind"],), 1.0)] if picture.verdict else [],
     ),
     Metric(
-        "voirkit_monitor", "Processor, memory and GPUs, as --monitor samples them", ("name", "units"),
+        "voirkit_monitor",
+        "Processor, memory and GPUs, as --monitor samples them",
+        ("name", "units"),
         lambda picture: [((one.name, one.units), one.value) for one in picture.devices],
     ),
     # Of several ranks; what stands above is of all of them.
     Metric(
-        "voirkit_rank_step_seconds", "Median time of the last steps of a rank", ("rank", "host"),
+        "voirkit_rank_step_seconds",
+        "Median time of the last steps of a rank",
+        ("rank", "host"),
         lambda picture: [(labels, row["time_s"]["median"]) for labels, row in _of_ranks(picture)],
     ),
     Metric(
-        "voirkit_rank_phase_share", "Share of the last steps' time of a rank by phase", ("rank", "host", "phase"),
-        lambda picture: [((*labels, phase), one["share"]) for labels, row in _of_ranks(picture) for phase, one in row["phases"].items()],
+        "voirkit_rank_phase_share",
+        "Share of the last steps' time of a rank by phase",
+        ("rank", "host", "phase"),
+        lambda picture: [
+            ((*labels, phase), one["share"])
+            for labels, row in _of_ranks(picture)
+            for phase, one in row["phases"].items()
+        ],
     ),
     Metric(
-        "voirkit_rank_last_step_timestamp_seconds", "When the last step of a rank ended, since the epoch", ("rank", "host"), _last_steps
+        "voirkit_rank_last_step_timestamp_seconds",
+        "When the last step of a rank ended, since the epoch",
+        ("rank", "host"),
+        _last_steps,
     ),
-)  # fmt: skip
+)

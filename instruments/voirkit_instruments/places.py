@@ -1,8 +1,9 @@
 """Whose a source file is, and lines of the program by frame.
 
-A file is the program's unless something says that it was installed: the name of its folder (``site-packages``), metadata of a distribution
-beside its package (``pip install --target``, found through a ``.pth`` or PYTHONPATH), or that it is Python's, torch's or voirkit's own.
-What was installed to be edited is the program's.
+A file is the program's unless something says that it was installed: the name of its folder
+(``site-packages``), metadata of a distribution beside its package (``pip install --target``, found
+through a ``.pth`` or PYTHONPATH), or that it is Python's, torch's or voirkit's own. What was
+installed to be edited is the program's.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from functools import lru_cache
 from types import CodeType, FrameType
 
 _MOST_FRAMES, _MOST_KNOWN = 200, 4096
-_SITE = re.compile(r"(?P<root>.*[/\\](?:site-packages|dist-packages))[/\\](?P<top>[^/\\]+)(?P<rest>.*)", re.DOTALL)
+_SITE = re.compile(
+    r"(?P<root>.*[/\\](?:site-packages|dist-packages))[/\\](?P<top>[^/\\]+)(?P<rest>.*)", re.DOTALL
+)
 _EGG = re.compile(r"[/\\][^/\\]+\.egg[/\\]")
 _PYTHON = re.compile(r"(?:^|[/\\])lib[/\\](?:python3\.\d+t?|python3\d+\.zip)[/\\]")
 _ARCHIVE = re.compile(r"(?P<archive>.*?\.(?:zip|whl|pyz))[/\\]", re.DOTALL)
@@ -31,7 +34,8 @@ class Owner(Enum):
     PROGRAM = "the program"
     TORCH = "torch"
     PACKAGE = "another package"
-    ARCHIVE = "an archive"  # that does not hold the script: packages', most often, which it need not say
+    # that does not hold the script: packages', most often, which it need not say
+    ARCHIVE = "an archive"
     PYTHON = "Python"
     VOIRKIT = "voirkit"
 
@@ -41,7 +45,8 @@ def file_owner(path: str) -> Owner:
     """Whose a source file is.
 
     Args:
-        path: As ``co_filename`` has it. One that is relative or of another machine is judged by the names of its folders alone.
+        path: As ``co_filename`` has it. One that is relative or of another machine is judged by the
+            names of its folders alone.
     """
     if path.startswith("<"):
         return Owner.PYTHON
@@ -63,7 +68,8 @@ def file_owner(path: str) -> Owner:
 
 
 def _owner_in_site(site: re.Match[str]) -> Owner:
-    """Whose a file in a folder of installed packages is; a package there may be a link to a folder that is edited."""
+    """Whose a file in a folder of installed packages is; a package there may be a link to a folder
+    that is edited."""
     package = os.path.join(site["root"], site["top"])[1:]
     if os.path.islink(package):
         target = os.path.realpath(package)
@@ -82,25 +88,37 @@ def _voirkit_folders() -> tuple[str, ...]:
     import voirkit_instruments
 
     modules = (voirkit, voirkit_instruments)
-    return tuple(os.path.dirname(os.path.abspath(str(module.__file__))) + os.sep for module in modules)
+    return tuple(
+        os.path.dirname(os.path.abspath(str(module.__file__))) + os.sep for module in modules
+    )
 
 
 def _torch_folder() -> tuple[str, ...]:
-    """The folder of the torch that is imported, which may have been built where its sources lie; nothing without one."""
+    """The folder of the torch that is imported, which may have been built where its sources lie;
+    nothing without one."""
     file = getattr(sys.modules.get("torch"), "__file__", None)
     return (os.path.dirname(os.path.abspath(file)) + os.sep,) if type(file) is str else ()
 
 
 @lru_cache(maxsize=1)
 def _python_folders() -> tuple[str, ...]:
-    return tuple(os.path.abspath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
+    return tuple(
+        os.path.abspath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")
+    )
 
 
 def _import_roots(path: str) -> Iterator[tuple[str, str]]:
-    """Folders from which a file may have been imported, each with the name of its package or module there (``six.py``)."""
-    folders = [entry for entry in sys.path if type(entry) is str and entry and path.startswith(os.path.join(entry, ""))]
+    """Folders from which a file may have been imported, each with the name of its package or module
+    there (``six.py``)."""
+    folders = [
+        entry
+        for entry in sys.path
+        if type(entry) is str and entry and path.startswith(os.path.join(entry, ""))
+    ]
     outermost = os.path.dirname(path)
-    while os.path.exists(os.path.join(outermost, "__init__.py")) and outermost != os.path.dirname(outermost):
+    while os.path.exists(os.path.join(outermost, "__init__.py")) and outermost != os.path.dirname(
+        outermost
+    ):
         outermost = os.path.dirname(outermost)
     for folder in dict.fromkeys([*folders, outermost]):
         if os.path.isabs(folder):
@@ -109,7 +127,8 @@ def _import_roots(path: str) -> Iterator[tuple[str, str]]:
 
 @lru_cache(maxsize=_MOST_KNOWN)
 def _installed_in(folder: str) -> frozenset[str]:
-    """The packages and modules of a folder that belong to installed distributions: their metadata lies beside them."""
+    """The packages and modules of a folder that belong to installed distributions: their metadata
+    lies beside them."""
     names: set[str] = set()
     try:
         for name in os.listdir(folder):
@@ -123,14 +142,23 @@ def _installed_in(folder: str) -> frozenset[str]:
 def _names_of_distribution(metadata: str) -> set[str]:
     """The packages and modules of a distribution; none if it was installed to be edited."""
     try:
-        if json.loads(file_text(os.path.join(metadata, "direct_url.json")) or "{}").get("dir_info", {}).get("editable"):
+        if (
+            json.loads(file_text(os.path.join(metadata, "direct_url.json")) or "{}")
+            .get("dir_info", {})
+            .get("editable")
+        ):
             return set()
     except (ValueError, AttributeError):
         pass  # it says nothing that is known
-    names = {line.partition(",")[0].partition("/")[0] for line in file_text(os.path.join(metadata, "RECORD")).splitlines()}
+    names = {
+        line.partition(",")[0].partition("/")[0]
+        for line in file_text(os.path.join(metadata, "RECORD")).splitlines()
+    }
     if names:
         return names
-    packages = file_text(os.path.join(metadata, "top_level.txt")).split() or [os.path.basename(metadata).partition("-")[0]]
+    packages = file_text(os.path.join(metadata, "top_level.txt")).split() or [
+        os.path.basename(metadata).partition("-")[0]
+    ]
     return {*packages, *(f"{package}.py" for package in packages)}
 
 
@@ -161,19 +189,20 @@ class Places:
         self._texts: dict[tuple[int, int], str] = {}
 
     def of(self, frame: FrameType | None) -> str | None:
-        """The first line of the program's own code from a frame outwards; else of a package that is not torch; None without any."""
-        package, left = None, _MOST_FRAMES
-        known = self._known
-        while frame is not None and left:
+        """The first line of the program's own code from a frame outwards; else of a package that is
+        not torch; None without any."""
+        package, remaining = None, _MOST_FRAMES
+        cache = self._known
+        while frame is not None and remaining:
             code = frame.f_code
-            owner = known.get(id(code))
+            owner = cache.get(id(code))
             if owner is None:
                 owner = self._owner(code)
             if owner is Owner.PROGRAM:
                 return self._texts.get((id(code), frame.f_lasti)) or self._text(frame, code)
             if package is None and owner in (Owner.PACKAGE, Owner.ARCHIVE):
                 package = frame
-            frame, left = frame.f_back, left - 1
+            frame, remaining = frame.f_back, remaining - 1
         return None if package is None else self._text(package, package.f_code)
 
     def _owner(self, code: CodeType) -> Owner:
@@ -188,12 +217,15 @@ class Places:
         return owner
 
     def _text(self, frame: FrameType, code: CodeType) -> str:
-        text = self._texts[id(code), frame.f_lasti] = f"{_display_path(code.co_filename)}:{frame.f_lineno}"
+        text = self._texts[id(code), frame.f_lasti] = (
+            f"{_display_path(code.co_filename)}:{frame.f_lineno}"
+        )
         return text
 
 
 def _display_path(path: str) -> str:
-    """A path as the user knows it: from the folder of the script, or the current one, if it lies there; else the file's name."""
+    """A path as the user knows it: from the folder of the script, or the current one, if it lies
+    there; else the file's name."""
     path = os.path.abspath(path)
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     for folder in (os.path.dirname(os.path.abspath(script)) if script else None, os.getcwd()):

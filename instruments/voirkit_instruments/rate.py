@@ -1,8 +1,8 @@
 """``rate``: voir's instrument for voirfiles, which turns steps into items per second.
 
-Counts steps given with a task: between two of them (``give(task="train", batch=x)``), or inside ``wrap("step",
-task="train", batch=x)``, as ``voirkit.iterate`` does it. Tasks and threads are kept apart, batches of any type are
-counted, and the clock is monotonic.
+Counts steps given with a task: between two of them (``give(task="train", batch=x)``), or inside
+``wrap("step", task="train", batch=x)``, as ``voirkit.iterate`` does it. Tasks and threads are kept
+apart, batches of any type are counted, and the clock is monotonic.
 """
 
 from __future__ import annotations
@@ -40,10 +40,15 @@ class StepRate:
     """
 
     def __init__(
-        self, give: Callable[..., None], count: Callable[[object], int | None], interval: int | str = 1, skip: int = 0,
-        method: Literal["delta", "wrap"] | None = None, sync: Callable[[], object] | None = None,
+        self,
+        give: Callable[..., None],
+        count: Callable[[object], int | None],
+        interval: int | str = 1,
+        skip: int = 0,
+        method: Literal["delta", "wrap"] | None = None,
+        sync: Callable[[], object] | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if method not in ("delta", "wrap", None):
             raise ValueError(f"method={method!r} is none of 'delta', 'wrap' and None (both).")
         timed = isinstance(interval, str) and not interval.strip().isdigit()
@@ -66,14 +71,24 @@ class StepRate:
                 self._begun[key] = self._clock()
             elif (begin_ns := self._begun.pop(key, None)) is not None and "task" in event:
                 self._step(event, begin_ns, self._clock())
-        elif "task" in event and self._method != "wrap" and ("batch" in event or "batch_size" in event):
+        elif (
+            "task" in event
+            and self._method != "wrap"
+            and ("batch" in event or "batch_size" in event)
+        ):
             key = (event["task"], get_ident())
             now, before = self._clock(), self._last.get(key)
             self._last[key] = now if before is None else self._step(event, before, now)
 
     def _step(self, event: dict[str, Any], begin_ns: int, end: int) -> int:
         """Count one step; returns its end, which is later if the device was waited for."""
-        items = event["batch_size"] if "batch_size" in event else self._count(event["batch"]) if event.get("batch") is not None else None
+        items = (
+            event["batch_size"]
+            if "batch_size" in event
+            else self._count(event["batch"])
+            if event.get("batch") is not None
+            else None
+        )
         if items is None:
             return end
         interval = self._intervals.setdefault(event["task"], _Interval())
@@ -113,16 +128,20 @@ class StepRate:
 
 @instrument_definition
 def rate(
-    ov: Overseer, interval: int | str = 1, skip: int = 0, method: Literal["delta", "wrap"] | None = None,
-    batch_size_calc: Callable[[Any], int | None] = count_items, sync: Callable[[], object] | None = None,
-) -> Iterator[Phase]:  # fmt: skip
+    ov: Overseer,
+    interval: int | str = 1,
+    skip: int = 0,
+    method: Literal["delta", "wrap"] | None = None,
+    batch_size_calc: Callable[[Any], int | None] = count_items,
+    sync: Callable[[], object] | None = None,
+) -> Iterator[Phase]:
     """Give ``rate`` (items/s), ``units`` and ``task``.
 
     Args:
         interval: How many steps make a rate, or a duration such as ``"1s"``.
         skip: How many rates of each task are left out at first (warm-up).
-        method: ``"delta"``: items of the second over the time between two events of a task; ``"wrap"``: items over the
-            time inside ``wrap("step", task=…)``; None: both.
+        method: ``"delta"``: items of the second over the time between two events of a task;
+            ``"wrap"``: items over the time inside ``wrap("step", task=…)``; None: both.
         batch_size_calc: The items of a ``batch``; ``batch_size`` in the event goes before it.
         sync: Called once a rate, and timed with it, such as ``torch.cuda.synchronize``.
     """

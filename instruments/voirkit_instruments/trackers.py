@@ -1,11 +1,15 @@
-"""What ``--tensorboard``, ``--mlflow`` and ``--wandb`` share: a run's figures while it goes on, and what it came to, where people look.
+"""The common part of ``--tensorboard``, ``--mlflow`` and ``--wandb``: a run's figures while it goes
+on, and its results, where people look.
 
-Another process (``background``) reads the run directory once a second as ``voirkit watch`` does, makes figures of what it reads, and calls
-a tracker's library. So the library is never imported by voirkit into the program, nothing is computed there and no request waits there,
-nothing is done in a step, and a program that is killed has its figures all the same. What only the program knows it is told, by a thread
-that wakes once a second: the last loss, and the program's own run of the tracker. Of several ranks the first does all this, for all.
+Another process (``background``) reads the run directory once a second as ``voirkit watch`` does,
+makes figures of what it reads, and calls a tracker's library. So the library is never imported by
+voirkit into the program, nothing is computed there and no request waits there, nothing is done in a
+step, and a program that is killed has its figures all the same. What only the program knows it is
+told, by a thread that wakes once a second: the last loss, and the program's own run of the tracker.
+Of several ranks the first does all this, for all.
 
-A tracker is a class of two methods behind a flag; see ``voirkit_instruments/tensorboard_writer``. ``--otlp`` is one too.
+A tracker is a class of two methods behind a flag; see ``voirkit_instruments/tensorboard_writer``.
+``--otlp`` is one too.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from voirkit.live import Picture
+    from voirkit.live.run import LiveRun
     from voirkit.phases import Phase
     from voirkit.runner.overseer import Overseer
 
@@ -47,10 +52,14 @@ def check_installed(package: str, flag: str) -> None:
     first, *below = package.split(".")
     spec = find_spec(first)
     folders = list(spec.submodule_search_locations or ()) if spec is not None else []
-    # In the current folder there may be one of that name without python in it, which such a library has made.
+    # In the current folder there may be one of that name without python in it, which such a library
+    # has made.
     if not any(os.path.isfile(os.path.join(folder, *below, "__init__.py")) for folder in folders):
-        what, extra = f"it needs {package}, which is not installed.", flag.lstrip("-")
-        raise CommandLineError(what, where=flag, next=f"Install it with: pip install 'voirkit[{extra}]'")
+        raise CommandLineError(
+            f"it needs {package}, which is not installed.",
+            where=flag,
+            next=f"Install it with: pip install 'voirkit[{flag.lstrip('-')}]'",
+        )
 
 
 class Link(PeriodicThread):
@@ -62,7 +71,12 @@ class Link(PeriodicThread):
     """
 
     def __init__(
-        self, name: str, reader: RunReader, state: Callable[[], dict[str, Any]], receive: Callable[[Any], None], warn: Callable[[str], None]
+        self,
+        name: str,
+        reader: RunReader,
+        state: Callable[[], dict[str, Any]],
+        receive: Callable[[Any], None],
+        warn: Callable[[str], None],
     ) -> None:
         super().__init__(name, EVERY_S, warn, "its figures are no longer as the program knows them")
         self._reader, self._state, self._receive = reader, state, receive
@@ -77,9 +91,13 @@ class Link(PeriodicThread):
 
 
 def track(
-    ov: Overseer, name: str, *words: str, package: str = "", state: Callable[[], dict[str, Any]] = dict,
+    ov: Overseer,
+    name: str,
+    *words: str,
+    package: str = "",
+    state: Callable[[], dict[str, Any]] = dict,
     receive_message: Callable[[Any], None] | None = None,
-) -> Iterator[Phase]:  # fmt: skip
+) -> Iterator[Phase]:
     """Have a tracker written, while the script runs and at its end.
 
     Args:
@@ -87,7 +105,8 @@ def track(
         words: For the class.
         package: The library; by default as the flag.
         state: What else to tell it of the program, each second.
-        receive_message: Does what it asks for in the program's process, in another thread until the script ends.
+        receive_message: Does what it asks for in the program's process, in another thread until the
+            script ends.
     """
     if os.environ.get("RANK", "0") != "0":
         return
@@ -110,9 +129,16 @@ def track(
         elif receive_message is not None:
             receive_message(message)
 
-    reader = RunReader("voirkit_instruments.trackers", f"voirkit_instruments.{name}_writer.write:Writer", ov.run_dir, *words)
+    reader = RunReader(
+        "voirkit_instruments.trackers",
+        f"voirkit_instruments.{name}_writer.write:Writer",
+        ov.run_dir,
+        *words,
+    )
     if reader.first_line() != "following":
-        raise CommandLineError(f"its process cannot be started ({reader.failure()}).", where=f"--{name}")
+        raise CommandLineError(
+            f"its process cannot be started ({reader.failure()}).", where=f"--{name}"
+        )
     link = Link(name, reader, lambda: {"loss": losses.latest(), **state()}, receive, ov.warn)
     link.start()
 
@@ -122,7 +148,10 @@ def track(
         if failures:
             ov.warn(f"{name}: not all was written ({failures[0]}).")
         elif not reader.has_ended:
-            ov.warn(f"{name}: it has not taken the last figures in {COMPLETES_S:.0f} s; they are still being written.")
+            ov.warn(
+                f"{name}: it has not taken the last figures in {COMPLETES_S:.0f} s; they are still"
+                " being written."
+            )
 
     ov.when_complete(complete)
     try:
@@ -165,15 +194,19 @@ class Tracker:
         self.picture: Picture
 
     def write(self, step: int, figures: Mapping[str, float], texts: Mapping[str, str]) -> None:
-        """Write what is known after a step; texts are those that are not as they were at the last call."""
+        """Write what is known after a step; texts are those that are not as they were at the last
+        call."""
         raise NotImplementedError
 
     def end(self, step: int, report: str) -> None:
-        """The run is over, and all its figures have been written; ``report`` is Markdown, empty of a run that was killed."""
+        """The run is over, and all its figures have been written; ``report`` is Markdown, empty of
+        a run that was killed."""
         raise NotImplementedError
 
 
-def figures_of(picture: Picture, program: Mapping[str, Any] | None = None, pid: int | None = None) -> dict[str, float]:
+def figures_of(
+    picture: Picture, program: Mapping[str, Any] | None = None, pid: int | None = None
+) -> dict[str, float]:
     """A run at a moment as numbers by name.
 
     Args:
@@ -182,32 +215,45 @@ def figures_of(picture: Picture, program: Mapping[str, Any] | None = None, pid: 
     """
     figures: dict[str, float] = {PREFIX + rate.name: rate.value for rate in picture.rates}
     if picture.steps:
-        for phase, row in picture.steps["phases"].items():
-            if phase != "wait" or picture.steps.get("wait_known", True):
-                figures[f"{PREFIX}share/{phase}"] = row["share"]
-        if picture.steps.get("time_s"):
-            figures[f"{PREFIX}step_time_s"] = picture.steps["time_s"]["median"]
-    logged = {one.name: one.value for one in picture.numbers}
+        figures.update(_step_figures(picture.steps))
     loss = (program or {}).get("loss")
-    if loss is not None or "loss" in logged:
-        figures[f"{PREFIX}loss"] = logged["loss"] if loss is None else loss
+    if loss is None:
+        logged = {number.name: number.value for number in picture.numbers}
+        loss = logged.get("loss")
+    if loss is not None:
+        figures[f"{PREFIX}loss"] = loss
     for device in picture.devices:
-        figures[f"{PREFIX}machine/{device.name.replace(' ', '_').replace('.', '/')}"] = device.value
-    if pid is not None and (memory := _memory(pid)):
-        figures[f"{PREFIX}memory_bytes"] = memory
+        name = device.name.replace(" ", "_").replace(".", "/")
+        figures[f"{PREFIX}machine/{name}"] = device.value
+    if pid is not None:
+        memory_bytes = _memory_bytes(pid)
+        if memory_bytes:
+            figures[f"{PREFIX}memory_bytes"] = memory_bytes
+    return figures
+
+
+def _step_figures(steps: Mapping[str, Any]) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    for phase, row in steps["phases"].items():
+        if phase != "wait" or steps.get("wait_known", True):
+            figures[f"{PREFIX}share/{phase}"] = row["share"]
+    if steps.get("time_s"):
+        figures[f"{PREFIX}step_time_s"] = steps["time_s"]["median"]
     return figures
 
 
 def texts_of(picture: Picture, run_dir: str) -> dict[str, str]:
-    """What a run is bound by, why, and where it is recorded, by name."""
+    """The verdict of a run, its reason, and the run directory, by name."""
     texts = {f"{PREFIX}run_directory": run_dir}
-    if picture.verdict:
-        texts[f"{PREFIX}verdict"] = picture.verdict["kind"]
-        texts[f"{PREFIX}because"] = " ".join(filter(None, (picture.verdict["because"], picture.verdict["next"])))
+    verdict = picture.verdict
+    if verdict:
+        texts[f"{PREFIX}verdict"] = verdict["kind"]
+        sentences = filter(None, (verdict["because"], verdict["next"]))
+        texts[f"{PREFIX}because"] = " ".join(sentences)
     return texts
 
 
-def _memory(pid: int) -> float:
+def _memory_bytes(pid: int) -> float:
     import psutil
 
     try:
@@ -217,25 +263,30 @@ def _memory(pid: int) -> float:
 
 
 class _Program:
-    """What comes from the program's process, line by line."""
+    """The messages of the program's process, line by line."""
 
     def __init__(self, fd: int) -> None:
-        self._fd, self._lines = fd, b""
+        self._fd = fd
+        self._partial_line = b""
         self.is_over = False
 
     def listen(self, seconds: float) -> Iterator[dict[str, Any]]:
-        """What comes in that time; shorter where the run is over."""
+        """The messages that come in that time; shorter where the run is over."""
         from select import select
 
-        until = time.monotonic() + seconds
-        while not self.is_over and select([self._fd], [], [], max(until - time.monotonic(), 0.0))[0]:
+        deadline_s = time.monotonic() + seconds
+        while not self.is_over:
+            timeout_s = max(deadline_s - time.monotonic(), 0.0)
+            readable, _, _ = select([self._fd], [], [], timeout_s)
+            if not readable:
+                break
             try:
                 data = os.read(self._fd, 1 << 16)
             except ConnectionError:  # it was killed, and had not taken what was sent to it
                 data = b""
-            *whole, self._lines = (self._lines + data).split(b"\n")
+            *lines, self._partial_line = (self._partial_line + data).split(b"\n")
             self.is_over = not data
-            for line in whole:
+            for line in lines:
                 try:
                     yield json.loads(line)
                 except ValueError:
@@ -243,52 +294,87 @@ class _Program:
 
 
 def follow(tracker: Tracker, program: _Program) -> None:
-    """Write a run's figures until it is over, and then what it came to."""
+    """Write a run's figures until it is over, and then its results."""
     from voirkit.live import of_summary
     from voirkit.live.run import LiveRun
-    from voirkit.runs.directory import read_manifest, read_summary
+    from voirkit.runs.directory import read_summary
 
-    run, picture, written, texts = LiveRun(tracker.run_dir), None, 0, dict[str, str]()
-    heard_since = None  # whether the program has told of itself since its first step was seen: what it has begun before that is known then
+    run = LiveRun(tracker.run_dir)
+    picture, last_step, last_texts = _follow_steps(tracker, program, run)
+    summary = read_summary(tracker.run_dir)
+    if summary is None:
+        picture = run.update()  # it was killed
+        report = ""
+    else:
+        from voirkit.report.markdown import markdown
+
+        last_step_s = picture.last_step_s if picture else {}
+        picture = of_summary(summary)
+        picture.last_step_s = last_step_s
+        report = markdown(summary, tracker.run_dir)
+        # on a device losses are read when the run is over
+        if tracker.program.get("loss") is None and not tracker.is_state:
+            _write_losses(tracker, summary)
+    if picture is not None:
+        tracker.picture = picture
+        figures = {
+            name.replace(PREFIX, f"{PREFIX}run/", 1): value
+            for name, value in figures_of(picture).items()
+        }
+        figures[f"{PREFIX}run/steps"] = picture.done
+        figures.update(_only_of_summary(summary or {}))
+        texts = {**texts_of(picture, tracker.run_dir), f"{PREFIX}state": picture.state}
+        step = max(picture.done, last_step)
+        tracker.write(step, figures, _changed(last_texts, texts))
+        tracker.end(step, report)
+
+
+def _follow_steps(
+    tracker: Tracker, program: _Program, run: LiveRun
+) -> tuple[Picture | None, int, dict[str, str]]:
+    """Write a run's figures while it goes on. Returns the last picture, and the step (0: none) and
+    the texts that were written last."""
+    from voirkit.runs.directory import read_manifest
+
+    picture = None
+    step = 0
+    texts: dict[str, str] = {}
+    # True if the program has sent a message since its first step was seen: what it has begun before
+    # that is known then; None before that step
+    is_informed = None
     pid = (read_manifest(tracker.run_dir) or {}).get("pid")
     while not program.is_over:
-        for message in program.listen(tracker.every_s if written else EVERY_S):
-            tracker.program, heard_since = message, None if heard_since is None else True
+        for message in program.listen(tracker.every_s if step else EVERY_S):
+            tracker.program = message
+            if is_informed is not None:
+                is_informed = True
         if program.is_over:
             break
         picture = run.update()
         if picture.is_over:
             break
         tracker.picture = picture
-        if picture.done and heard_since is None:
-            heard_since = False
-        elif (picture.done > written or (written and tracker.is_state)) and heard_since:
-            now = texts_of(picture, tracker.run_dir)
-            tracker.write(picture.done, figures_of(picture, tracker.program, pid), _changed(texts, now))
-            if not written:
+        if picture.done and is_informed is None:
+            is_informed = False
+            continue
+        is_due = picture.done > step or (step and tracker.is_state)
+        if is_due and is_informed:
+            new_texts = texts_of(picture, tracker.run_dir)
+            figures = figures_of(picture, tracker.program, pid)
+            tracker.write(picture.done, figures, _changed(texts, new_texts))
+            if not step:
                 tracker.send({"begun": True})
-            written, texts = picture.done, now
-    summary = read_summary(tracker.run_dir)
-    report = ""
-    if summary is None:
-        picture = run.update()  # it was killed
-    if summary is not None:
-        from voirkit.report.markdown import markdown
+            step = picture.done
+            texts = new_texts
+    return picture, step, texts
 
-        last_step_s = picture.last_step_s if picture else {}
-        picture, report = of_summary(summary), markdown(summary, tracker.run_dir)
-        picture.last_step_s = last_step_s
-        curve = (summary.get("loss") or {}).get("curve") or []
-        if tracker.program.get("loss") is None and not tracker.is_state:  # on a device losses are read when the run is over
-            for n, loss in curve[:: max(len(curve) // _MOST_LOSSES, 1)]:
-                if loss is not None:
-                    tracker.write(n, {f"{PREFIX}loss": loss}, {})
-    if picture is not None:
-        last = {name.replace(PREFIX, f"{PREFIX}run/", 1): value for name, value in figures_of(picture).items()}
-        step, tracker.picture = max(picture.done, written), picture
-        ended = {**texts_of(picture, tracker.run_dir), f"{PREFIX}state": picture.state}
-        tracker.write(step, {**last, f"{PREFIX}run/steps": picture.done, **_only_of_summary(summary or {})}, _changed(texts, ended))
-        tracker.end(step, report)
+
+def _write_losses(tracker: Tracker, summary: Mapping[str, Any]) -> None:
+    curve = (summary.get("loss") or {}).get("curve") or []
+    stride = max(len(curve) // _MOST_LOSSES, 1)
+    for step, loss in curve[::stride]:
+        if loss is not None:
+            tracker.write(step, {f"{PREFIX}loss": loss}, {})
 
 
 def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
@@ -296,18 +382,22 @@ def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str
 
 
 def _only_of_summary(summary: Mapping[str, Any]) -> dict[str, float]:
-    found = {
-        "duration_s": summary.get("duration_s"), "exit_code": summary.get("exit_code"),
+    figures = {
+        "duration_s": summary.get("duration_s"),
+        "exit_code": summary.get("exit_code"),
         "overhead_share": (summary.get("overhead") or {}).get("share"),
-    }  # fmt: skip
-    return {f"{PREFIX}run/{name}": float(value) for name, value in found.items() if value is not None}
+    }
+    return {
+        f"{PREFIX}run/{name}": float(value) for name, value in figures.items() if value is not None
+    }
 
 
 def main(words: Sequence[str]) -> int:
-    """``WRITER RUN [WORD ...]``: write until standard input says that the run is over. Returns the exit code."""
+    """``WRITER RUN [WORD ...]``: write until standard input says that the run is over. Returns the
+    exit code."""
     from voirkit.instrument import resolve
 
-    reference, run_dir, *rest = words
+    reference, run_dir, *arguments = words
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for fd in (1, 2):  # what a library says is nobody's here, and fills a pipe that nobody empties
@@ -321,7 +411,7 @@ def main(words: Sequence[str]) -> int:
             pass  # the program is gone
 
     try:
-        follow(resolve(reference)(run_dir, rest, send), _Program(0))
+        follow(resolve(reference)(run_dir, arguments, send), _Program(0))
     except Exception as exc:  # what a library or a server raises
         send({"failed": reason(exc)})
         return 1

@@ -1,10 +1,12 @@
-"""How instruments inspect what the program has: whether the elements of a value may be read, as plain numbers, and in few words; and what
-such an inspection costs, so that it counts for none of the program's.
+"""How instruments inspect what the program has: whether the elements of a value may be read, as
+plain numbers, and in few words; and what such an inspection costs, so that it counts for none of
+the program's.
 
-FSDP, ZeRO-3 and offloading resize the storage of parameters to 0 between two uses and leave their shape as it was: torch's own kernels then
-read at address 0, and the process dies. So every instrument asks here before it reads a tensor. Nothing of the program is called, nothing
-is allocated, no device is waited for (but where ``wait`` says so), no long text is made, and nothing raises. 2 us.
-Checked with torch 2.1 to 2.15.
+FSDP, ZeRO-3 and offloading resize the storage of parameters to 0 between two uses and leave their
+shape as it was: torch's own kernels then read at address 0, and the process dies. So every
+instrument asks here before it reads a tensor. Nothing of the program is called, nothing is
+allocated, no device is waited for (but where ``wait`` says so), no long text is made, and nothing
+raises. 2 us. Checked with torch 2.1 to 2.15.
 """
 
 from __future__ import annotations
@@ -18,13 +20,37 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-# What torch dispatches the operators of a tensor by that has plain memory. Those of a functorch wrapper, a subclass with
-# ``__torch_dispatch__`` (DTensor, FakeTensor), a sparse, quantized, nested or meta tensor, and one of zeros without memory have others.
+# What torch dispatches the operators of a tensor by that has plain memory. Those of a functorch
+# wrapper, a subclass with ``__torch_dispatch__`` (DTensor, FakeTensor), a sparse, quantized, nested
+# or meta tensor, and one of zeros without memory have others.
 _PLAIN_KEYS = (
-    "CPU", "CUDA", "HIP", "XPU", "MPS", "HPU", "MTIA", "PrivateUse1", "ADInplaceOrView", "Conjugate", "Negative",
-    "AutogradCPU", "AutogradCUDA", "AutogradHIP", "AutogradXPU", "AutogradMPS", "AutogradHPU", "AutogradMTIA", "AutogradPrivateUse1",
-    "AutocastCPU", "AutocastCUDA", "AutocastXPU", "AutocastMPS", "AutocastHPU", "AutocastMTIA", "AutocastPrivateUse1",
-)  # fmt: skip
+    "CPU",
+    "CUDA",
+    "HIP",
+    "XPU",
+    "MPS",
+    "HPU",
+    "MTIA",
+    "PrivateUse1",
+    "ADInplaceOrView",
+    "Conjugate",
+    "Negative",
+    "AutogradCPU",
+    "AutogradCUDA",
+    "AutogradHIP",
+    "AutogradXPU",
+    "AutogradMPS",
+    "AutogradHPU",
+    "AutogradMTIA",
+    "AutogradPrivateUse1",
+    "AutocastCPU",
+    "AutocastCUDA",
+    "AutocastXPU",
+    "AutocastMPS",
+    "AutocastHPU",
+    "AutocastMTIA",
+    "AutocastPrivateUse1",
+)
 
 
 @cache
@@ -49,13 +75,15 @@ def _has_other_keys(torch: ModuleType, tensor: Any) -> bool:
     if hasattr(keys, "raw_repr"):
         return bool(keys.raw_repr() & _other_keys(torch))
     plain = _plain_keys(torch)
-    # torch 2.1 compares no sets but by their texts. It does not name the key of conjugates, which count as others there.
+    # torch 2.1 compares no sets but by their texts. It does not name the key of conjugates, which
+    # count as others there.
     return str(keys | plain) != str(plain)
 
 
 def is_readable(torch: ModuleType, tensor: Any) -> bool:
-    """Whether each element of a tensor lies in its storage, and this in memory. True of a plain tensor without elements. Of subclasses that
-    only have a ``__torch_function__`` too; other modes and wrappers of the program see nothing of it."""
+    """Whether each element of a tensor lies in its storage, and this in memory. True of a plain
+    tensor without elements. Of subclasses that only have a ``__torch_function__`` too; other modes
+    and wrappers of the program see nothing of it."""
     core = torch._C
     try:
         with core.DisableTorchFunction():
@@ -67,7 +95,10 @@ def is_readable(torch: ModuleType, tensor: Any) -> bool:
             last = (
                 n - 1
                 if tensor.is_contiguous()
-                else sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+                else sum(
+                    (size - 1) * step
+                    for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+                )
             )
             needed: int = (tensor.storage_offset() + last + 1) * tensor.element_size()
             return needed <= int(tensor.untyped_storage().nbytes())
@@ -93,32 +124,44 @@ def _readers(torch: ModuleType) -> dict[Any, Callable[[int], float]]:
         torch.float64: lambda address: float64(address).value,
         torch.int64: lambda address: float(int64(address).value),
         # It is the upper half of a float32.
-        torch.bfloat16: lambda address: c_float.from_buffer(c_uint32(bits(address).value << 16)).value,
+        torch.bfloat16: lambda address: (
+            c_float.from_buffer(c_uint32(bits(address).value << 16)).value
+        ),
         torch.float16: lambda address: float(unpack("e", pack("H", bits(address).value))[0]),
     }
 
 
 class ScalarReader:
-    """Reads tensors of one element so that the program cannot tell: no operator runs for what lies in the CPU's memory. ``item()`` is an
-    operator, which a profiler or a dispatch mode of the program sees. Reading takes some 1 us."""
+    """Reads tensors of one element so that the program cannot tell: no operator runs for what lies
+    in the CPU's memory. ``item()`` is an operator, which a profiler or a dispatch mode of the
+    program sees. Reading takes some 1 us."""
 
     def __init__(self, torch: ModuleType) -> None:
         self._tensor, self._dispatch = torch.Tensor, torch.Tensor.__torch_dispatch__
         self._plainly = torch._C.DisableTorchFunction
-        self._function_modes: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack", lambda: 1)
+        self._function_modes: Callable[[], int] = getattr(
+            torch._C, "_len_torch_function_stack", lambda: 1
+        )
         self._modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
-        self._profiles: Callable[[], bool] = getattr(torch.autograd, "_profiler_enabled", lambda: True)
-        self._captures: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: True)
+        self._profiles: Callable[[], bool] = getattr(
+            torch.autograd, "_profiler_enabled", lambda: True
+        )
+        self._captures: Callable[[], bool] = getattr(
+            torch._C, "_cuda_isCurrentStreamCapturing", lambda: True
+        )
         self._from_memory = _readers(torch)
 
     def read(self, value: Any) -> Any:
-        """The number as a float, or for what lies on a device a tensor without a graph, to be read when the run is over. None for what is
-        not one plain element with storage, or cannot be had without the program's noticing."""
+        """The number as a float, or for what lies on a device a tensor without a graph, to be read
+        when the run is over. None for what is not one plain element with storage, or cannot be had
+        without the program's noticing."""
         kind = type(value)
         try:
             if kind is self._tensor and not self._function_modes():
                 return self._read(value)
-            if kind is self._tensor or (issubclass(kind, self._tensor) and kind.__torch_dispatch__ is self._dispatch):
+            if kind is self._tensor or (
+                issubclass(kind, self._tensor) and kind.__torch_dispatch__ is self._dispatch
+            ):
                 with self._plainly():
                     return self._read(value)
         except Exception:  # it has no storage (sparse, functorch)
@@ -133,9 +176,12 @@ class ScalarReader:
         read = self._from_memory.get(value.dtype)
         if read is None:
             return None
-        # What ``is_readable`` asks, for one element of a plain tensor, in half the time: this is done at each step.
+        # What ``is_readable`` asks, for one element of a plain tensor, in half the time: this is
+        # done at each step.
         offset, address = value.storage_offset(), value.data_ptr()
-        if not address or (offset and value.untyped_storage().nbytes() < (offset + 1) * value.element_size()):
+        if not address or (
+            offset and value.untyped_storage().nbytes() < (offset + 1) * value.element_size()
+        ):
             return None  # its storage was freed
         number = read(address)
         return -number if value.is_neg() else number  # of such a view the memory holds the opposite
@@ -153,8 +199,9 @@ _AS_IT_IS = ("ToCopyBackward0", "CloneBackward0")
 
 
 def constant_divisor(torch: ModuleType, loss: Any, read: Callable[[Any], Any]) -> float | None:
-    """By what constant a loss was divided, or multiplied by the inverse of, at the end of its computation; None if by none, or if that
-    cannot be known without the program's noticing (before torch has ``SavedTensor.unpack_hook``).
+    """By what constant a loss was divided, or multiplied by the inverse of, at the end of its
+    computation; None if by none, or if that cannot be known without the program's noticing (before
+    torch has ``SavedTensor.unpack_hook``).
 
     Args:
         read: Of a ``ScalarReader``.
@@ -182,7 +229,8 @@ _PRECISION = 1e-6
 
 
 def _saved_constant(node: Any, read: Callable[[Any], Any]) -> float | None:
-    """The number that a node of autograd's graph divides or multiplies by; None if gradients flow into it, or it lies on a device."""
+    """The number that a node of autograd's graph divides or multiplies by; None if gradients flow
+    into it, or it lies on a device."""
     if node.next_functions[1][0] is not None or node._raw_saved_other.unpack_hook is not None:
         return None
     constant = read(node._saved_other)
@@ -195,7 +243,8 @@ _DEEPEST = 2
 
 
 def number(value: Any, *, wait: bool = True) -> Any:
-    """The plain number that a one-element tensor, array or numpy scalar holds; a plain number as it is; else None.
+    """The plain number that a one-element tensor, array or numpy scalar holds; a plain number as it
+    is; else None.
 
     Args:
         value: Anything.
@@ -214,7 +263,7 @@ def number(value: Any, *, wait: bool = True) -> Any:
 
 
 def may_be_read(value: Any) -> bool:
-    """Whether the elements of a tensor are in memory; true of whatever is no tensor."""
+    """True if the elements of a tensor are in memory, and for whatever is no tensor."""
     torch = sys.modules.get("torch")
     return not isinstance(value, getattr(torch, "Tensor", ())) or is_readable(torch, value)  # type: ignore[arg-type]  # it is torch
 
@@ -224,8 +273,9 @@ def _on_cpu(value: Any) -> bool:
 
 
 def brief(value: Any, depth: int = 0) -> str:
-    """The value in few words: a number, a short text, or type, shape, dtype and device of a tensor. A one-element tensor shows its number
-    only if it lies in the CPU's memory: reading another waits for the device."""
+    """The value in few words: a number, a short text, or type, shape, dtype and device of a tensor.
+    A one-element tensor shows its number only if it lies in the CPU's memory: reading another waits
+    for the device."""
     try:
         return _brief(value, depth)
     except Exception:  # an object may raise from any attribute
@@ -234,34 +284,55 @@ def brief(value: Any, depth: int = 0) -> str:
 
 def _brief(value: Any, depth: int) -> str:
     kind = type(value)
-    if value is None or kind in (bool, int):
-        return str(value) if value is None or abs(value) < 10**30 else f"int of {value.bit_length()} bits"
+    if value is None:
+        return "None"
+    if kind in (bool, int):
+        is_short = abs(value) < 10**30
+        return str(value) if is_short else f"int of {value.bit_length()} bits"
     if kind is float:
         return f"{value:.6g}"
     if kind in (str, bytes):
-        return repr(value) if len(value) <= _LONGEST_TEXT else f"{value[:_LONGEST_TEXT]!r}… ({len(value)})"
+        if len(value) <= _LONGEST_TEXT:
+            return repr(value)
+        return f"{value[:_LONGEST_TEXT]!r}… ({len(value)})"
     shape = getattr(value, "shape", None)
     if shape is not None and hasattr(value, "dtype"):
-        plain = number(value, wait=False)
-        text = f"{kind.__name__}{[int(n) for n in shape]} {str(value.dtype).removeprefix('torch.')}"
-        if not _on_cpu(value):
-            text += f" {value.device}"
-        return text if plain is None else f"{text} = {_brief(plain, depth)}"
+        return _brief_array(value, shape, depth)
     if isinstance(value, (list, tuple, set, frozenset)):
-        return _elements(kind.__name__, [brief(e, depth + 1) for e in _first(value, depth)], len(value))
+        texts = [brief(element, depth + 1) for element in _first(value, depth)]
+        return _elements(kind.__name__, texts, len(value))
     if isinstance(value, dict):
-        pairs = [f"{brief(k, depth + 1)}: {brief(value[k], depth + 1)}" for k in _first(value, depth)]
+        pairs = [
+            f"{brief(k, depth + 1)}: {brief(value[k], depth + 1)}" for k in _first(value, depth)
+        ]
         return _elements(kind.__name__, pairs, len(value))
     from argparse import Namespace  # a process that multiprocessing starts may do without
 
     if isinstance(value, Namespace):
-        pairs = [f"{name}={brief(held, depth + 1)}" for name, held in list(vars(value).items())[:20]]
-        return _elements("Namespace", pairs, len(vars(value)))
+        attributes = vars(value)
+        pairs = [
+            f"{name}={brief(attribute, depth + 1)}"
+            for name, attribute in list(attributes.items())[:20]
+        ]
+        return _elements("Namespace", pairs, len(attributes))
     return kind.__qualname__ if not isinstance(value, type) else f"class {value.__qualname__}"
 
 
+def _brief_array(value: Any, shape: Any, depth: int) -> str:
+    """A tensor or array in few words."""
+    plain = number(value, wait=False)
+    sizes = [int(size) for size in shape]
+    dtype = str(value.dtype).removeprefix("torch.")
+    text = f"{type(value).__name__}{sizes} {dtype}"
+    if not _on_cpu(value):
+        text += f" {value.device}"
+    return text if plain is None else f"{text} = {_brief(plain, depth)}"
+
+
 def _first(values: Any, depth: int) -> list[Any]:
-    return [held for _, held in zip(range(_MOST_ELEMENTS), values, strict=False)] if depth < _DEEPEST else []
+    if depth >= _DEEPEST:
+        return []
+    return [value for _, value in zip(range(_MOST_ELEMENTS), values, strict=False)]
 
 
 def _elements(name: str, texts: list[str], length: int) -> str:
@@ -290,7 +361,8 @@ class quiet:
 
 
 class ProbeCost:
-    """The inspections of one instrument: each is a phase of its own, a part of ``other`` in the table of a step and of the overhead.
+    """The inspections of one instrument: each is a phase of its own, a part of ``other`` in the
+    table of a step and of the overhead.
 
     The phase is ``voirkit.look``, of kind ``phase``.
 
@@ -313,12 +385,14 @@ class ProbeCost:
         self.n += 1
 
     def report(self, records: int = 0) -> None:
-        """Add their cost to the run's overhead, with the number of records of another kind that were made meanwhile."""
+        """Add their cost to the run's overhead, with the number of records of another kind that
+        were made meanwhile."""
         self._recorder.timed(self.n + records, self.own_ns, "instruments")
 
 
 def tensors_of(module: Any) -> Iterator[Any]:
-    """The parameters and buffers of a module and those in it, each once, by the tables themselves: methods may be the program's."""
+    """The parameters and buffers of a module and those in it, each once, by the tables themselves:
+    methods may be the program's."""
     return _tensors_in(module, ("_parameters", "_buffers"))
 
 
@@ -328,16 +402,16 @@ def parameters_of(module: Any) -> Iterator[Any]:
 
 
 def _tensors_in(module: Any, tables: tuple[str, ...]) -> Iterator[Any]:
-    seen: set[int] = set()
+    ids: set[int] = set()
     modules = [module]
     while modules:
         inner = modules.pop()
-        if id(inner) in seen:
+        if id(inner) in ids:
             continue
-        seen.add(id(inner))
+        ids.add(id(inner))
         for name in tables:
             for tensor in getattr(inner, name).values():
-                if tensor is not None and id(tensor) not in seen:
-                    seen.add(id(tensor))
+                if tensor is not None and id(tensor) not in ids:
+                    ids.add(id(tensor))
                     yield tensor
         modules += [child for child in inner._modules.values() if child is not None]

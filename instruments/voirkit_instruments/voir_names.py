@@ -1,5 +1,6 @@
-"""The modules of voir 0.2 and where voirkit has what they hold: ``import voir`` finds them without voir (``voirkit.plugins``); and
-``milabench.opt``, of the voirfiles in milabench's documentation of 2022.
+"""The modules of voir 0.2 and where voirkit has what they hold: ``import voir`` finds them without
+voir (``voirkit.plugins``); and ``milabench.opt``, of the voirfiles in milabench's documentation of
+2022.
 
 Checked with the voirfiles of milabench (July 2026) and its ``benchmate``.
 """
@@ -25,11 +26,20 @@ MODULES: Mapping[str, str | Mapping[str, str]] = {
     "milabench": {},
     "milabench.opt": {"instrument_argparse": f"{_HERE}.options"},
     "voir": {
-        "__version__": f"{_HERE}.voir_names:VERSION", "configurable": "voirkit", "give": "voirkit", "instrument_definition": "voirkit",
-        "iterate": "voirkit", "log": "voirkit",
+        "__version__": f"{_HERE}.voir_names:VERSION",
+        "configurable": "voirkit",
+        "give": "voirkit",
+        "instrument_definition": "voirkit",
+        "iterate": "voirkit",
+        "log": "voirkit",
     },
     "voir.argparse_ext": {"ExtendedArgumentParser": "voirkit.options"},
-    "voir.helpers": {"current_overseer": f"{_HERE}.voir_names", "give": "voirkit", "iterate": "voirkit", "log": "voirkit"},
+    "voir.helpers": {
+        "current_overseer": f"{_HERE}.voir_names",
+        "give": "voirkit",
+        "iterate": "voirkit",
+        "log": "voirkit",
+    },
     "voir.instruments": _INSTRUMENTS,
     "voir.instruments.cpu": f"{_HERE}.monitor.record_processes",
     "voir.instruments.dash": f"{_HERE}.dash.record",
@@ -40,7 +50,9 @@ MODULES: Mapping[str, str | Mapping[str, str]] = {
     "voir.instruments.manage": f"{_HERE}.early_stop.record",
     "voir.instruments.metric": f"{_HERE}.rate",
     "voir.instruments.monitor": {
-        "gpu_monitor": f"{_HERE}.monitor.record", "monitor": f"{_HERE}.monitor.record_processes", "monitor_all": f"{_HERE}.monitor.record",
+        "gpu_monitor": f"{_HERE}.monitor.record",
+        "monitor": f"{_HERE}.monitor.record_processes",
+        "monitor_all": f"{_HERE}.monitor.record",
     },
     "voir.instruments.network": f"{_HERE}.monitor.record_processes",
     "voir.instruments.utils": {"monitor": f"{_HERE}.monitor.record_processes:repeat"},
@@ -50,7 +62,7 @@ MODULES: Mapping[str, str | Mapping[str, str]] = {
     "voir.smuggle": "voirkit.escape",
     "voir.tools": "voirkit.instrument",
     "voir.version": {"version": f"{_HERE}.voir_names:VERSION"},
-}  # fmt: skip
+}
 
 
 class _CurrentOverseer:

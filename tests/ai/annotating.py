@@ -29,14 +29,25 @@ class Event(NamedTuple):
 def events(folder: Path | str) -> list[Event]:
     """All records in a run directory, by when they began; the outer before the inner."""
     found = read(str(folder))
-    rows = zip(*(found[c].tolist() for c in ("name", "args", "value", "start_ns", "duration_ns", "pid", "tid")), strict=True)
+    rows = zip(
+        *(
+            found[c].tolist()
+            for c in ("name", "args", "value", "start_ns", "duration_ns", "pid", "tid")
+        ),
+        strict=True,
+    )
     result = []
     for name, args, value, start, duration, pid, tid in rows:
         known = found.names[name]
         if known.kind == "phase":
             continue
-        all_args = {**found.arguments[args], **({known.value_key: value} if known.value_key else {})}
-        result.append(Event(known.category, known.name, known.kind, all_args, start, duration, pid, tid))
+        all_args = {
+            **found.arguments[args],
+            **({known.value_key: value} if known.value_key else {}),
+        }
+        result.append(
+            Event(known.category, known.name, known.kind, all_args, start, duration, pid, tid)
+        )
     return sorted(result, key=lambda e: (e.start_ns, -e.duration_ns))
 
 
@@ -52,7 +63,10 @@ def rows(folder: Path | str) -> list[Event]:
     with open_run(folder) as run:
         found = [row for batch in run.rows(EVERYTHING) for row in batch]
     annotated = [row for row in found if row[0] not in OWN_KINDS]
-    return [Event(category, name, kind, a, start, dur, pid, tid) for kind, category, name, start, dur, _, _, pid, tid, a in annotated]
+    return [
+        Event(category, name, kind, a, start, dur, pid, tid)
+        for kind, category, name, start, dur, _, _, pid, tid, a in annotated
+    ]
 
 
 def phases(folder: Path | str) -> int:

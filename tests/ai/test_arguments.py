@@ -96,7 +96,11 @@ def test_arguments_can_be_removed(ai, recorded):
     said(ai.device)
     ai.update(step=3)
     said(ai.compute.forward)
-    assert [e.args for e in recorded()] == [{"epoch": 1}, {"epoch": 1, "step": 2, "lr": 0.1}, {"epoch": 1, "step": 3}]
+    assert [e.args for e in recorded()] == [
+        {"epoch": 1},
+        {"epoch": 1, "step": 2, "lr": 0.1},
+        {"epoch": 1, "step": 3},
+    ]
 
 
 def test_none_says_nothing_about_a_named_argument_and_is_a_value_among_the_others(ai, recorded):
@@ -143,7 +147,9 @@ class Odd:
     def __repr__(self):
         raise RuntimeError("asked")
 
-    __str__ = __bool__ = __eq__ = __hash__ = __int__ = __index__ = __float__ = __len__ = __iter__ = __repr__
+    __str__ = __bool__ = __eq__ = __hash__ = __int__ = __index__ = __float__ = __len__ = (
+        __iter__
+    ) = __repr__
 
 
 class Meta(type):
@@ -214,8 +220,15 @@ def test_the_text_of_a_long_list_is_short(ai, recorded):
 
 def test_a_number_of_numpy_is_a_number(ai, recorded):
     numpy = pytest.importorskip("numpy")
-    said(ai.device(step=numpy.int64(3), args={"lr": numpy.float32(0.5), "no": numpy.bool_(False), "a": numpy.zeros(3)}))
-    assert args(recorded(), "device") == [{"step": 3, "lr": 0.5, "no": False, "a": "<numpy.ndarray>"}]
+    said(
+        ai.device(
+            step=numpy.int64(3),
+            args={"lr": numpy.float32(0.5), "no": numpy.bool_(False), "a": numpy.zeros(3)},
+        )
+    )
+    assert args(recorded(), "device") == [
+        {"step": 3, "lr": 0.5, "no": False, "a": "<numpy.ndarray>"}
+    ]
 
 
 def test_named_arguments_are_numbers_where_they_can_be(ai, recorded):
@@ -226,7 +239,9 @@ def test_named_arguments_are_numbers_where_they_can_be(ai, recorded):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("wrong", [5, "text", [1], Odd(), [("a", 1)], {1: 2, Odd: 3, "x": 4}, {None: None}])
+@pytest.mark.parametrize(
+    "wrong", [5, "text", [1], Odd(), [("a", 1)], {1: 2, Odd: 3, "x": 4}, {None: None}]
+)
 def test_nothing_that_is_given_as_arguments_raises(ai, recorded, wrong):
     said(ai.device(args=wrong))
     ai.update(args=wrong)

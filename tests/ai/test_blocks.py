@@ -81,7 +81,12 @@ def test_interleaved_generators_keep_their_times(ai, recorded):
     a.close()
     b.close()
     first, second = recorded()
-    assert first.start_ns < second.start_ns < first.start_ns + first.duration_ns < second.start_ns + second.duration_ns
+    assert (
+        first.start_ns
+        < second.start_ns
+        < first.start_ns + first.duration_ns
+        < second.start_ns + second.duration_ns
+    )
 
 
 def test_an_exit_stack_can_hold_it(ai, recorded):
@@ -183,4 +188,7 @@ def test_reset_forgets_what_was_started_and_keeps_the_arguments(ai, recorded):
 def test_a_moment_can_be_recorded_as_metadata(ai, recorded):
     ai.pipeline.epoch.start(metadata=True)
     ai.pipeline.epoch.stop(metadata=True)
-    assert [(e.category, e.name, e.kind) for e in recorded()] == [("dftracer", "epoch.start", "meta"), ("dftracer", "epoch.end", "meta")]
+    assert [(e.category, e.name, e.kind) for e in recorded()] == [
+        ("dftracer", "epoch.start", "meta"),
+        ("dftracer", "epoch.end", "meta"),
+    ]

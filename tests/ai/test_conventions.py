@@ -128,7 +128,14 @@ def test_nothing_disabled(place):
     assert [a["count"] for a in args(found, "epoch.block")] == [1, 2, 3]
     assert [a["count"] for a in args(found, "fetch.iter")] == [1, 2] * 3
     # What is said at the end of a step holds until that of the next.
-    assert [(a.get("epoch"), a.get("step")) for a in args(found, "forward")] == [(None, None), (0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]
+    assert [(a.get("epoch"), a.get("step")) for a in args(found, "forward")] == [
+        (None, None),
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (1, 1),
+        (2, 0),
+    ]
 
 
 def test_epochs_as_metadata(place):
@@ -139,4 +146,6 @@ def test_epochs_as_metadata(place):
 
 @pytest.mark.parametrize("category", WITHOUT)
 def test_one_category_disabled(place, category):
-    assert spans(run(place, category)) == {name: n for name, n in NORMAL.items() if name not in WITHOUT[category]}
+    assert spans(run(place, category)) == {
+        name: n for name, n in NORMAL.items() if name not in WITHOUT[category]
+    }

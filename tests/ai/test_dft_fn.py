@@ -106,7 +106,14 @@ def test_a_function_is_recorded_by_its_qualified_name(recorded):
     a = A()
     assert (a.x, a.m(), a.above(), A.below(), a.n(), a.o()) == (1, 1, 2, 3, 4, 5)
     here = "test_a_function_is_recorded_by_its_qualified_name.<locals>.A."
-    assert names(recorded()) == [here + "__init__", here + "m", here + "above", here + "below", "other", here + "o"]
+    assert names(recorded()) == [
+        here + "__init__",
+        here + "m",
+        here + "above",
+        here + "below",
+        "other",
+        here + "o",
+    ]
 
 
 def test_parameters_of_certain_names_are_arguments_of_that_call_only(recorded):
@@ -122,7 +129,11 @@ def test_parameters_of_certain_names_are_arguments_of_that_call_only(recorded):
     with fn:
         pass
     found = recorded()
-    assert args(found, "f") == [{"step": 7, "image_size": 2.0}, {"step": 8, "epoch": 3, "image_size": 2.0}, {"step": 9}]
+    assert args(found, "f") == [
+        {"step": 7, "image_size": 2.0},
+        {"step": 8, "epoch": 3, "image_size": 2.0},
+        {"step": 9},
+    ]
     assert found[-1].args == {}
 
 
@@ -225,18 +236,34 @@ def test_metadata(recorded):
     dft_fn("io", "x").log_metadata("batch", 32)
     dftracer.get_instance().set_app_metadata_string("model", "mlp")
     found = [(e.category, e.name, e.kind, e.args) for e in recorded()]
-    assert found == [("dftracer", "batch", "meta", {"value": 32}), ("dftracer", "model", "meta", {"value": "mlp"})]
+    assert found == [
+        ("dftracer", "batch", "meta", {"value": 32}),
+        ("dftracer", "model", "meta", {"value": "mlp"}),
+    ]
 
 
 def test_an_event_that_was_timed_elsewhere(recorded):
     log = dftracer.get_instance()
     before, start = time.perf_counter_ns(), log.get_time() - 5000
-    log.log_event("x", "cat", start, 3000, {"n": TagValue(3, TagDType.INT, TagType.KEY).value()}, {"f": 1.5}, {"s": "t"})
+    log.log_event(
+        "x",
+        "cat",
+        start,
+        3000,
+        {"n": TagValue(3, TagDType.INT, TagType.KEY).value()},
+        {"f": 1.5},
+        {"s": "t"},
+    )
     log.log_event("wrong", "cat", "no", None)
     with ai.compute:
         pass
     x, later = recorded()
-    assert (x.category, x.name, x.args, x.duration_ns) == ("cat", "x", {"n": 3, "f": 1.5, "s": "t"}, 3_000_000)
+    assert (x.category, x.name, x.args, x.duration_ns) == (
+        "cat",
+        "x",
+        {"n": 3, "f": 1.5, "s": "t"},
+        3_000_000,
+    )
     assert 4.9e6 < later.start_ns - x.start_ns < 5.1e6 + time.perf_counter_ns() - before
 
 
@@ -249,17 +276,27 @@ def test_values_with_dftracers_marks_are_values(recorded):
 def test_things_that_are_used_are_named_until_the_next_reset(recorded):
     fn = dft_fn("io", "x")
     number = fn.uses("file", "a.npy")
-    assert number == dftracer.get_instance().declare_entity("file", "a.npy") == fn.uses("file", "a.npy")
+    assert (
+        number
+        == dftracer.get_instance().declare_entity("file", "a.npy")
+        == fn.uses("file", "a.npy")
+    )
     fn.generates("tensor", 3)
     fn.relate(EntityRelation.CONTAINS, number)
     fn.relate("no such", number)
     fn.flush()
     fn.reset().flush()
-    assert args(recorded(), "x") == [{"used": "file:a.npy, file:a.npy", "generated": "tensor:3"}, {}]
+    assert args(recorded(), "x") == [
+        {"used": "file:a.npy, file:a.npy", "generated": "tensor:3"},
+        {},
+    ]
 
 
 def test_it_can_be_pickled_and_copied(recorded):
-    for fn in (pickle.loads(pickle.dumps(dft_fn("io", "x", epoch=1))), copy.deepcopy(dft_fn("io", "x", epoch=1))):
+    for fn in (
+        pickle.loads(pickle.dumps(dft_fn("io", "x", epoch=1))),
+        copy.deepcopy(dft_fn("io", "x", epoch=1)),
+    ):
         with fn:
             pass
     assert args(recorded(), "x") == [{"epoch": 1}, {"epoch": 1}]

@@ -37,7 +37,9 @@ BOTH = [
 ]
 
 
-def script(imports: str, logfile: str | None = "logs/trace.pfw", end: str = "log.finalize()") -> str:
+def script(
+    imports: str, logfile: str | None = "logs/trace.pfw", end: str = "log.finalize()"
+) -> str:
     return SCRIPT.format(imports=imports, logfile=logfile, end=end)
 
 
@@ -48,7 +50,9 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def found_in(path: Path) -> Counter[str]:
     """The names of the application's events in a trace."""
-    return Counter(line["name"] for line in lines(path) if line["ph"] == "X" and line["cat"] != "dftracer")
+    return Counter(
+        line["name"] for line in lines(path) if line["ph"] == "X" and line["cat"] != "dftracer"
+    )
 
 
 ALONE = "from voirkit.dftracer import ai, dftracer, dft_fn"
@@ -57,7 +61,9 @@ TWO = {"load": 1, "forward": 1}
 
 # under voirkit
 
-not_installed = pytest.mark.skipif(importlib.util.find_spec("dftracer") is not None, reason="DFTracer itself is installed")
+not_installed = pytest.mark.skipif(
+    importlib.util.find_spec("dftracer") is not None, reason="DFTracer itself is installed"
+)
 
 
 @not_installed
@@ -111,7 +117,9 @@ def test_child_processes_find_it_too(place, method):
 
 @not_installed
 def test_a_run_that_does_not_ask_for_it_has_none_of_it(place):
-    place.write(main="import sys; print('dftracer' in sys.modules, 'voirkit.dftracer' in sys.modules)")
+    place.write(
+        main="import sys; print('dftracer' in sys.modules, 'voirkit.dftracer' in sys.modules)"
+    )
     assert place.voirkit("main.py").out == "False False\n"
 
 
@@ -132,7 +140,9 @@ def test_what_is_killed_leaves_a_folder_that_becomes_the_trace(place, end):
     place.write(main=script(ALONE, end=end))
     place.python("main.py")
     assert os.listdir(place.folder / "logs") == ["trace.voirkit"]
-    exported = place.run(*voirkit_command("export", "logs/trace.voirkit", "--format", "pfw", "-o", "trace.pfw"))
+    exported = place.run(
+        *voirkit_command("export", "logs/trace.voirkit", "--format", "pfw", "-o", "trace.pfw")
+    )
     assert exported.code == 0, exported.err
     assert found_in(place.folder / "trace.pfw") == TWO
 
@@ -144,9 +154,7 @@ def voirkit_command(*words: str) -> list[str]:
 
 
 def test_a_second_session_gives_a_second_trace(place):
-    again = (
-        "log.finalize()\n    log = dftracer.initialize_log('logs/trace.pfw')\n    forward(); forward()\n    log.finalize(); log.finalize()"
-    )
+    again = "log.finalize()\n    log = dftracer.initialize_log('logs/trace.pfw')\n    forward(); forward()\n    log.finalize(); log.finalize()"
     place.write(main=script(ALONE, end=again))
     assert place.python("main.py").err == ""
     assert found_in(place.folder / "logs" / "trace.pfw") == TWO
@@ -200,7 +208,11 @@ def test_a_child_that_goes_on_keeps_the_folder(place):
 
 @pytest.mark.parametrize("how", ["environment", "later"])
 def test_it_can_be_switched_off(place, how):
-    imports = ALONE if how == "environment" else f"{ALONE}\n    import os; os.environ['DFTRACER_ENABLE'] = '0'"
+    imports = (
+        ALONE
+        if how == "environment"
+        else f"{ALONE}\n    import os; os.environ['DFTRACER_ENABLE'] = '0'"
+    )
     place.write(main=script(imports))
     env = {"DFTRACER_ENABLE": "0"} if how == "environment" else {}
     ended = place.python("main.py", env=env)
@@ -263,9 +275,24 @@ def test_what_the_environment_says_is_asked_when_it_is_needed(monkeypatch):
 
 
 def test_its_enumerations_are_strings():
-    from voirkit.dftracer import CommunicationEvent, ProfileCategory, ai, get_iter_block_name, get_iter_handle_name
+    from voirkit.dftracer import (
+        CommunicationEvent,
+        ProfileCategory,
+        ai,
+        get_iter_block_name,
+        get_iter_handle_name,
+    )
 
-    assert [str(c) for c in ProfileCategory] == ["compute", "data", "dataloader", "comm", "device", "checkpoint", "pipeline", "other"]
+    assert [str(c) for c in ProfileCategory] == [
+        "compute",
+        "data",
+        "dataloader",
+        "comm",
+        "device",
+        "checkpoint",
+        "pipeline",
+        "other",
+    ]
     assert ai.compute.cat == ProfileCategory.COMPUTE
     assert f"{CommunicationEvent.ALL_REDUCE}" == ai.comm.all_reduce.name
     assert (get_iter_handle_name("x"), get_iter_block_name("x.block")) == ("x.iter", "x.block")

@@ -37,7 +37,11 @@ def test_the_annotated_example(place):
             continue
         if format == "arrow" and importlib.util.find_spec("pyarrow") is None:
             continue
-        exported = place.python("-m", "voirkit", "export", "run", "--format", format, "-o", f"x.{format}")
+        exported = place.python(
+            "-m", "voirkit", "export", "run", "--format", format, "-o", f"x.{format}"
+        )
         assert (exported.code, exported.out) == (0, f"x.{format}\n"), exported.err
         data = (place.folder / f"x.{format}").read_bytes()
-        assert format in ("arrow", "parquet") or data.count(b"backward") >= (1 if format == "perfetto" else 10)
+        assert format in ("arrow", "parquet") or data.count(b"backward") >= (
+            1 if format == "perfetto" else 10
+        )

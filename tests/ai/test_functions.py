@@ -36,7 +36,11 @@ def test_what_it_returns_and_takes_is_unchanged(ai, recorded):
 
 
 def test_it_keeps_its_name_its_documentation_and_what_it_was():
-    assert (module_level.__name__, module_level.__qualname__, module_level.__doc__) == ("module_level", "module_level", "Doubles.")
+    assert (module_level.__name__, module_level.__qualname__, module_level.__doc__) == (
+        "module_level",
+        "module_level",
+        "Doubles.",
+    )
     assert module_level.__wrapped__(4) == 8
     assert pickle.loads(pickle.dumps(module_level)) is module_level
 
@@ -62,7 +66,9 @@ def test_three_spellings_of_preparing(ai, recorded, how):
         def __init__(self):
             self.n = 1
 
-        __init__ = {"bare": init, "called": init(), "function": lambda fn: init(fn=fn)}[how](__init__)
+        __init__ = {"bare": init, "called": init(), "function": lambda fn: init(fn=fn)}[how](
+            __init__
+        )
 
     assert C().n == 1
     with ai.checkpoint.init, ai.checkpoint.init():
@@ -97,7 +103,14 @@ def test_methods_of_every_kind(ai, recorded):
             return 1
 
     c = C()
-    assert (c.plain(), c.of_class(), C.of_class_inside(), c.static(2), C.static(2), c.value) == (c, C, C, 2, 2, 1)
+    assert (c.plain(), c.of_class(), C.of_class_inside(), c.static(2), C.static(2), c.value) == (
+        c,
+        C,
+        C,
+        2,
+        2,
+        1,
+    )
     assert counts(recorded()) == {"item": 6}
 
 
@@ -157,7 +170,11 @@ def test_a_class_stays_itself_and_the_making_of_its_objects_is_recorded(recorded
     made = Decorated(x=2)
     assert isinstance(made, Decorated)
     assert isinstance(Derived(), Decorated)
-    assert (Decorated.__name__, Decorated.__doc__, str(inspect.signature(Decorated))) == ("Decorated", "A model.", "(x=1)")
+    assert (Decorated.__name__, Decorated.__doc__, str(inspect.signature(Decorated))) == (
+        "Decorated",
+        "A model.",
+        "(x=1)",
+    )
     assert pickle.loads(pickle.dumps(Decorated)) is Decorated
     assert pickle.loads(pickle.dumps(made)).x == 2
     assert counts(recorded()) == {"checkpoint.init": 2}
@@ -166,7 +183,10 @@ def test_a_class_stays_itself_and_the_making_of_its_objects_is_recorded(recorded
 def test_a_class_without_an_init_of_its_own_is_a_clear_type_error_and_unchanged(ai):
     for kind in (int, list, types.new_class("Plain"), types.new_class("Heir", (Decorated,))):
         before = dict(vars(kind))
-        with pytest.raises(TypeError, match=f"__init__ of its own, which {kind.__name__} has not: decorate the method"):
+        with pytest.raises(
+            TypeError,
+            match=f"__init__ of its own, which {kind.__name__} has not: decorate the method",
+        ):
             ai.compute.forward(kind)
         assert "__init__" in before or dict(vars(kind)) == before
 
@@ -369,7 +389,12 @@ def test_an_asynchronous_generator_takes_what_is_sent_and_thrown(ai, recorded):
     async def main():
         g = f()
         error = KeyError("k")
-        assert [await g.__anext__(), await g.asend("a"), await g.athrow(error), await g.__anext__()] == [0, "a", error, 3]
+        assert [
+            await g.__anext__(),
+            await g.asend("a"),
+            await g.athrow(error),
+            await g.__anext__(),
+        ] == [0, "a", error, 3]
         await g.aclose()
         with pytest.raises(StopAsyncIteration):
             await g.__anext__()

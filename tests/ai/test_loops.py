@@ -12,7 +12,11 @@ from annotating import args, counts, names
 def test_the_items_come_as_they_are(ai, recorded):
     assert list(ai.dataloader.fetch.iter(range(3))) == [0, 1, 2]
     found = recorded()
-    assert args(found, "fetch.iter") == args(found, "fetch.block") == [{"count": 1}, {"count": 2}, {"count": 3}]
+    assert (
+        args(found, "fetch.iter")
+        == args(found, "fetch.block")
+        == [{"count": 1}, {"count": 2}, {"count": 3}]
+    )
 
 
 def test_the_wait_and_the_body_are_told_apart(ai, recorded):

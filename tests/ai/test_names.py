@@ -55,7 +55,11 @@ def test_what_is_recorded_has_the_name_of_its_node(ai, recorded):
 
 
 def test_a_derived_node_is_named_after_where_it_comes_from(ai, recorded):
-    with ai.data.preprocess.derive("collate"), ai.data.preprocess.derive("collate").derive(name="deep"), ai.data.derive("x"):
+    with (
+        ai.data.preprocess.derive("collate"),
+        ai.data.preprocess.derive("collate").derive(name="deep"),
+        ai.data.derive("x"),
+    ):
         pass
     assert names(recorded()) == ["preprocess.collate", "preprocess.collate.deep", "data.x"]
 
@@ -67,7 +71,11 @@ def test_a_derived_node_is_the_same_object_each_time(ai):
 
 
 def test_preparing_has_a_node_below(ai):
-    assert [node.init.name for node in (ai.checkpoint, ai.data.item, ai.data.io)] == ["checkpoint.init", "item.init", "data.io.init"]
+    assert [node.init.name for node in (ai.checkpoint, ai.data.item, ai.data.io)] == [
+        "checkpoint.init",
+        "item.init",
+        "data.io.init",
+    ]
     assert ai.checkpoint.init is ai.checkpoint.init
 
 
@@ -88,7 +96,15 @@ def test_the_module_can_be_used_as_the_tree(recorded):
     assert names(recorded()) == ["ai_root", "ai_root", "ai_root"]
 
 
-@pytest.mark.parametrize("node", [the_tree, the_tree.data.io.open, the_tree.data.item.init, the_tree.comm.derive("a").derive("b")])
+@pytest.mark.parametrize(
+    "node",
+    [
+        the_tree,
+        the_tree.data.io.open,
+        the_tree.data.item.init,
+        the_tree.comm.derive("a").derive("b"),
+    ],
+)
 def test_a_node_that_is_pickled_or_copied_is_the_same_node(node):
     assert pickle.loads(pickle.dumps(node)) is node
     assert copy.deepcopy(node) is node

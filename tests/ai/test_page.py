@@ -29,5 +29,8 @@ def test_the_program_for_dftracer_gives_a_trace(place):
 def test_the_table_has_all_nodes(ai):
     table = re.findall(r"^\| `ai\.(\w+)` \| (.*?) \|", PAGE, re.MULTILINE)
     named = {category: re.findall(r"`(\w+)`", below) for category, below in table}
-    nodes = {c: [w for w in vars(getattr(ai, c)) if w in type(getattr(ai, c)).__annotations__] for c in type(ai).__annotations__}
+    nodes = {
+        c: [w for w in vars(getattr(ai, c)) if w in type(getattr(ai, c)).__annotations__]
+        for c in type(ai).__annotations__
+    }
     assert named == nodes

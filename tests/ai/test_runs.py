@@ -41,10 +41,14 @@ WORK = """
             child.join()
             print(child.exitcode)
 """
-ENGINES = pytest.mark.parametrize("engine", [{}, {"VOIRKIT_NO_EXTENSION": "1"}], ids=["chosen", "python"])
+ENGINES = pytest.mark.parametrize(
+    "engine", [{}, {"VOIRKIT_NO_EXTENSION": "1"}], ids=["chosen", "python"]
+)
 
 
-def recorded_under_voirkit(place: Place, *words: str, **options: object) -> tuple[Ended, list[Event]]:
+def recorded_under_voirkit(
+    place: Place, *words: str, **options: object
+) -> tuple[Ended, list[Event]]:
     ended = place.voirkit("--quiet", *words, **options)
     return ended, rows(place.folder / "run")
 
@@ -74,11 +78,15 @@ def test_the_summary_says_what_recording_cost(place):
     assert summary["overhead"]["events"] - phases(place.folder / "run") == 5
     assert 0 < summary["overhead"]["seconds"] < 1
     assert 0 < summary["overhead"]["completing_s"] < 60
-    assert summary["overhead"]["share"] == pytest.approx(summary["overhead"]["seconds"] / summary["duration_s"], rel=0.2)
+    assert summary["overhead"]["share"] == pytest.approx(
+        summary["overhead"]["seconds"] / summary["duration_s"], rel=0.2
+    )
 
 
 def test_a_script_without_annotations_loads_no_recorder_and_leaves_no_trace(place):
-    place.write(main="import sys; print([m for m in sys.modules if m.startswith(('voirkit.trace', 'voirkit.ai', 'voirkit.dftracer'))])")
+    place.write(
+        main="import sys; print([m for m in sys.modules if m.startswith(('voirkit.trace', 'voirkit.ai', 'voirkit.dftracer'))])"
+    )
     ended = place.voirkit("main.py")
     assert ended.out == "[]\n"
     assert not (place.folder / "run" / "trace").exists()
@@ -90,7 +98,10 @@ def test_annotations_that_are_never_used_leave_no_trace(place):
     assert not (place.folder / "run" / "trace").exists()
 
 
-@pytest.mark.parametrize(("end", "code"), [("1 / 0", 1), ("sys.exit(4)", 4), ("os._exit(5)", 5), ("os.kill(os.getpid(), 9)", -9)])
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("1 / 0", 1), ("sys.exit(4)", 4), ("os._exit(5)", 5), ("os.kill(os.getpid(), 9)", -9)],
+)
 @ENGINES
 def test_however_a_script_ends_its_annotations_are_there(place, end, code, engine):
     place.write(main=f"{ANNOTATED}\n    import os, sys\n    {end}\n")
@@ -187,14 +198,25 @@ def test_workers_of_a_loader_record_each_sample(place, method):
 
 
 def test_beyond_the_limit_annotations_are_counted(place):
-    place.write(main="from voirkit.ai import ai\nfor i in range(10_000):\n    with ai.compute.forward: pass\nprint(i)")
+    place.write(
+        main="from voirkit.ai import ai\nfor i in range(10_000):\n    with ai.compute.forward: pass\nprint(i)"
+    )
     ended = place.voirkit("--trace-limit", "100KB", "main.py")
     assert ended.out == "9999\n"
     summary = ended.summary
-    assert summary["dropped"]["compute.forward"] == 10_000 - (summary["overhead"]["events"] - phases(place.folder / "run")) > 5000
+    assert (
+        summary["dropped"]["compute.forward"]
+        == 10_000 - (summary["overhead"]["events"] - phases(place.folder / "run"))
+        > 5000
+    )
     assert any("--trace-limit" in warning for warning in summary["warnings"])
-    assert len(rows(place.folder / "run")) == summary["overhead"]["events"] - phases(place.folder / "run")
-    assert sum(f.stat().st_size for f in (place.folder / "run" / "trace").rglob("*") if f.is_file()) < 100_000
+    assert len(rows(place.folder / "run")) == summary["overhead"]["events"] - phases(
+        place.folder / "run"
+    )
+    assert (
+        sum(f.stat().st_size for f in (place.folder / "run" / "trace").rglob("*") if f.is_file())
+        < 100_000
+    )
 
 
 def test_what_child_processes_could_not_record_is_counted_too(place):
@@ -213,12 +235,17 @@ def test_what_child_processes_could_not_record_is_counted_too(place):
     )
     summary = place.voirkit("--trace-limit", "100KB", "main.py").summary
     recorded = counts(rows(place.folder / "run"))
-    dropped = {name: n for name, n in summary["dropped"].items() if name != "python.import"}  # imports that take long are records too
+    dropped = {
+        name: n for name, n in summary["dropped"].items() if name != "python.import"
+    }  # imports that take long are records too
     assert dropped == {"data.item": 10_000 - recorded["item"]}
     assert recorded["forward"] == 1
 
 
-@pytest.mark.parametrize(("words", "where"), [(["--trace-limit", "many"], "--trace-limit many"), (["--trace-limit=-1"], "--trace-limit")])
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [(["--trace-limit", "many"], "--trace-limit many"), (["--trace-limit=-1"], "--trace-limit")],
+)
 def test_a_limit_that_is_no_size_is_refused(place, words, where):
     place.write(main="print(1)")
     ended = place.voirkit(*words, "main.py")
@@ -230,7 +257,8 @@ def test_a_limit_that_is_no_size_is_refused(place, words, where):
 @pytest.mark.parametrize("value", ['"100KB"', "100000"])
 def test_the_limit_can_stand_in_a_configuration_file(place, value):
     place.write(
-        {"voirkit.toml": f"trace-limit = {value}\n"}, main="from voirkit.ai import ai\nfor i in range(10_000):\n    with ai.data: pass"
+        {"voirkit.toml": f"trace-limit = {value}\n"},
+        main="from voirkit.ai import ai\nfor i in range(10_000):\n    with ai.data: pass",
     )
     assert place.voirkit("main.py").summary["dropped"]["data.data"] > 5000
 
@@ -268,10 +296,19 @@ def test_interrupting_the_end_leaves_the_segments(place):
 
 
 def test_ranks_of_a_job_that_is_started_again_record_into_one_run(place):
-    place.write(main=ANNOTATED + "\n    import os\n    if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': os.kill(os.getpid(), 9)\n")
+    place.write(
+        main=ANNOTATED
+        + "\n    import os\n    if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': os.kill(os.getpid(), 9)\n"
+    )
     for again in ("0", "1"):
         for rank in ("0", "1"):
-            env = {"RANK": rank, "WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": again, "TORCHELASTIC_RUN_ID": "a", "MASTER_PORT": "1"}
+            env = {
+                "RANK": rank,
+                "WORLD_SIZE": "2",
+                "TORCHELASTIC_RESTART_COUNT": again,
+                "TORCHELASTIC_RUN_ID": "a",
+                "MASTER_PORT": "1",
+            }
             ended = place.voirkit("main.py", env=env)
             assert ended.code == (0 if again == "1" else -signal.SIGKILL), ended.err
     found = rows(place.folder / "run")
@@ -299,7 +336,11 @@ def test_that_folder_is_a_run_directory(place):
     place.write(main=ANNOTATED)
     ended = alone(place, "main.py", "--lr", "1")
     manifest = json.loads((place.folder / "run" / "run.json").read_text())
-    assert (manifest["command"], manifest["ended"], manifest["exit_code"]) == (["main.py", "--lr", "1"], "normal", None)
+    assert (manifest["command"], manifest["ended"], manifest["exit_code"]) == (
+        ["main.py", "--lr", "1"],
+        "normal",
+        None,
+    )
     assert ended.summary["overhead"]["events"] - phases(place.folder / "run") == 5
 
 
@@ -319,7 +360,9 @@ def test_child_processes_of_a_script_alone_record_too(place, method):
 
 def test_several_programs_record_into_one_folder(place):
     place.write(
-        other=ANNOTATED, main=ANNOTATED + "\n    import subprocess, sys\n    subprocess.run([sys.executable, 'other.py'], check=True)\n"
+        other=ANNOTATED,
+        main=ANNOTATED
+        + "\n    import subprocess, sys\n    subprocess.run([sys.executable, 'other.py'], check=True)\n",
     )
     assert alone(place, "main.py").err == ""
     found = events(place.folder / "run")
@@ -331,7 +374,12 @@ def test_several_programs_record_into_one_folder(place):
 def test_programs_that_begin_at_once_agree_on_who_leads(place):
     place.write(main=ANNOTATED)
     env = {**CLEAN, "VOIRKIT_RUN_DIR": "run"}
-    running = [subprocess.Popen([sys.executable, "main.py"], cwd=place.folder, env=env, stderr=subprocess.PIPE) for _ in range(4)]
+    running = [
+        subprocess.Popen(
+            [sys.executable, "main.py"], cwd=place.folder, env=env, stderr=subprocess.PIPE
+        )
+        for _ in range(4)
+    ]
     told = [process.communicate(timeout=240)[1] for process in running]
     leader = json.loads((place.folder / "run" / "run.json").read_text())["pid"]
     assert leader in [process.pid for process in running]
@@ -339,10 +387,19 @@ def test_programs_that_begin_at_once_agree_on_who_leads(place):
 
 
 def test_ranks_alone_take_part_in_one_run_also_when_they_are_started_again(place):
-    place.write(main=ANNOTATED + "\n    import os\n    if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': os.kill(os.getpid(), 9)\n")
+    place.write(
+        main=ANNOTATED
+        + "\n    import os\n    if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': os.kill(os.getpid(), 9)\n"
+    )
     for again in ("0", "1"):
         for rank in ("0", "1"):
-            env = {"RANK": rank, "WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": again, "TORCHELASTIC_RUN_ID": "a", "MASTER_PORT": "1"}
+            env = {
+                "RANK": rank,
+                "WORLD_SIZE": "2",
+                "TORCHELASTIC_RESTART_COUNT": again,
+                "TORCHELASTIC_RUN_ID": "a",
+                "MASTER_PORT": "1",
+            }
             assert alone(place, "main.py", **env).err == ""
     assert counts(events(place.folder / "run")) == {"forward": 20}
     manifest = json.loads((place.folder / "run" / "run.json").read_text())
@@ -375,7 +432,8 @@ def test_under_voirkit_its_own_folder_is_taken(place):
 
 def test_a_program_that_executes_itself_anew_goes_on_with_its_run(place):
     place.write(
-        main=ANNOTATED + "\n    import os, sys\n    if len(sys.argv) == 1: os.execv(sys.executable, [sys.executable, 'main.py', 'again'])\n"
+        main=ANNOTATED
+        + "\n    import os, sys\n    if len(sys.argv) == 1: os.execv(sys.executable, [sys.executable, 'main.py', 'again'])\n"
     )
     assert alone(place, "main.py").err == ""
     assert counts(events(place.folder / "run")) == {"forward": 10}
@@ -406,5 +464,12 @@ def test_importing_the_annotations_imports_nothing_heavy():
         "duckdb",
         "giving",
     ]
-    code = f"import sys, voirkit.ai, voirkit.dftracer; print([m for m in {heavy} if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=CLEAN).stdout == "[]\n"
+    code = (
+        f"import sys, voirkit.ai, voirkit.dftracer; print([m for m in {heavy} if m in sys.modules])"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=CLEAN
+        ).stdout
+        == "[]\n"
+    )

@@ -42,12 +42,19 @@ def test_what_a_program_does_when_python_ends_is_in_the_trace(place, under):
     place.write(main=LATE)
     if under == "voirkit":
         ended = place.voirkit("main.py")
-        assert ended.summary["overhead"]["events"] - phases(place.folder / "run") == 1, "the run itself was over"
+        assert ended.summary["overhead"]["events"] - phases(place.folder / "run") == 1, (
+            "the run itself was over"
+        )
         assert not list((place.folder / "run" / "trace").rglob("*.seg"))
     else:
         ended = place.python("main.py", env={"VOIRKIT_RUN_DIR": "run"})
     assert (ended.code, ended.out) == (3, "first\nlast\n"), ended.err
-    assert counts(rows(place.folder / "run")) == {"forward": 1, "item": 1, "capture": 1, "restart": 1}
+    assert counts(rows(place.folder / "run")) == {
+        "forward": 1,
+        "item": 1,
+        "capture": 1,
+        "restart": 1,
+    }
 
 
 DELETED = """
@@ -86,26 +93,45 @@ sys.exit(5)
 def test_a_run_directory_that_goes_away_is_told_and_the_script_goes_on(place, moment, change):
     ended = place.write(main=DELETED).voirkit("main.py", moment, change)
     assert (ended.code, ended.out) == (5, "done\n"), ended.err
-    told = [line.removeprefix("voirkit: ") for line in ended.err.splitlines() if line.startswith("voirkit: ")]
+    told = [
+        line.removeprefix("voirkit: ")
+        for line in ended.err.splitlines()
+        if line.startswith("voirkit: ")
+    ]
     summaries = [line for line in told if "run.json and summary.json cannot be written" in line]
     traces = [line for line in told if "what comes now is counted as dropped" in line]
-    counted = [line for line in told if "spans were not recorded, most of them compute.forward" in line]
+    counted = [
+        line for line in told if "spans were not recorded, most of them compute.forward" in line
+    ]
     assert set(told) - {*summaries, *traces, *counted} <= {"run directory: run"}
     # What was deleted before anything was written is made anew.
     assert len(summaries) == ((moment, change) not in (("begin", "deleted"), ("begin", "renamed")))
-    assert len(traces) == len(counted) == (moment == "middle" or (moment, change) == ("begin", "a file"))
+    assert (
+        len(traces)
+        == len(counted)
+        == (moment == "middle" or (moment, change) == ("begin", "a file"))
+    )
 
 
 def test_the_limit_is_told_in_the_table_the_report_and_every_export_has_the_rest(place):
-    place.write(main="from voirkit.ai import ai\nfor i in range(10_000):\n    with ai.compute.forward: pass\n    with ai.data.item: pass")
+    place.write(
+        main="from voirkit.ai import ai\nfor i in range(10_000):\n    with ai.compute.forward: pass\n    with ai.data.item: pass"
+    )
     ended = place.voirkit("--trace-limit", "100KB", "main.py")
-    recorded, dropped = ended.summary["overhead"]["events"] - phases(place.folder / "run"), ended.summary["dropped"]
+    recorded, dropped = (
+        ended.summary["overhead"]["events"] - phases(place.folder / "run"),
+        ended.summary["dropped"],
+    )
     line = f"{sum(dropped.values())} spans were not recorded, most of them"
-    dropped.pop("python.import", None)  # an import that takes a moment on a busy machine is a record too
+    dropped.pop(
+        "python.import", None
+    )  # an import that takes a moment on a busy machine is a record too
     assert sum(dropped.values()) + recorded == 20_000
     assert set(dropped) == {"compute.forward", "data.item"}
     assert line in ended.err
-    assert line in place.python("-m", "voirkit", "report", "run").out.replace("\n", " ").replace("  ", " ")
+    assert line in place.python("-m", "voirkit", "report", "run").out.replace("\n", " ").replace(
+        "  ", " "
+    )
     for format in ("csv", "chrome", "pfw"):
         exported = place.python("-m", "voirkit", "export", "run", "--format", format, "-o", "-")
         assert (exported.code, exported.err.startswith(f"voirkit: {line}")) == (0, True)

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 import numpy as np
 
 from voirkit.analysis.segmentation import Kind, Request
-from voirkit.analysis.steps import BACKWARD, COMMUNICATION, FORWARD, MEANING, OPTIMIZER, WAIT, Timeline
+from voirkit.analysis.steps import BACKWARD, FORWARD, OPTIMIZER, WAIT, Timeline
+from voirkit.phase_table import COLUMN, phase_of_span
 
 
 class Script:
@@ -41,7 +42,13 @@ class Script:
         """Requests to one iterator, one after the other."""
         self._episodes += 1
         for kind in kinds:
-            self._ask(kind, self._episodes, loader, wait if kind is Kind.FETCH else 0, items if kind is Kind.FETCH else None)
+            self._ask(
+                kind,
+                self._episodes,
+                loader,
+                wait if kind is Kind.FETCH else 0,
+                items if kind is Kind.FETCH else None,
+            )
 
     def _ask(self, kind, episode, loader, wait, items=None):
         start = self.now
@@ -61,7 +68,7 @@ class Script:
         self.spans.insert(at, (start, self.now - start, meaning, optimizer, grad, training))
 
     def do(self, category, name, ns):
-        with self.phase(COMMUNICATION if category == "comm" else MEANING[category, name]):
+        with self.phase(COLUMN[phase_of_span(category, name)]):
             self.now += ns
 
     def forward(self, ns=100, grad=True, training=True):
@@ -95,5 +102,16 @@ class Script:
 
     def timeline(self):
         rows = sorted(self.spans, key=lambda s: (s[0], -s[1]))
-        columns = [np.array(c) for c in zip(*rows, strict=True)] if rows else [np.zeros(0, dtype=np.int64)] * 6
-        return Timeline(*columns[:4], *(column.astype(bool) for column in columns[4:]), self.requests, self.modes, {}, self.annotations)
+        columns = (
+            [np.array(c) for c in zip(*rows, strict=True)]
+            if rows
+            else [np.zeros(0, dtype=np.int64)] * 6
+        )
+        return Timeline(
+            *columns[:4],
+            *(column.astype(bool) for column in columns[4:]),
+            self.requests,
+            self.modes,
+            {},
+            self.annotations,
+        )

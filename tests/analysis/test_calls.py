@@ -18,16 +18,30 @@ def read(path):
 
 @pytest.fixture(scope="module")
 def training(tmp_path_factory):
-    return read(record(tmp_path_factory.mktemp("calls") / "run", Training(steps=3, evaluation=2, fails=1)))
+    return read(
+        record(tmp_path_factory.mktemp("calls") / "run", Training(steps=3, evaluation=2, fails=1))
+    )
 
 
 def test_each_call_is_read_with_its_step(training):
-    of_steps = Counter((call.task, call.step) for call in training if call.function == "Net.__call__")
-    assert of_steps == {("train", 0): 1, ("train", 1): 1, ("train", 2): 1, ("evaluation", 0): 1, ("evaluation", 1): 1}
+    of_steps = Counter(
+        (call.task, call.step) for call in training if call.function == "Net.__call__"
+    )
+    assert of_steps == {
+        ("train", 0): 1,
+        ("train", 1): 1,
+        ("train", 2): 1,
+        ("evaluation", 0): 1,
+        ("evaluation", 1): 1,
+    }
 
 
 def test_calls_before_the_training_belong_to_no_step(training):
-    assert [(call.task, call.step, call.arguments["args"]) for call in training if call.function == "seed"] == [("", None, [42])]
+    assert [
+        (call.task, call.step, call.arguments["args"])
+        for call in training
+        if call.function == "seed"
+    ] == [("", None, [42])]
 
 
 def test_a_call_belongs_to_the_phase_that_it_is(training):
@@ -51,11 +65,17 @@ def test_arguments_results_and_exceptions_are_those_recorded(training):
     dropout = next(call for call in training if call.function == "dropout")
     assert dropout.arguments["kwargs"] == {"p": 0.5, "training": True}
     assert dropout.arguments["returns"]["shape"] == [4, 8]
-    assert [(call.function, call.step) for call in training if call.arguments.get("error")] == [("cross_entropy", 1)]
+    assert [(call.function, call.step) for call in training if call.arguments.get("error")] == [
+        ("cross_entropy", 1)
+    ]
 
 
 def test_a_call_has_its_object_and_the_tensors_that_it_was_given(training):
-    linear = [(call.object, call.operands) for call in training if call.function == "Linear.__call__" and call.step == 0]
+    linear = [
+        (call.object, call.operands)
+        for call in training
+        if call.function == "Linear.__call__" and call.step == 0
+    ]
     assert linear[:2] == [(1001, (("args.0", 1071),)), (1002, (("args.0", 1072),))]
 
 
@@ -86,7 +106,17 @@ def test_ranks_are_told_apart(tmp_path):
 def test_a_function_inside_itself_is_counted_once_by_its_total(tmp_path):
     from voirkit_instruments.calls.analyse_records import Calls, nested
 
-    columns = [[0, 0, 0], [0, 10, 20], [100, 50, 10], [7, 8, 7], [0, 0, 0], [0, 0, 0], [100, 50, 10], [-1, -1, -1], [False] * 3]
+    columns = [
+        [0, 0, 0],
+        [0, 10, 20],
+        [100, 50, 10],
+        [7, 8, 7],
+        [0, 0, 0],
+        [0, 0, 0],
+        [100, 50, 10],
+        [-1, -1, -1],
+        [False] * 3,
+    ]
     import numpy as np
 
     made = nested(Calls(*map(np.array, columns), *([np.zeros(3)] * 3)))
@@ -107,4 +137,11 @@ def test_what_lies_in_chosen_calls_is_found():
     from voirkit_instruments.calls.difference import within
 
     end = np.array([50, 20, 15, 35, 45, 70])  # they began at 0, 10, 12, 30, 40, 60
-    assert within(end, np.array([False, True, False, False, False, False])).tolist() == [False, True, True, False, False, False]
+    assert within(end, np.array([False, True, False, False, False, False])).tolist() == [
+        False,
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]

@@ -10,7 +10,12 @@ from voirkit_instruments.checks.analyse import DETECTORS
 from voirkit_instruments.checks.analyse_facts import Fact, Facts
 
 RANDOM, IN_ORDER, DISTRIBUTED = (
-    f"torch.utils.data.{name}" for name in ("sampler.RandomSampler", "sampler.SequentialSampler", "distributed.DistributedSampler")
+    f"torch.utils.data.{name}"
+    for name in (
+        "sampler.RandomSampler",
+        "sampler.SequentialSampler",
+        "distributed.DistributedSampler",
+    )
 )
 OWN = "__main__.Mine"
 
@@ -22,13 +27,34 @@ class Trained:
         self.facts: list[Fact] = []
         self.now = 0
 
-    def add(self, name: str, value: int = 0, rank: int = 0, began: int | None = None, **args: Any) -> Trained:
+    def add(
+        self, name: str, value: int = 0, rank: int = 0, began: int | None = None, **args: Any
+    ) -> Trained:
         """One more fact."""
         self.now += 1000
-        self.facts.append(Fact(name, self.now + 500, value, args, rank, 7 + rank, 7, self.now if began is None else began))
+        self.facts.append(
+            Fact(
+                name,
+                self.now + 500,
+                value,
+                args,
+                rank,
+                7 + rank,
+                7,
+                self.now if began is None else began,
+            )
+        )
         return self
 
-    def epoch(self, order: int = 1, rank: int = 0, steps: int = 4, optimizer: int = 0, loader: int = 0, **more: Any) -> Trained:
+    def epoch(
+        self,
+        order: int = 1,
+        rank: int = 0,
+        steps: int = 4,
+        optimizer: int = 0,
+        loader: int = 0,
+        **more: Any,
+    ) -> Trained:
         """A pass over a loader of 64 samples, with so many steps in it."""
         began = self.now + 1000
         for _ in range(steps):
@@ -42,15 +68,33 @@ class Trained:
         }  # fmt: skip
         return self.add("epoch", loader, rank, began, **{**known, **more})
 
-    def drew(self, worker: int, before: int, after: int, iterator: int = 0, which: str = "numpy.random") -> Trained:
+    def drew(
+        self, worker: int, before: int, after: int, iterator: int = 0, which: str = "numpy.random"
+    ) -> Trained:
         """A worker's dataset has drawn from a generator."""
-        return self.add("drawn", iterator=iterator, turn=0, worker=worker, which=which, before=before, after=after, batch=1)
+        return self.add(
+            "drawn",
+            iterator=iterator,
+            turn=0,
+            worker=worker,
+            which=which,
+            before=before,
+            after=after,
+            batch=1,
+        )
 
     def weights(self, n: int, *sizes: float, shapes: tuple[int, ...] = ()) -> Trained:
         """How large a parameter was on each rank after a step."""
         for rank, size in enumerate(sizes):
             self.add(
-                "weights", n, rank, where="main.py:12", optimizer=0, shapes=shapes[rank] if shapes else 1, parameters=2, sizes=f"1.0,{size}"
+                "weights",
+                n,
+                rank,
+                where="main.py:12",
+                optimizer=0,
+                shapes=shapes[rank] if shapes else 1,
+                parameters=2,
+                sizes=f"1.0,{size}",
             )
         return self
 
@@ -80,7 +124,11 @@ def test_workers_that_draw_the_same_numbers() -> None:
 
 @pytest.mark.parametrize(
     ("name", "first", "second"),
-    [("told apart", (5, 6), (7, 8)), ("seeded by the sample", (5, 6), (5, 9)), ("alike in the end alone", (5, 6), (7, 6))],
+    [
+        ("told apart", (5, 6), (7, 8)),
+        ("seeded by the sample", (5, 6), (5, 9)),
+        ("alike in the end alone", (5, 6), (7, 6)),
+    ],
 )
 def test_workers_that_do_not(name: str, first: tuple[int, int], second: tuple[int, int]) -> None:
     assert Trained().drew(0, *first).drew(1, *second).epoch().found("same-augmentation") is False
@@ -91,16 +139,37 @@ def test_workers_that_draw_nothing() -> None:
 
 
 def test_a_worker_that_draws_the_same_in_each_epoch() -> None:
-    told(Trained().drew(0, 5, 6).epoch().drew(0, 5, 6, 1).epoch().says("same-augmentation"), "main.py:10")
-    assert Trained().drew(0, 5, 6).epoch().drew(0, 6, 7, 1).epoch().found("same-augmentation") is False
+    told(
+        Trained().drew(0, 5, 6).epoch().drew(0, 5, 6, 1).epoch().says("same-augmentation"),
+        "main.py:10",
+    )
+    assert (
+        Trained().drew(0, 5, 6).epoch().drew(0, 6, 7, 1).epoch().found("same-augmentation") is False
+    )
 
 
 def test_a_second_training_from_the_same_seed_draws_the_same_on_purpose() -> None:
-    assert Trained().drew(0, 5, 6).epoch().drew(0, 5, 6, 1).epoch(optimizer=1).found("same-augmentation") is None
+    assert (
+        Trained()
+        .drew(0, 5, 6)
+        .epoch()
+        .drew(0, 5, 6, 1)
+        .epoch(optimizer=1)
+        .found("same-augmentation")
+        is None
+    )
 
 
 def test_an_evaluation_that_draws_the_same_each_time() -> None:
-    assert Trained().epoch().drew(0, 5, 6, 1).drew(1, 5, 6, 1).epoch(steps=0, loader=1).found("same-augmentation") is False
+    assert (
+        Trained()
+        .epoch()
+        .drew(0, 5, 6, 1)
+        .drew(1, 5, 6, 1)
+        .epoch(steps=0, loader=1)
+        .found("same-augmentation")
+        is False
+    )
 
 
 # samples
@@ -112,23 +181,40 @@ def test_samples_that_a_sampler_of_ones_own_never_gives() -> None:
 
 
 def test_a_loader_that_says_more_than_it_gives() -> None:
-    told(Trained().epoch(sampler=OWN, missed=32, distinct=32, n=32, batches=4, said=8).says("samples-missed"), "main.py:5")
+    told(
+        Trained()
+        .epoch(sampler=OWN, missed=32, distinct=32, n=32, batches=4, said=8)
+        .says("samples-missed"),
+        "main.py:5",
+    )
 
 
 @pytest.mark.parametrize(
     ("epochs", "says"),
     [
         ([{"missed": 4}, {"missed": 4}], False),  # torch's own sampler: drop_last, a subset
-        ([{"sampler": OWN, "missed": 3, "set": 1}, {"sampler": OWN, "missed": 3, "set": 2}], None),  # others each time
+        (
+            [{"sampler": OWN, "missed": 3, "set": 1}, {"sampler": OWN, "missed": 3, "set": 2}],
+            None,
+        ),  # others each time
         ([{"sampler": OWN, "missed": 3}], None),  # once
         ([{"sampler": OWN, "missed": 32, "distinct": 32}] * 2, None),  # a part that was chosen
-        ([{"sampler": OWN, "missed": 3}, {"sampler": OWN, "missed": 3}, {"steps": 0, "loader": 1, "set": 9}], None),  # left to a validation
+        (
+            [
+                {"sampler": OWN, "missed": 3},
+                {"sampler": OWN, "missed": 3},
+                {"steps": 0, "loader": 1, "set": 9},
+            ],
+            None,
+        ),  # left to a validation
         ([{"sampler": OWN, "missed": None, "size": -1}] * 2, None),
         ([{"sampler": OWN, "exhausted": False}] * 2, None),
         ([{}], False),
     ],
 )
-def test_samples_that_are_left_out_on_purpose(epochs: list[dict[str, Any]], says: bool | None) -> None:
+def test_samples_that_are_left_out_on_purpose(
+    epochs: list[dict[str, Any]], says: bool | None
+) -> None:
     trained = Trained()
     for epoch in epochs:
         trained.epoch(**epoch)
@@ -175,7 +261,14 @@ def test_samples_that_are_seen_again_on_purpose(epoch: dict[str, Any], says: boo
 
 # order
 
-ORDERED = {"sampler": IN_ORDER, "sequential": True, "labels": 64, "classes": 4, "runs": 4, "random_runs": 49.0}
+ORDERED = {
+    "sampler": IN_ORDER,
+    "sequential": True,
+    "labels": 64,
+    "classes": 4,
+    "runs": 4,
+    "random_runs": 49.0,
+}
 
 
 def test_classes_one_after_another() -> None:
@@ -184,7 +277,10 @@ def test_classes_one_after_another() -> None:
 
 def test_shuffling_is_switched_off_for_classes_without_order() -> None:
     mixed = {**ORDERED, "runs": 50}
-    told(Trained().epoch(**mixed, shuffle=False).epoch(**mixed, shuffle=False).says("not-shuffled"), "main.py:5")
+    told(
+        Trained().epoch(**mixed, shuffle=False).epoch(**mixed, shuffle=False).says("not-shuffled"),
+        "main.py:5",
+    )
 
 
 @pytest.mark.parametrize(
@@ -236,23 +332,66 @@ def test_data_in_the_same_order_on_purpose(epochs: list[dict[str, Any]], says: b
 
 
 def test_ranks_that_train_on_the_same_samples() -> None:
-    told(Trained().epoch().add("parallel").epoch(rank=1).add("parallel", rank=1).says("ranks-same-data"), "main.py:5")
+    told(
+        Trained()
+        .epoch()
+        .add("parallel")
+        .epoch(rank=1)
+        .add("parallel", rank=1)
+        .says("ranks-same-data"),
+        "main.py:5",
+    )
 
 
 def test_ranks_that_do_not_or_that_may_want_to() -> None:
-    assert Trained().epoch().add("parallel").epoch(2, 1).add("parallel", rank=1).found("ranks-same-data") is False
-    assert Trained().epoch().add("parallel").epoch(1, 1, content=2).add("parallel", rank=1).found("ranks-same-data") is False
+    assert (
+        Trained()
+        .epoch()
+        .add("parallel")
+        .epoch(2, 1)
+        .add("parallel", rank=1)
+        .found("ranks-same-data")
+        is False
+    )
+    assert (
+        Trained()
+        .epoch()
+        .add("parallel")
+        .epoch(1, 1, content=2)
+        .add("parallel", rank=1)
+        .found("ranks-same-data")
+        is False
+    )
     assert Trained().epoch().epoch(rank=1).found("ranks-same-data") is None
-    assert Trained().epoch().add("parallel").epoch(rank=1, content=None).add("parallel", rank=1).found("ranks-same-data") is None
+    assert (
+        Trained()
+        .epoch()
+        .add("parallel")
+        .epoch(rank=1, content=None)
+        .add("parallel", rank=1)
+        .found("ranks-same-data")
+        is None
+    )
     assert Trained().epoch().found("ranks-same-data") is False
 
 
 def dealt() -> Trained:
-    return Trained().epoch(1, 0, sampler=DISTRIBUTED, replicas=2).epoch(2, 1, sampler=DISTRIBUTED, replicas=2)
+    return (
+        Trained()
+        .epoch(1, 0, sampler=DISTRIBUTED, replicas=2)
+        .epoch(2, 1, sampler=DISTRIBUTED, replicas=2)
+    )
 
 
 def test_ranks_whose_parameters_go_apart() -> None:
-    told(dealt().weights(1, 3.0, 3.0).weights(2, 3.0, 3.1).weights(4, 3.0, 3.2).says("ranks-diverge"), "main.py:12")
+    told(
+        dealt()
+        .weights(1, 3.0, 3.0)
+        .weights(2, 3.0, 3.1)
+        .weights(4, 3.0, 3.2)
+        .says("ranks-diverge"),
+        "main.py:12",
+    )
 
 
 def test_ranks_whose_parameters_stay_together_or_go_apart_on_purpose() -> None:

@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 
 from voirkit.analysis.document import Rank, figures
-from voirkit.analysis.steps import BACKWARD, FORWARD, OPTIMIZER, REST, TRANSFER, WAIT, Timeline, on_device, steps_of
+from voirkit.analysis.steps import (
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    REST,
+    TRANSFER,
+    WAIT,
+    Timeline,
+    on_device,
+    steps_of,
+)
 from voirkit.analysis.verdict.diagnosis import verdict
 
 from .simulated import Script
@@ -26,7 +36,9 @@ class Host(Script):
         with self.phase(meaning):
             self.now += host_ns
         begun = max(start, self.free_at)
-        self.free_at = max(begun + device_ns, self.now)  # the event after it is put into the stream when the host is through
+        self.free_at = max(
+            begun + device_ns, self.now
+        )  # the event after it is put into the stream when the host is through
         self.done.append((begun, self.free_at - begun, meaning, 0))
 
     def train(self, host_ns, device_ns):
@@ -39,7 +51,9 @@ class Host(Script):
         self.now = max(self.now, self.free_at)
 
     def device(self):
-        columns = [np.array(c) for c in zip(*sorted(self.done, key=lambda s: (s[0], -s[1])), strict=True)]
+        columns = [
+            np.array(c) for c in zip(*sorted(self.done, key=lambda s: (s[0], -s[1])), strict=True)
+        ]
         yes = np.ones(len(columns[0]), dtype=bool)
         return Timeline(*columns[:3], columns[3], yes, yes, [])
 
@@ -74,6 +88,16 @@ def test_phases_are_those_of_the_device_and_sum_to_the_step():
     assert found["host_phases"]["backward"]["share"] < 0.02
     assert found["device"]["idle"]["share"] < 0.02
     assert (said(host)["kind"], said(host)["evidence"]["phase"]) == ("compute-bound", "backward")
+
+
+def test_work_that_ends_within_an_open_span_of_the_device():
+    host = Host()
+    for _ in host.iterate(3, wait=100 * US):
+        host.train(200 * US, 10 * MS)
+    start, duration, *_ = host.done[-1]
+    # the innermost of the last spans takes no time, and lies in one that goes on
+    host.done += [(start + duration // 2, 0, FORWARD, 0), (start + duration // 2, 1, FORWARD, 0)]
+    assert host.figures()["steps"]["n"] == 3
 
 
 def test_a_host_that_runs_ahead_does_not_make_steps_short():

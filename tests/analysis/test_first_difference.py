@@ -15,15 +15,17 @@ from voirkit.analysis.first_difference import (
     episodes_of_draws,
     first_difference,
     leading_thread,
-    steps_at,
 )
-from voirkit.analysis.steps import REST, Table
 
 
-def observed(*values: float, known: list[bool] | None = None, steps: list[int] | None = None) -> Observations:
+def observed(
+    *values: float, known: list[bool] | None = None, steps: list[int] | None = None
+) -> Observations:
     n = len(values)
     return Observations(
-        np.array(values, np.float64), np.array(known or [True] * n, bool), np.array(steps if steps is not None else range(n), np.int64)
+        np.array(values, np.float64),
+        np.array(known or [True] * n, bool),
+        np.array(steps if steps is not None else range(n), np.int64),
     )
 
 
@@ -34,7 +36,9 @@ def test_equal_observations_have_no_difference() -> None:
 
 
 def test_the_first_that_differs_is_named_with_its_step_and_values() -> None:
-    found = first_difference(observed(1, 2, 3, 4, steps=[0, 0, 1, 1]), observed(1, 2, 3.5, 4, steps=[0, 0, 1, 1]))
+    found = first_difference(
+        observed(1, 2, 3, 4, steps=[0, 0, 1, 1]), observed(1, 2, 3.5, 4, steps=[0, 0, 1, 1])
+    )
     assert found is not None
     assert (found.index, found.step, found.values, found.differing) == (2, 1, (3.0, 3.5), 1)
 
@@ -73,27 +77,20 @@ def test_without_observations_nothing_is_known() -> None:
     assert first_difference(observed(), observed()) is None
 
 
-def test_moments_lie_in_steps_or_between_them() -> None:
-    times = np.array([10, 10], np.int64)
-    steps = Table(np.array([100, 200], np.int64), times, np.array([1, 1]), np.zeros((2, REST + 1), np.int64))
-    assert steps_at(np.array([99, 100, 109, 110, 205, 210]), steps).tolist() == [NO_STEP, 0, 0, NO_STEP, 1, NO_STEP]
-
-
-def test_moments_lie_in_no_step_where_there_is_none() -> None:
-    nothing = Table(*(np.zeros(0, np.int64) for _ in range(3)), np.zeros((0, REST + 1), np.int64))
-    assert steps_at(np.array([1]), nothing).tolist() == [NO_STEP]
-
-
 def test_draws_belong_to_the_request_around_them() -> None:
     starts, ends, episodes = np.array([0, 20, 40]), np.array([10, 30, 50]), np.array([7, 8, 7])
-    assert episodes_of_draws(np.array([-1, 10, 15, 25, 41, 60]), starts, ends, episodes).tolist() == [-1, 7, -1, 8, 7, -1]
+    assert episodes_of_draws(
+        np.array([-1, 10, 15, 25, 41, 60]), starts, ends, episodes
+    ).tolist() == [-1, 7, -1, 8, 7, -1]
     nothing = np.zeros(0, np.int64)
     assert episodes_of_draws(np.array([5]), nothing, nothing, nothing).tolist() == [-1]
 
 
 def test_batches_have_the_draws_of_their_episode_in_order_also_where_these_run_ahead() -> None:
     episode = np.array([0, 1, 0, 1])
-    digest, is_known = digests_of_batches(episode, np.array([0, 0, 0, 1, -1]), np.array([10, 11, 12, 20, 99]))
+    digest, is_known = digests_of_batches(
+        episode, np.array([0, 0, 0, 1, -1]), np.array([10, 11, 12, 20, 99])
+    )
     assert digest[is_known].tolist() == [10, 20, 11]
     assert is_known.tolist() == [True, True, True, False]
 
@@ -104,7 +101,10 @@ def test_batches_have_the_draws_of_their_episode_in_order_also_where_these_run_a
     ids=["one", "after each other", "at once", "none"],
 )
 def test_threads_that_work_at_once_are_told_apart(tid: list[int], chosen: list[int]) -> None:
-    assert leading_thread(np.zeros(len(tid), np.int64), np.array(tid, np.int64)).astype(int).tolist() == chosen
+    assert (
+        leading_thread(np.zeros(len(tid), np.int64), np.array(tid, np.int64)).astype(int).tolist()
+        == chosen
+    )
 
 
 # losses on a device
@@ -115,7 +115,13 @@ def test_curves_differ_between_two_losses_that_are_known() -> None:
     second = {"n": 9, "curve": [[0, 1.0], [2, 0.7], [4, 0.5], [8, 0.3]]}
     found = curves_differ(first, second)
     assert found is not None
-    assert (found.last_equal, found.first_different, found.values, found.compared, found.losses) == (4, 8, (0.25, 0.3), 3, 9)
+    assert (
+        found.last_equal,
+        found.first_different,
+        found.values,
+        found.compared,
+        found.losses,
+    ) == (4, 8, (0.25, 0.3), 3, 9)
 
 
 def test_equal_curves_are_equal_as_far_as_they_are_known() -> None:

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from voirkit.analysis.nesting import NONE
+from voirkit.analysis.steps import NO_STEPS, Steps, Table
 from voirkit_instruments.stacks import analyse as figures
 from voirkit_instruments.stacks.analyse_frames import (
     ATTACHING,
-    BETWEEN,
+    BETWEEN_FETCHES,
     FETCH,
-    OWN,
+    OWN_STACK,
     PHASE,
     STOPPING,
     Frame,
@@ -27,7 +29,7 @@ from voirkit_instruments.stacks.analyse_frames import (
     program_frames,
     worker_phase,
 )
-from voirkit_instruments.stacks.analyse_join import clock_bounds, find_clock
+from voirkit_instruments.stacks.analyse_join import StackCounts, clock_bounds, find_clock
 from voirkit_instruments.stacks.analyse_samples import read_chrome_trace, read_raw, read_sampler
 from voirkit_instruments.stacks.record import ThreadSampler
 
@@ -36,12 +38,24 @@ SCRIPT = Frame("run", "/lib/voirkit/runner/script.py")
 FORWARD = Frame("Module._call_impl", "/lib/python3.11/site-packages/torch/nn/modules/module.py")
 BACKWARD = Frame("Tensor.backward", "/lib/python3.11/site-packages/torch/_tensor.py")
 LOOP = Frame("_worker_loop", "/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py")
-FETCHER = Frame("_MapDatasetFetcher.fetch", "/lib/python3.11/site-packages/torch/utils/data/_utils/fetch.py")
+FETCHER = Frame(
+    "_MapDatasetFetcher.fetch", "/lib/python3.11/site-packages/torch/utils/data/_utils/fetch.py"
+)
 
 
-def event(kind: str, ts: int, name: str, file: str = "/home/me/main.py", ident: int = 7) -> dict[str, Any]:
+def event(
+    kind: str, ts: int, name: str, file: str = "/home/me/main.py", ident: int = 7
+) -> dict[str, Any]:
     """An event as py-spy writes it."""
-    return {"args": {"filename": file, "line": None}, "cat": "py-spy", "name": name, "ph": kind, "pid": 3, "tid": ident, "ts": ts}
+    return {
+        "args": {"filename": file, "line": None},
+        "cat": "py-spy",
+        "name": name,
+        "ph": kind,
+        "pid": 3,
+        "tid": ident,
+        "ts": ts,
+    }
 
 
 def written(folder: Path, *events: dict[str, Any]) -> str:
@@ -66,7 +80,10 @@ def test_stacks_last_from_one_change_to_the_next(tmp_path: Path) -> None:
     stacks = Stacks()
     (thread,) = read_chrome_trace(path, stacks)
     assert (thread.tid, thread.name) == (3, "MainThread")
-    names = [(begin, end, [frame.name for frame in stacks.frames_of(number)]) for begin, end, number in thread.runs]
+    names = [
+        (begin, end, [frame.name for frame in stacks.frames_of(number)])
+        for begin, end, number in thread.runs
+    ]
     assert names == [(100, 300, ["f"]), (300, 500, ["f", "g"]), (500, 900, ["h"])]
 
 
@@ -98,20 +115,33 @@ def test_a_stack_begins_at_the_script_and_a_forked_worker_s_at_its_loop() -> Non
     assert program_frames([command, SCRIPT, MAIN, FORWARD]) == [MAIN, FORWARD]
     assert program_frames([command, SCRIPT, MAIN, LOOP, FETCHER]) == [LOOP, FETCHER]
     assert program_frames([command, Frame("start", "/lib/voirkit/phases.py")]) is None
-    assert Stacks().number([command]) == OWN
-    assert (worker_phase([LOOP, FETCHER]), worker_phase([LOOP]), worker_phase([MAIN])) == (FETCH, BETWEEN, None)
+    assert Stacks().number([command]) == OWN_STACK
+    assert (worker_phase([LOOP, FETCHER]), worker_phase([LOOP]), worker_phase([MAIN])) == (
+        FETCH,
+        BETWEEN_FETCHES,
+        None,
+    )
 
 
 def test_the_import_system_is_left_out_between_a_module_and_what_imports_it() -> None:
-    finds, loads = Frame("_find_and_load", "<frozen importlib._bootstrap>"), Frame("get_data", "<frozen importlib._bootstrap_external>")
+    finds, loads = (
+        Frame("_find_and_load", "<frozen importlib._bootstrap>"),
+        Frame("get_data", "<frozen importlib._bootstrap_external>"),
+    )
     stacks = Stacks()
-    assert stacks.frames_of(stacks.number([MAIN, finds, FORWARD, finds, loads])) == [MAIN, FORWARD, finds, loads]
+    assert stacks.frames_of(stacks.number([MAIN, finds, FORWARD, finds, loads])) == [
+        MAIN,
+        FORWARD,
+        finds,
+        loads,
+    ]
 
 
 def test_a_line_is_told_of_the_program_s_own_functions() -> None:
     stacks = Stacks()
     one, same, other = (
-        stacks.number([MAIN._replace(line=at), FORWARD._replace(line=of_torch)]) for at, of_torch in ((7, 1), (7, 2), (8, 2))
+        stacks.number([MAIN._replace(line=at), FORWARD._replace(line=of_torch)])
+        for at, of_torch in ((7, 1), (7, 2), (8, 2))
     )
     assert one == same
     assert [label(frame) for frame in stacks.frames_of(other)] == [
@@ -122,7 +152,10 @@ def test_a_line_is_told_of_the_program_s_own_functions() -> None:
 
 def test_addresses_in_a_library_without_names_are_one_function() -> None:
     stacks = Stacks()
-    one, other = (stacks.number([MAIN, Frame(address, "[vdso]")]) for address in ("0x7f7066a0ab7c", "0x7f7066a0ab46"))
+    one, other = (
+        stacks.number([MAIN, Frame(address, "[vdso]")])
+        for address in ("0x7f7066a0ab7c", "0x7f7066a0ab46")
+    )
     assert one == other
     assert stacks.frames_of(one) == [MAIN, Frame("(unnamed)", "[vdso]")]
 
@@ -144,8 +177,13 @@ def test_the_clock_of_py_spy_is_found_where_stacks_and_phases_agree() -> None:
     began, zero = 20_000_000, 31_000_000
     at_us = np.arange(0, 500_000, 1000)
     owners = spans.owners(zero + at_us * 1000)
-    runs = [(int(at), int(at) + 1000, (forward, backward)[owner]) for at, owner in zip(at_us, owners, strict=True)]
-    found = find_clock(runs, spans, [(PHASE, "forward"), (PHASE, "backward")], stacks, began, began + 20_000_000)
+    runs = [
+        (int(at), int(at) + 1000, (forward, backward)[owner])
+        for at, owner in zip(at_us, owners, strict=True)
+    ]
+    found = find_clock(
+        runs, spans, [(PHASE, "forward"), (PHASE, "backward")], stacks, began, began + 20_000_000
+    )
     assert abs(found.zero_ns - zero) <= 1_000_000
     assert found.within_ns <= 1_500_000
     assert found.compared == found.same == len(runs)
@@ -166,10 +204,19 @@ def test_the_clock_is_bounded_by_what_is_known_of_voirkit_s_own_work() -> None:
 
 
 def test_what_the_sampler_wrote_is_read_up_to_a_torn_line() -> None:
-    lines = ['{"thread": 3, "name": "MainThread"}\n', '{"frame": ["f", "main.py"]}\n', '{"stack": [0]}\n', '{"t": 5, "seen": [[3, 0]]}\n']
+    lines = [
+        '{"thread": 3, "name": "MainThread"}\n',
+        '{"frame": ["f", "main.py"]}\n',
+        '{"stack": [0]}\n',
+        '{"t": 5, "seen": [[3, 0]]}\n',
+    ]
     stacks = Stacks()
     name, at, which = read_sampler([*lines, '{"t": 6, "se'], stacks)[3]
-    assert (name, at.tolist(), [stacks.frames_of(number) for number in which.tolist()]) == ("MainThread", [5], [[Frame("f", "main.py")]])
+    assert (name, at.tolist(), [stacks.frames_of(number) for number in which.tolist()]) == (
+        "MainThread",
+        [5],
+        [[Frame("f", "main.py")]],
+    )
 
 
 def test_a_look_that_waited_for_the_gil_counts_for_those_that_it_came_too_late_for() -> None:
@@ -182,8 +229,14 @@ def test_a_look_that_waited_for_the_gil_counts_for_those_that_it_came_too_late_f
 
 def test_stacks_without_times_are_read_with_their_threads() -> None:
     stacks = Stacks()
-    lines = ["thread (3): MainThread;<module> (/a/main.py:9);f (/a/main.py:3) 12\n", "thread (9);g (/a b/lib.so) 1\n", "nothing\n"]
-    found = [(tid, name, stacks.frames_of(number), n) for tid, name, number, n in read_raw(lines, stacks)]
+    lines = [
+        "thread (3): MainThread;<module> (/a/main.py:9);f (/a/main.py:3) 12\n",
+        "thread (9);g (/a b/lib.so) 1\n",
+        "nothing\n",
+    ]
+    found = [
+        (tid, name, stacks.frames_of(number), n) for tid, name, number, n in read_raw(lines, stacks)
+    ]
     program = [Frame("<module>", "/a/main.py", 9), Frame("f", "/a/main.py", 3)]
     assert found == [(3, "MainThread", program, 12), (9, "", [Frame("g", "/a b/lib.so")], 1)]
 
@@ -202,14 +255,22 @@ def counts(rank: int = 0) -> dict[str, Any]:
 
 def test_shares_are_of_the_threads_that_train_and_of_the_workers_apart() -> None:
     found = figures.figures([counts()])
-    assert {phase: row["share"] for phase, row in found["phases"].items()} == {"forward": 0.75, "wait": 0.25, "fetch": 1.0}
+    assert {phase: row["share"] for phase, row in found["phases"].items()} == {
+        "forward": 0.75,
+        "wait": 0.25,
+        "fetch": 1.0,
+    }
     assert found["phases"]["forward"]["functions"] == {"g;h (a/main.py)": 1.0}
     assert (found["samples"], found["other_threads"], found["lost"]) == (87, 40, 1)
 
 
 def test_the_lines_of_a_phase_are_the_innermost_of_the_program_on_its_stacks() -> None:
     one = counts()
-    one["frames"] = [["f", "/a/main.py", 3], ["g;h", "/p/site-packages/g.py", 0], ["_worker_loop", "worker.py", 0]]
+    one["frames"] = [
+        ["f", "/a/main.py", 3],
+        ["g;h", "/p/site-packages/g.py", 0],
+        ["_worker_loop", "worker.py", 0],
+    ]
     found = figures.figures([one])["phases"]
     assert {phase: row["lines"] for phase, row in found.items()} == {
         "forward": {"a/main.py:3": 1.0},
@@ -217,12 +278,19 @@ def test_the_lines_of_a_phase_are_the_innermost_of_the_program_on_its_stacks() -
         "fetch": {},
     }
     assert next(figures.collapsed([one])) == "forward;main;f (a/main.py:3);g,h (g.py) 30\n"
-    assert figures.speedscope([one])["shared"]["frames"][1] == {"name": "f", "file": "/a/main.py", "line": 3}
+    assert figures.speedscope([one])["shared"]["frames"][1] == {
+        "name": "f",
+        "file": "/a/main.py",
+        "line": 3,
+    }
 
 
 def test_a_long_line_of_source_ends_with_a_statement_or_an_argument() -> None:
     statements = "optimizer.zero_grad(); loss = torch.nn.functional.cross_entropy(model(a), b); loss.backward(); optimizer.step()"
-    assert figures.shortened_source(statements) == "optimizer.zero_grad(); loss = torch.nn.functional.cross_entropy(model(a), b); …"
+    assert (
+        figures.shortened_source(statements)
+        == "optimizer.zero_grad(); loss = torch.nn.functional.cross_entropy(model(a), b); …"
+    )
     call = f"value = compute('a, b; c', {'x' * 30}, first=1, {'y' * 60})"
     assert figures.shortened_source(call) == f"value = compute('a, b; c', {'x' * 30}, first=1, …"
     goes_on = f"value = compute({'x' * 30}, {'z' * 20}, ({'y' * 60},"  # brackets that the next lines close
@@ -246,7 +314,11 @@ def test_speedscope_s_profiles_are_whole() -> None:
     document = figures.speedscope([counts()])
     assert document["$schema"] == "https://www.speedscope.app/file-format-schema.json"
     frames = document["shared"]["frames"]
-    assert [profile["name"] for profile in document["profiles"]] == ["main", "main, thread tqdm", "worker 1"]
+    assert [profile["name"] for profile in document["profiles"]] == [
+        "main",
+        "main, thread tqdm",
+        "worker 1",
+    ]
     for profile in document["profiles"]:
         assert profile["type"] == "sampled"
         assert len(profile["samples"]) == len(profile["weights"])
@@ -279,3 +351,54 @@ def test_a_sample_with_an_object_that_is_no_frame_is_counted_as_lost_and_the_nex
     assert (sampler.cut, sampler.late >= 1, warned) == (None, True, [])
     with open(tmp_path / "a.sampled", encoding="utf-8") as lines:
         assert read_sampler(lines, Stacks())
+
+
+class Recorded:
+    """A process, 7, whose thread 7 calls a model from 20 to 30 and from 60 to 70."""
+
+    def __init__(self) -> None:
+        self.names = [(PHASE, "forward")]
+        self.leading = {PHASE: {7: 7}}
+
+    def owners(
+        self, group: str, spans: object, pid: int, tid: int, at_ns: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        called = ((at_ns >= 20) & (at_ns < 30)) | ((at_ns >= 60) & (at_ns < 70))
+        return np.where(called, 0, NONE), called
+
+    def reach(self, pid: int, tid: int) -> tuple[int, int]:
+        return 20, 70
+
+
+def table(start_ns: int, time_ns: int) -> Table:
+    return Table(
+        np.array([start_ns]), np.array([time_ns]), np.array([1]), np.zeros((1, 14), np.int64)
+    )
+
+
+def phases_at(steps: Steps, *at_ns: int) -> list[str]:
+    """The phases in which stacks of the main thread are counted, by when they were taken."""
+    stacks = Stacks()
+    numbers = [stacks.number([MAIN, Frame(f"at_{at}", "/home/me/main.py")]) for at in at_ns]
+    counts = StackCounts(Recorded(), stacks, 10, 7, {}, (0, 1000), steps)  # type: ignore[arg-type]
+    counts.add(7, 7, "MainThread", np.array(at_ns), np.array(numbers), {})
+    return [row.phase for row in sorted(counts.counts, key=lambda row: row.stack)]
+
+
+def test_a_stack_outside_of_training_steps_is_of_the_part_of_the_run_that_it_lies_in() -> None:
+    steps = Steps(table(10, 30), table(50, 30), wait_known=True)
+    at = {
+        5: "startup",
+        15: "other",
+        25: "forward",
+        45: "between",
+        55: "evaluation",
+        65: "evaluation",
+        95: "between",
+    }
+    assert phases_at(steps, *at) == list(at.values())
+
+
+def test_a_run_without_steps_has_what_lies_between_its_phases_and_what_does_not() -> None:
+    at = {5: "before and after", 25: "forward", 45: "other", 95: "before and after"}
+    assert phases_at(NO_STEPS, *at) == list(at.values())

@@ -29,7 +29,10 @@ def nested(draw: st.DrawFn, low: int = 0, high: int = 60, depth: int = 0) -> lis
 @given(nested(), st.lists(st.integers(-3, 63)))
 def test_it_is_the_innermost_of_those_around_it(spans: list[Span], instants: list[int]) -> None:
     spans = sorted(spans, key=lambda s: (s[0], -s[1]))
-    starts, ends = np.array([s for s, _ in spans], np.int64), np.array([e for _, e in spans], np.int64)
+    starts, ends = (
+        np.array([s for s, _ in spans], np.int64),
+        np.array([e for _, e in spans], np.int64),
+    )
     found = innermost(starts, ends, np.array(instants, np.int64)).tolist()
     for at, which in zip(instants, found, strict=True):
         around = [i for i, (start, end) in enumerate(spans) if start <= at < end]

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from voirkit.analysis.document import Rank, figures
-from voirkit.analysis.phases import joined, on_the_clock
-from voirkit.analysis.steps import GC, NO_STEPS, PARTS, Steps, Table
+from voirkit.analysis.rank_processes import joined, on_the_clock
+from voirkit.analysis.steps import GC, NO_STEPS, Steps, Table
 from voirkit.analysis.summary import not_recorded
-from voirkit.runs.summary import PHASES
+from voirkit.phase_table import PARTS, PHASES
 
 
 def process(pid: int, starts: list[int], time: int = 10, rank: int = 0, alone: bool = True) -> Rank:
@@ -24,7 +24,9 @@ def process(pid: int, starts: list[int], time: int = 10, rank: int = 0, alone: b
 
 
 def test_a_rank_that_was_started_again_has_the_steps_of_all_its_processes() -> None:
-    (one,) = joined([process(8, [100, 110], rank=1, alone=False), process(7, [0, 10, 20], rank=1, alone=False)])
+    (one,) = joined(
+        [process(8, [100, 110], rank=1, alone=False), process(7, [0, 10, 20], rank=1, alone=False)]
+    )
     assert one.steps.train.start_ns.tolist() == [0, 10, 20, 100, 110]
     assert one.processes == (("here", 7), ("here", 8))
 
@@ -52,17 +54,23 @@ def test_each_rank_has_the_garbage_collections_of_its_own_steps() -> None:
     assert [other["parts"] for other in others] == [{}, {"gc": {"share": 4 / 20, "total_s": 4e-9}}]
 
 
-@pytest.mark.parametrize(("second", "passed"), [([0, 10], 20), ([20, 30], 40), ([5, 15], 25), ([100, 110], 40)])
+@pytest.mark.parametrize(
+    ("second", "passed"), [([0, 10], 20), ([20, 30], 40), ([5, 15], 25), ([100, 110], 40)]
+)
 def test_throughput_is_what_all_do_while_any_of_them_trains(second: list[int], passed: int) -> None:
     found = figures(joined([process(7, [0, 10]), process(8, second)]))
     assert found["rates"]["train_rate"]["value"] == pytest.approx(16 / (passed * 1e-9))
     assert found["steps"]["total_s"] == pytest.approx(passed * 1e-9)
     assert found["steps"]["time_s"]["median"] == pytest.approx(10e-9)
-    assert on_the_clock([process(7, [0, 10]), process(8, second)]).steps.train.time_ns.sum() == passed
+    assert (
+        on_the_clock([process(7, [0, 10]), process(8, second)]).steps.train.time_ns.sum() == passed
+    )
 
 
 def test_an_import_of_a_later_process_is_one_as_far_as_nobody_trains_meanwhile() -> None:
-    first, beside, later = (importing(process(pid, [at]), 50) for pid, at in ((7, 100), (8, 105), (9, 140)))
+    first, beside, later = (
+        importing(process(pid, [at]), 50) for pid, at in ((7, 100), (8, 105), (9, 140))
+    )
     assert on_the_clock([first, beside, later]).steps.aside_ns["import"] == (50, 140 - 115)
 
 

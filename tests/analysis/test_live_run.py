@@ -34,7 +34,14 @@ def begin(tmp_path: Path) -> Any:
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir()
         clocks = {"perf_counter_ns": time.perf_counter_ns(), "time_ns": time.time_ns()}
-        found = {"voirkit": "0", "schema": 1, "host": os.uname().nodename, "pid": os.getpid(), "command": ["main.py"], "clocks": clocks}
+        found = {
+            "voirkit": "0",
+            "schema": 1,
+            "host": os.uname().nodename,
+            "pid": os.getpid(),
+            "command": ["main.py"],
+            "clocks": clocks,
+        }
         found |= {"ended": "running", **manifest}
         (path / "run.json").write_text(json.dumps(found))
         recorder.begin(str(path), host=found["host"])
@@ -78,7 +85,10 @@ def test_a_run_that_records_nothing_for_long_is_said_to(begin: Begin) -> None:
 
 def test_time_on_another_host_is_by_its_clock_and_goes_on_with_ours(begin: Begin) -> None:
     clock, now = Clock(), recorder.now()
-    run = LiveRun(begin(host="elsewhere", clocks={"perf_counter_ns": now - 5_000_000_000, "time_ns": 0}), clock)
+    run = LiveRun(
+        begin(host="elsewhere", clocks={"perf_counter_ns": now - 5_000_000_000, "time_ns": 0}),
+        clock,
+    )
     Training(length=100).epoch()  # of a second
     first = run.update().elapsed_s
     assert first is not None
@@ -95,8 +105,13 @@ def test_until_the_summary_is_complete_the_run_is_said_to_end(begin: Begin) -> N
     (path / "run.json").write_text(json.dumps({**manifest, "ended": "normal", "exit_code": 0}))
     (path / "summary.json").write_text(json.dumps({"steps": None, "ended": "normal"}))
     picture = run.update()
-    assert (picture.state, picture.is_over) == ("ended, exit code 0; its summary is being made", False)
-    (path / "summary.json").write_text(json.dumps({"steps": {"n": 0}, "ended": "normal", "exit_code": 0, "command": ["main.py"]}))
+    assert (picture.state, picture.is_over) == (
+        "ended, exit code 0; its summary is being made",
+        False,
+    )
+    (path / "summary.json").write_text(
+        json.dumps({"steps": {"n": 0}, "ended": "normal", "exit_code": 0, "command": ["main.py"]})
+    )
     picture = run.update()
     assert (picture.state, picture.is_over) == ("ended, exit code 0", True)
 
@@ -109,9 +124,26 @@ def test_a_manifest_that_is_damaged_is_no_trouble(begin: Begin) -> None:
 
 
 def test_the_last_picture_has_the_alerts_and_the_memory_of_the_summary() -> None:
-    alert = {"kind": "loss", "because": "The loss is nan from step 3 on.", "next": "", "evidence": {}}
-    picture = of_summary({"ended": "normal", "alerts": [alert], "warnings": ["careful"], "memory": {"peak": 2e9}, "dropped": {"a.b": 2}})
-    assert picture.warnings == ["2 records were dropped", "The loss is nan from step 3 on.", "careful"]
+    alert = {
+        "kind": "loss",
+        "because": "The loss is nan from step 3 on.",
+        "next": "",
+        "evidence": {},
+    }
+    picture = of_summary(
+        {
+            "ended": "normal",
+            "alerts": [alert],
+            "warnings": ["careful"],
+            "memory": {"peak": 2e9},
+            "dropped": {"a.b": 2},
+        }
+    )
+    assert picture.warnings == [
+        "2 records were dropped",
+        "The loss is nan from step 3 on.",
+        "careful",
+    ]
     assert [(one.name, one.value) for one in picture.devices] == [("memory peak", 2e9)]
 
 
@@ -121,4 +153,7 @@ def test_the_last_picture_has_the_whole_wall_time() -> None:
     from voirkit.runs.summary import account
 
     picture = of_summary({"wall": account({"startup": 1.0, "training": 9.0}, 10.0), "steps": None})
-    assert picture_lines(picture, 80, 10, TerminalStyle(blocks=False))[0] == "training 90% (9 s)   startup 10% (1 s)"
+    assert (
+        picture_lines(picture, 80, 10, TerminalStyle(blocks=False))[0]
+        == "training 90% (9 s)   startup 10% (1 s)"
+    )

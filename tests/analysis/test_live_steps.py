@@ -43,8 +43,14 @@ def test_the_shares_are_those_of_the_steps(run: str) -> None:
     picture = picture_of(steps)
     assert picture.steps is not None
     assert picture.steps["n"] == picture.done == 10
-    assert {name: picture.steps["phases"][name]["share"] for name in PHASES} == pytest.approx(PHASES, abs=0.001)
-    assert [(rate.name, round(rate.value)) for rate in picture.rates] == [("train_rate", 400), ("loading_rate", 800), ("compute_rate", 800)]
+    assert {name: picture.steps["phases"][name]["share"] for name in PHASES} == pytest.approx(
+        PHASES, abs=0.001
+    )
+    assert [(rate.name, round(rate.value)) for rate in picture.rates] == [
+        ("train_rate", 400),
+        ("loading_rate", 800),
+        ("compute_rate", 800),
+    ]
     assert picture.verdict is not None
     assert picture.verdict["kind"] == "input-bound"
 
@@ -71,7 +77,10 @@ def test_progress_is_that_of_the_epoch_with_the_time_that_is_left(run: str) -> N
 
 
 def test_two_loaders_of_one_dataset_are_told_apart_by_what_trains(run: str) -> None:
-    training, evaluation = Training(length=20, dataset="MNIST"), Training(length=8, loader=1, dataset="MNIST")
+    training, evaluation = (
+        Training(length=20, dataset="MNIST"),
+        Training(length=8, loader=1, dataset="MNIST"),
+    )
     training.epoch()
     evaluation.now = training.now
     evaluation.begin()
@@ -82,7 +91,10 @@ def test_two_loaders_of_one_dataset_are_told_apart_by_what_trains(run: str) -> N
     training.begin()
     training.step()
     training.span("dataloader", "fetch", 0.5, "items", 4, **training.place)
-    assert [(one.label, one.done) for one in picture_of(LiveSteps(run)).progress] == [("MNIST epoch 2", 2), ("MNIST evaluation 1", 8)]
+    assert [(one.label, one.done) for one in picture_of(LiveSteps(run)).progress] == [
+        ("MNIST epoch 2", 2),
+        ("MNIST evaluation 1", 8),
+    ]
 
 
 def test_a_loader_without_a_length_has_no_progress(run: str) -> None:
@@ -121,7 +133,9 @@ def test_without_a_loader_the_wait_is_not_known(run: str) -> None:
     assert picture.steps is not None
     assert picture.steps["wait_known"] is False
     assert picture.done == 20
-    assert picture.steps["phases"]["backward"]["share"] == pytest.approx(0.4, rel=0.02)  # the first begins with its forward
+    assert picture.steps["phases"]["backward"]["share"] == pytest.approx(
+        0.4, rel=0.02
+    )  # the first begins with its forward
 
 
 def test_evaluation_is_no_training_step(run: str) -> None:
@@ -161,10 +175,17 @@ def test_records_of_two_kinds_are_of_the_time_of_which_all_processes_have_both()
         process = np.repeat(range(len(of_process)), [len(one) for one in of_process.values()])
         zeros = np.zeros(len(starts), np.int64)
         hosts = [(int(name[1:]), f"host{name[1:]}", 1) for name in of_process]
-        return Records(starts, zeros, zeros, zeros, zeros, process, zeros, [("a", "b")], [{}], hosts)
+        return Records(
+            starts, zeros, zeros, zeros, zeros, process, zeros, [("a", "b")], [{}], hosts
+        )
 
-    phases, others = records(p0=range(10), p1=range(104, 120), p2=range(10)), records(p0=range(5, 9), p1=range(107, 130))
-    both = _of_same_time(phases, others, {"host0": 100, "host1": 0})  # the first is a hundred behind
+    phases, others = (
+        records(p0=range(10), p1=range(104, 120), p2=range(10)),
+        records(p0=range(5, 9), p1=range(107, 130)),
+    )
+    both = _of_same_time(
+        phases, others, {"host0": 100, "host1": 0}
+    )  # the first is a hundred behind
     assert [one.start_ns.tolist() for one in both] == [[7, 8, 107, 108], [7, 8, 107, 108]]
 
 
@@ -174,7 +195,12 @@ def test_of_much_that_is_read_at_once_all_processes_keep_their_newest() -> None:
         process = SimpleNamespace(rank=rank, host="here", pid=rank)
         records = np.zeros(400, RECORD_TYPE)
         records["start_ns"] = range(400)
-        return Fresh(SimpleNamespace(stem=f"r{rank}", tables=tables, process=process), records, np.zeros(400, np.int64), False)
+        return Fresh(
+            SimpleNamespace(stem=f"r{rank}", tables=tables, process=process),
+            records,
+            np.zeros(400, np.int64),
+            False,
+        )
 
     window = Window(SimpleNamespace(look=lambda: [fresh(rank) for rank in range(4)]), 64)
     window.update()

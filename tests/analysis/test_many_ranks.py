@@ -47,7 +47,9 @@ def summary(path: str, **options: Any) -> dict[str, Any]:
         return summary_of(run)
 
 
-def test_ranks_read_a_few_at_a_time_come_to_what_all_at_once_come_to(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_read_a_few_at_a_time_come_to_what_all_at_once_come_to(
+    run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parts = summary(run, compacts=False)
     monkeypatch.setattr(opened, "_RANKS_AT_ONCE", 100)
     assert parts == summary(run, compacts=False)
@@ -57,13 +59,21 @@ def test_ranks_read_a_few_at_a_time_come_to_what_all_at_once_come_to(run: str, m
     assert parts["collectives"]["late"]["rank"] == 1
 
 
-def test_a_run_that_has_been_read_is_read_from_its_roll_ups_alone(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_has_been_read_is_read_from_its_roll_ups_alone(
+    run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before, opened_ranks, plain = summary(run), [], Run.connection
-    monkeypatch.setattr(Run, "connection", lambda self: opened_ranks.extend(self.ranks or range(RANKS)) or plain(self))
+    monkeypatch.setattr(
+        Run,
+        "connection",
+        lambda self: opened_ranks.extend(self.ranks or range(RANKS)) or plain(self),
+    )
     assert summary(run) == before
     assert 1 in opened_ranks, "what the late rank did is in its records"
-    assert len(set(opened_ranks)) == 9, "those of the late rank and of the eight that it is held against"
-    monkeypatch.setattr(analyse, "_late", lambda *_: None)
+    assert len(set(opened_ranks)) == 9, (
+        "those of the late rank and of the eight that it is held against"
+    )
+    monkeypatch.setattr(analyse, "find_straggler", lambda *_: None)
     monkeypatch.setattr(Run, "connection", lambda *_: pytest.fail("the trace was opened"))
     assert summary(run)["collectives"]["waited"] == before["collectives"]["waited"]
 
@@ -76,7 +86,10 @@ def test_an_executor_comes_to_the_same_summary(run: str) -> None:
 
 
 def test_what_cannot_be_computed_elsewhere_is_raised_here_as_it_is(run: str) -> None:
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor, open_run(run) as opened_run:
+    with (
+        ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor,
+        open_run(run) as opened_run,
+    ):
         opened_run.executor = executor
         with pytest.raises(RunDirectoryError, match="rank=3: nothing to be read here") as raised:
             opened_run.map_ranks(_fail)
@@ -88,7 +101,9 @@ def _fail(run: Run) -> None:
         raise RunDirectoryError("nothing to be read here.", where="rank=3", next="Record it.")
 
 
-def test_a_directory_that_vanishes_while_it_is_read_ends_the_report(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_vanishes_while_it_is_read_ends_the_report(
+    run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ThreadPoolExecutor(1) as executor, open_run(run) as opened_run:
         opened_run.executor = executor
         ranks = opened.ranks_of(run)
@@ -116,7 +131,9 @@ def test_a_run_that_is_replaced_takes_its_roll_ups_along(run: str) -> None:
     assert not any(Path(run).iterdir())
 
 
-def test_an_export_of_some_ranks_reads_the_files_of_those_alone(run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_export_of_some_ranks_reads_the_files_of_those_alone(
+    run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out.csv"
     words = ("export", run, "--format", "csv", "-o", str(out), "--ranks")
     assert main([*words, "3,9"]) == 0
@@ -135,11 +152,18 @@ def test_what_an_older_voirkit_compacted_is_counted_as_well(run: str) -> None:
     before = summary(run)
     for path in Path(run).glob("trace/processes/*.jsonl"):
         known = [json.loads(line) for line in path.read_text().splitlines()]
-        path.write_text("".join(json.dumps({key: one[key] for key in one if key != "records"}) + "\n" for one in known))
+        path.write_text(
+            "".join(
+                json.dumps({key: one[key] for key in one if key != "records"}) + "\n"
+                for one in known
+            )
+        )
     assert summary(run) == before
 
 
-def test_what_a_process_of_another_host_has_recorded_is_compacted_once_it_says_that_this_was_all(run: str) -> None:
+def test_what_a_process_of_another_host_has_recorded_is_compacted_once_it_says_that_this_was_all(
+    run: str,
+) -> None:
     goes_on = Path(next(Path(run).glob("trace/*-r3-*.names")))
     *lines, _ = goes_on.read_text().splitlines(keepends=True)
     goes_on.write_text("".join(lines))
@@ -151,7 +175,9 @@ def test_what_a_process_of_another_host_has_recorded_is_compacted_once_it_says_t
 def test_a_rank_is_held_against_the_median_of_the_others(n: int) -> None:
     values = np.random.default_rng(n).integers(0, 4, (n, 3, 5))
     others = [np.sort(np.delete(values, rank, axis=0), axis=0)[(n - 2) // 2] for rank in range(n)]
-    assert (document._usual_of_others(values) == others).all()  # private: the verdict shows it only through thresholds
+    assert (
+        document._usual_of_others(values) == others
+    ).all()  # private: the verdict shows it only through thresholds
 
 
 # directories of several machines without a shared disk
@@ -174,7 +200,9 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return err.splitlines()[0]
 
 
-def test_directories_of_several_machines_are_one_run(nodes: list[str], run: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_directories_of_several_machines_are_one_run(
+    nodes: list[str], run: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["report", "--json", *reversed(nodes)]) == 0
     out, err = capsys.readouterr()
     assert err == "", "one directory has the manifest"
@@ -184,15 +212,22 @@ def test_directories_of_several_machines_are_one_run(nodes: list[str], run: str,
         assert together[key] == whole[key]
 
 
-def test_ranks_of_different_runs_are_refused(nodes: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ranks_of_different_runs_are_refused(
+    nodes: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for names in Path(nodes[1]).glob("trace/*.names"):
         names.write_text(names.read_text().replace('"job":"generated"', '"job":"another"'))
-    assert refused(capsys, *nodes) == f"voirkit: {nodes[1]}: its ranks are of another run than those in {nodes[0]}."
+    assert (
+        refused(capsys, *nodes)
+        == f"voirkit: {nodes[1]}: its ranks are of another run than those in {nodes[0]}."
+    )
     larger = [str(folder) for folder in generate(str(tmp_path / "larger"), RANKS + 4, STEPS, 2)]
     assert "its ranks are of another run than those in" in refused(capsys, nodes[0], larger[1])
 
 
-def test_a_rank_that_is_there_twice_is_refused(nodes: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rank_that_is_there_twice_is_refused(
+    nodes: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     copy = str(shutil.copytree(nodes[1], tmp_path / "copy"))
     assert refused(capsys, *nodes, copy) == f"voirkit: {copy}: rank 8 is there and in {nodes[1]}."
 
@@ -200,9 +235,16 @@ def test_a_rank_that_is_there_twice_is_refused(nodes: list[str], tmp_path: Path,
 def test_a_missing_rank_is_named(nodes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     for file in Path(nodes[1]).glob("trace/*-r9-*"):
         file.unlink()
-    assert refused(capsys, *nodes) == "voirkit: of 12 ranks these are in none of the directories: 9."
+    assert (
+        refused(capsys, *nodes) == "voirkit: of 12 ranks these are in none of the directories: 9."
+    )
 
 
-def test_a_directory_of_one_process_is_none_of_a_machine(nodes: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_of_one_process_is_none_of_a_machine(
+    nodes: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     alone = str(generate(str(tmp_path / "alone"), 1, STEPS)[0])
-    assert refused(capsys, *nodes, alone) == f"voirkit: {alone}: nothing that a rank of several has recorded is there."
+    assert (
+        refused(capsys, *nodes, alone)
+        == f"voirkit: {alone}: nothing that a rank of several has recorded is there."
+    )

@@ -28,11 +28,17 @@ span("compute", "backward", at + 700 * US, at + 900 * US, kind="phase")
 span("worker", "idle", at + 900 * US, at + 950 * US, kind="loader")
 (open(sys.argv[1] + ".json", "w")).write(json.dumps([at, os.getpid(), threading.get_native_id(), os.uname().nodename]))
 """
-Taken = tuple[float, int, str]  # microseconds from the beginning, thread (0: the main one), what follows the event
+Taken = tuple[
+    float, int, str
+]  # microseconds from the beginning, thread (0: the main one), what follows the event
 
 
 def made(
-    folder: Path, taken: Sequence[Taken], facts: Mapping[str, Any] | None = None, data: str = "{period} cpu-clock:", body: str = BODY
+    folder: Path,
+    taken: Sequence[Taken],
+    facts: Mapping[str, Any] | None = None,
+    data: str = "{period} cpu-clock:",
+    body: str = BODY,
 ) -> Path:
     """A run that perf sampled so."""
     run = record_with_manifest(folder / "run", body)
@@ -41,7 +47,9 @@ def made(
     for us, thread, code in taken:
         ns = at + int(us * 1000)
         owner = f"{pid}/{tid + thread}" if thread >= 0 else "1/1"
-        lines.append(f"{owner} {ns // 10**9}.{ns % 10**9:09d}: {data.format(period=50_000)} {code}\n")
+        lines.append(
+            f"{owner} {ns // 10**9}.{ns % 10**9:09d}: {data.format(period=50_000)} {code}\n"
+        )
     (run / "native").mkdir()
     perf = folder / "perf"
     perf.write_text("#!/bin/sh\ncat " + str(folder / "lines") + "\n")
@@ -74,20 +82,39 @@ def document(run: Path) -> dict[str, Any]:
     return found
 
 
-A, B, K = "7f00 resample (/lib/_imaging.so)", "7f01 decode (/lib/libjpeg.so)", "ffffffff81000000 page_fault ([kernel.kallsyms])"
+A, B, K = (
+    "7f00 resample (/lib/_imaging.so)",
+    "7f01 decode (/lib/libjpeg.so)",
+    "ffffffff81000000 page_fault ([kernel.kallsyms])",
+)
 S = "7f02 [unknown] (/lib/libjpeg.so)"
 
 
 def test_a_sample_belongs_to_the_innermost_operation(tmp_path: Path) -> None:
-    found = document(made(tmp_path, [(50, 0, B), (120, 0, A), (160, 0, A), (250, 0, A), (350, 0, B)]))
-    assert {name: row["samples"] for name, row in found["operations"].items()} == {"Crop": 2, "Inner": 1, "Photos.__getitem__": 2}
+    found = document(
+        made(tmp_path, [(50, 0, B), (120, 0, A), (160, 0, A), (250, 0, A), (350, 0, B)])
+    )
+    assert {name: row["samples"] for name, row in found["operations"].items()} == {
+        "Crop": 2,
+        "Inner": 1,
+        "Photos.__getitem__": 2,
+    }
     assert found["operations"]["Crop"]["functions"]["resample|_imaging.so"]["share"] == 1
 
 
 def test_elapsed_time_is_that_without_what_lies_inside(tmp_path: Path) -> None:
     found = document(made(tmp_path, [(120, 0, A)]))
-    elapsed = {name: round(row["elapsed_s"] * 1e6) for name, row in {**found["operations"], **found["phases"]}.items()}
-    assert elapsed == {"Photos.__getitem__": 200, "Crop": 150, "Inner": 50, "forward": 200, "backward": 200}
+    elapsed = {
+        name: round(row["elapsed_s"] * 1e6)
+        for name, row in {**found["operations"], **found["phases"]}.items()
+    }
+    assert elapsed == {
+        "Photos.__getitem__": 200,
+        "Crop": 150,
+        "Inner": 50,
+        "forward": 200,
+        "backward": 200,
+    }
     assert found["operations"]["Crop"]["on_cpu_s"] == pytest.approx(50e-6)
 
 
@@ -99,11 +126,16 @@ def test_an_operation_inside_one_of_the_same_name_is_part_of_it(tmp_path: Path) 
 
 def test_phases_have_samples_of_their_own(tmp_path: Path) -> None:
     found = document(made(tmp_path, [(550, 0, A), (600, 0, B), (750, 0, B)]))
-    assert {name: row["samples"] for name, row in found["phases"].items()} == {"forward": 2, "backward": 1}
+    assert {name: row["samples"] for name, row in found["phases"].items()} == {
+        "forward": 2,
+        "backward": 1,
+    }
     assert all(row["samples"] == 0 for row in found["operations"].values())
 
 
-def test_other_threads_of_the_process_belong_to_the_phase_but_are_told_apart(tmp_path: Path) -> None:
+def test_other_threads_of_the_process_belong_to_the_phase_but_are_told_apart(
+    tmp_path: Path,
+) -> None:
     found = document(made(tmp_path, [(750, 0, A), (760, 1, B), (770, 2, B)]))["phases"]["backward"]
     assert (found["samples"], found["other_threads"]["samples"]) == (1, 2)
     assert found["functions"]["decode|libjpeg.so"]["samples_of_other_threads"] == 2
@@ -114,26 +146,40 @@ def test_other_threads_of_the_process_belong_to_the_phase_but_are_told_apart(tmp
 def test_what_is_in_nothing_and_what_is_of_other_processes_is_kept_apart(tmp_path: Path) -> None:
     found = document(made(tmp_path, [(450, 0, A), (460, 0, B), (120, -1, B)]))
     assert found["elsewhere"]["samples"] == 2
-    assert found["other_processes"]["functions"] == {"decode|libjpeg.so": found["other_processes"]["functions"]["decode|libjpeg.so"]}
+    assert found["other_processes"]["functions"] == {
+        "decode|libjpeg.so": found["other_processes"]["functions"]["decode|libjpeg.so"]
+    }
 
 
 def test_every_sample_is_counted_once(tmp_path: Path) -> None:
     taken: list[Taken] = [(us, us % 3, A) for us in range(1, 1000, 7)]
     found = document(made(tmp_path, taken))
     rows = [*found["operations"].values(), *found["phases"].values(), found["elsewhere"]]
-    assert sum(row["samples"] + row["other_threads"]["samples"] for row in rows) == len(taken) == found["samples"]
+    assert (
+        sum(row["samples"] + row["other_threads"]["samples"] for row in rows)
+        == len(taken)
+        == found["samples"]
+    )
 
 
 def test_the_kernel_and_libraries_without_names_are_apart(tmp_path: Path) -> None:
-    found = document(made(tmp_path, [(120, 0, A), (220, 0, S), (230, 0, S), (240, 0, K)]))["operations"]["Crop"]
+    found = document(made(tmp_path, [(120, 0, A), (220, 0, S), (230, 0, S), (240, 0, K)]))[
+        "operations"
+    ]["Crop"]
     assert found["kernel_share"] == 0.25
-    assert list(found["functions"]) == ["libjpeg.so|?", "page_fault|[kernel.kallsyms]", "resample|_imaging.so"]
+    assert list(found["functions"]) == [
+        "libjpeg.so|?",
+        "page_fault|[kernel.kallsyms]",
+        "resample|_imaging.so",
+    ]
     assert found["functions"]["libjpeg.so|?"]["function"] is None
     assert found["libraries"] == {"libjpeg.so": 0.5, "[kernel.kallsyms]": 0.25, "_imaging.so": 0.25}
 
 
 def test_shares_of_an_operation_sum_to_one(tmp_path: Path) -> None:
-    found = document(made(tmp_path, [(120 + i, 0, (A, B, K, S)[i % 4]) for i in range(27)]))["operations"]["Crop"]
+    found = document(made(tmp_path, [(120 + i, 0, (A, B, K, S)[i % 4]) for i in range(27)]))[
+        "operations"
+    ]["Crop"]
     assert sum(row["share"] for row in found["functions"].values()) == pytest.approx(1)
     assert sum(found["libraries"].values()) == pytest.approx(1)
 
@@ -155,8 +201,14 @@ def test_what_hardware_counted_is_summed_by_function(tmp_path: Path) -> None:
     crop = found["operations"]["Crop"]
     assert found["event"] == "cycles"
     assert crop["functions"]["resample|_imaging.so"]["share"] == 0.75
-    assert crop["functions"]["resample|_imaging.so"]["counters"] == {"cycles": 3000, "instructions": 900}
-    assert crop["functions"]["decode|libjpeg.so"]["counters"] == {"cycles": 1000, "instructions": 2000}
+    assert crop["functions"]["resample|_imaging.so"]["counters"] == {
+        "cycles": 3000,
+        "instructions": 900,
+    }
+    assert crop["functions"]["decode|libjpeg.so"]["counters"] == {
+        "cycles": 1000,
+        "instructions": 2000,
+    }
     assert (crop["samples"], crop["on_cpu_s"]) == (2, 0.002)
 
 
@@ -186,7 +238,9 @@ def test_a_run_is_read_by_perf_once(tmp_path: Path) -> None:
     assert document(run) == whole
 
 
-def test_without_perf_where_it_is_read_the_rest_of_the_run_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_perf_where_it_is_read_the_rest_of_the_run_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = made(tmp_path, [(120, 0, A)])
     os.unlink(tmp_path / "perf")
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -28,23 +28,36 @@ class Run:
         self.rows, self.manifest = rows, {"rank": 0, "pid": 1}
 
     def tallies(self) -> Any:
-        return [(rank, "host", pid, kind, Tally(n, cold, looks_ns, 0, 0)) for rank, pid, kind, n, cold, looks_ns in self.rows]
+        return [
+            (rank, "host", pid, kind, Tally(n, cold, looks_ns, 0, 0))
+            for rank, pid, kind, n, cold, looks_ns in self.rows
+        ]
 
 
-def overhead_for(*rows: tuple[int, int, str, int, int, int], own: Any = None, **found: Any) -> dict[str, Any]:
+def overhead_for(
+    *rows: tuple[int, int, str, int, int, int], own: Any = None, **found: Any
+) -> dict[str, Any]:
     result = overhead_of([Run(*rows)], {"duration_s": 10.0, "overhead": own, **found})  # type: ignore[list-item]  # all that is used of it
     assert result is not None
     return result
 
 
 def own(**seconds: float) -> dict[str, Any]:
-    return {"events": 1, "seconds": 0.0, "share": 0.0, "parts": {name: {"seconds": spent} for name, spent in seconds.items()}}
+    return {
+        "events": 1,
+        "seconds": 0.0,
+        "share": 0.0,
+        "parts": {name: {"seconds": spent} for name, spent in seconds.items()},
+    }
 
 
 def test_patches_are_what_records_cost_beyond_what_was_measured() -> None:
     result = overhead_for((0, 1, "phase", 1000, 0, 0), own=own(recording=0.001, start=0.1))
     expected = CALLS["phase"] * 1000 * 1e-6
-    assert result["parts"]["patches"] == {"seconds": pytest.approx(expected - 0.001), "estimated": True}
+    assert result["parts"]["patches"] == {
+        "seconds": pytest.approx(expected - 0.001),
+        "estimated": True,
+    }
     assert result["parts"]["recording"] == {"seconds": 0.001}
     assert result["seconds"] == pytest.approx(expected), "what is paid once is in no share"
     assert result["share"] == pytest.approx(result["seconds"] / 10)
@@ -58,9 +71,16 @@ def test_what_was_measured_is_never_made_less() -> None:
 
 
 def test_workers_count_with_their_records_and_looks() -> None:
-    result = overhead_for((0, 1, "phase", 10, 0, 0), (0, 2, "loader", 1000, 0, 0), (0, 3, "phase", 0, 0, 5 * MS), own=own(recording=1.0))
+    result = overhead_for(
+        (0, 1, "phase", 10, 0, 0),
+        (0, 2, "loader", 1000, 0, 0),
+        (0, 3, "phase", 0, 0, 5 * MS),
+        own=own(recording=1.0),
+    )
     assert result["events"] == 1001
-    assert result["parts"]["workers"]["seconds"] == pytest.approx(CALLS["loader"] * 1000 * 1e-6 * overhead._WORKERS_SLOWER + 0.005)
+    assert result["parts"]["workers"]["seconds"] == pytest.approx(
+        CALLS["loader"] * 1000 * 1e-6 * overhead._WORKERS_SLOWER + 0.005
+    )
     assert result["parts"]["workers"]["estimated"]
 
 
@@ -73,7 +93,10 @@ def test_a_run_that_could_not_tell_has_its_overhead_from_its_records() -> None:
 
 def test_estimates_wait_for_processors_as_the_program_does() -> None:
     busy = {"own_s": 2.0, "waited_s": 4.0}
-    quiet, stretched = overhead_for((0, 1, "phase", 1000, 0, 0)), overhead_for((0, 1, "phase", 1000, 0, 0), processors=busy)
+    quiet, stretched = (
+        overhead_for((0, 1, "phase", 1000, 0, 0)),
+        overhead_for((0, 1, "phase", 1000, 0, 0), processors=busy),
+    )
     assert stretched["seconds"] == pytest.approx(3 * quiet["seconds"])
 
 
@@ -99,19 +122,29 @@ def test_a_run_that_ends_at_once_has_its_overhead_where_it_is_read(place: Place)
     """
     )
     place.voirkit("--quiet", "main.py")
-    told = json.loads(place.python("-m", "voirkit", "report", "--json", str(place.folder / "run")).out)
+    told = json.loads(
+        place.python("-m", "voirkit", "report", "--json", str(place.folder / "run")).out
+    )
     assert told["overhead"]["events"] == 50
     assert 0 < told["overhead"]["seconds"] < 0.1
 
 
 def test_what_cannot_be_measured_is_said() -> None:
-    result = overhead_for((0, 1, "phase", 10, 0, 0), own=own(recording=0.5, sampling=0.1, tracemalloc=0.0))
+    result = overhead_for(
+        (0, 1, "phase", 10, 0, 0), own=own(recording=0.5, sampling=0.1, tracemalloc=0.0)
+    )
     assert result["parts"]["tracemalloc"] == {"seconds": 0.0, "unmeasured": True}
     assert result["parts"]["sampling"]["estimated"]
 
 
-@pytest.mark.parametrize(("category", "cold"), [("compute", range(1990, 2001)), ("device", range(1))], ids=["others", "copies"])
-def test_a_record_around_the_programs_work_costs_more_than_one_right_after_another(place: Place, category: str, cold: range) -> None:
+@pytest.mark.parametrize(
+    ("category", "cold"),
+    [("compute", range(1990, 2001)), ("device", range(1))],
+    ids=["others", "copies"],
+)
+def test_a_record_around_the_programs_work_costs_more_than_one_right_after_another(
+    place: Place, category: str, cold: range
+) -> None:
     """But for copies of tensors, which measure nearly all that they cost themselves."""
     place.write(
         main=f"""

@@ -79,7 +79,16 @@ def test_a_recorded_line_is_read(line: str) -> None:
     assert parse_sample(line + "\n") == RECORDED[line]
 
 
-@pytest.mark.parametrize("line", ["", "\n", "# captured on: Sun", "9471/9471    650.598076006:    2004008 cpu-cl", "no sample at all"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "\n",
+        "# captured on: Sun",
+        "9471/9471    650.598076006:    2004008 cpu-cl",
+        "no sample at all",
+    ],
+)
 def test_what_is_no_sample_is_none(line: str) -> None:
     assert parse_sample(line) is None
 
@@ -90,19 +99,31 @@ def test_lost_samples_are_counted() -> None:
     assert lost_samples("7/9  2.5:  2004008 cpu-clock:  7f0001 lost (/opt/lib.so)") == 0
 
 
-NAMES = st.from_regex(r"[A-Za-z_~][A-Za-z0-9_:<>,&*{}#~]{0,20}(\([A-Za-z0-9_ ,&*:]{0,20}\))?( const)?", fullmatch=True)
+NAMES = st.from_regex(
+    r"[A-Za-z_~][A-Za-z0-9_:<>,&*{}#~]{0,20}(\([A-Za-z0-9_ ,&*:]{0,20}\))?( const)?", fullmatch=True
+)
 PATHS = st.from_regex(r"(/[A-Za-z0-9_.+-]{1,8}){1,3}( \(deleted\))?", fullmatch=True)
 
 
 @given(
-    st.integers(1, 10**7), st.integers(1, 10**7), st.integers(0, 10**15), st.integers(1, 10**12), st.integers(0, 2**64 - 1), NAMES, PATHS
+    st.integers(1, 10**7),
+    st.integers(1, 10**7),
+    st.integers(0, 10**15),
+    st.integers(1, 10**12),
+    st.integers(0, 2**64 - 1),
+    NAMES,
+    PATHS,
 )
-def test_whatever_is_printed_in_this_form_is_read(pid: int, tid: int, at: int, period: int, ip: int, name: str, path: str) -> None:
+def test_whatever_is_printed_in_this_form_is_read(
+    pid: int, tid: int, at: int, period: int, ip: int, name: str, path: str
+) -> None:
     printed = f"{pid:>7}/{tid:<7} {at // 10**9:>6}.{at % 10**9:09d}: {period:>10} cpu-clock: {ip:>16x} {name} ({path})\n"
     library = path.removesuffix(" (deleted)").rpartition("/")[2]
     read = parse_sample(printed)
     assert read is not None
-    assert read._replace(function=None) == Sample(pid, tid, at, "cpu-clock", period, False, None, library, ip >= 2**63)
+    assert read._replace(function=None) == Sample(
+        pid, tid, at, "cpu-clock", period, False, None, library, ip >= 2**63
+    )
     assert read.function in (name, None)  # None where it looks like an address
 
 

@@ -21,11 +21,16 @@ def rules(folder: Path, loader: Loader, once: bool = True) -> dict[str, Rule]:
         return {rule.text: rule for rule in check(run, 0, once)}
 
 
-@pytest.mark.parametrize("loader", [Loader(epochs=2, inner=(("Jitter", 1.0),), cpu=0.5), Loader(workers=0), OUT_OF_ORDER])
+@pytest.mark.parametrize(
+    "loader", [Loader(epochs=2, inner=(("Jitter", 1.0),), cpu=0.5), Loader(workers=0), OUT_OF_ORDER]
+)
 def test_right_records_fulfil_every_rule(tmp_path: Path, loader: Loader) -> None:
     found = rules(tmp_path, loader)
     assert {text: rule.broken for text, rule in found.items() if rule.broken} == {}
-    assert found["each sample of an epoch has one record"].checked == loader.batches * loader.size * loader.epochs
+    assert (
+        found["each sample of an epoch has one record"].checked
+        == loader.batches * loader.size * loader.epochs
+    )
     assert ("and arrived" in found) == (loader.workers > 0)
 
 

@@ -15,4 +15,8 @@ def test_what_was_read_and_worked_on_before_is_not_what_a_new_queue_brings() -> 
     read = [fetches(0, 0, 20), fetches(1, 40, 50)]
     gets = [QueueGet(7, 60, 61), QueueGet(7, 80, 81)]
     found = requests_through_queues(gets, read, works_ns=[10, 30, 70, 90], over_ns=100)
-    assert [(request.kind, request.loader) for request in found] == [(Kind.FETCH, 1), (Kind.FETCH, 1), (Kind.LEFT, 1)]
+    assert [(request.kind, request.loader) for request in found] == [
+        (Kind.FETCH, 1),
+        (Kind.FETCH, 1),
+        (Kind.LEFT, 1),
+    ]

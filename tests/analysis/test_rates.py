@@ -23,13 +23,19 @@ NO_STEPS = Table(EMPTY, EMPTY, EMPTY, np.zeros((0, REST + 1), dtype=np.int64))
 MS = 1_000_000
 
 
-def rank(number: int, times_ms: list[int], waits_ms: list[int] | None = None, items: int | list[int] = 8) -> Rank:
+def rank(
+    number: int, times_ms: list[int], waits_ms: list[int] | None = None, items: int | list[int] = 8
+) -> Rank:
     time = np.array(times_ms, dtype=np.int64) * MS
     own = np.zeros((len(time), REST + 1), dtype=np.int64)
     own[:, WAIT] = np.array(waits_ms or [0] * len(time)) * MS
     own[:, REST] = time - own[:, WAIT]
     held = np.full(len(time), items) if isinstance(items, int) else np.array(items)
-    return Rank(number, "node", Steps(Table(np.cumsum(time) - time, time, held, own), NO_STEPS, wait_known=True))
+    return Rank(
+        number,
+        "node",
+        Steps(Table(np.cumsum(time) - time, time, held, own), NO_STEPS, wait_known=True),
+    )
 
 
 def rates(*ranks: Rank) -> dict[str, Any]:
@@ -62,7 +68,9 @@ def test_of_several_ranks_a_rate_is_the_items_of_all_over_the_time_of_training()
 
 
 def test_a_step_whose_items_are_not_known_counts_neither_items_nor_time() -> None:
-    assert rates(rank(0, [10, 10, 80], items=[8, 8, -1]))["train_rate"]["value"] == pytest.approx(16 / 0.020)
+    assert rates(rank(0, [10, 10, 80], items=[8, 8, -1]))["train_rate"]["value"] == pytest.approx(
+        16 / 0.020
+    )
 
 
 def test_without_known_items_there_is_no_rate() -> None:
@@ -89,7 +97,15 @@ def test_an_evaluation_inside_of_a_step_is_in_no_rate() -> None:
     assert found["evaluation"]["total_s"] > 3e-4
 
 
-BIMODAL = {"value": 740.0, "median": 16_000.0, "p10": 500.0, "p90": 17_000.0, "n": 40, "units": "items/s", "unlike": True}
+BIMODAL = {
+    "value": 740.0,
+    "median": 16_000.0,
+    "p10": 500.0,
+    "p90": 17_000.0,
+    "n": 40,
+    "units": "items/s",
+    "unlike": True,
+}
 
 
 def test_conditions_lines_and_live_view_use_the_throughput() -> None:
@@ -101,7 +117,9 @@ def test_conditions_lines_and_live_view_use_the_throughput() -> None:
 
 
 def test_a_comparison_shows_throughput() -> None:
-    first, second = (Side([{"rates": {"train_rate": {**BIMODAL, "value": value}}}]) for value in (740.0, 1480.0))
+    first, second = (
+        Side([{"rates": {"train_rate": {**BIMODAL, "value": value}}}]) for value in (740.0, 1480.0)
+    )
     (row,) = compared(first, second)
     assert (row.first, row.second, row.ratio) == (740.0, 1480.0, 2.0)
 
@@ -109,5 +127,7 @@ def test_a_comparison_shows_throughput() -> None:
 def test_a_run_of_an_older_version_has_the_median_alone() -> None:
     old = {key: value for key, value in BIMODAL.items() if key not in ("value", "unlike")}
     assert throughput(old) == 16_000.0
-    (row,) = compared(Side([{"rates": {"train_rate": old}}]), Side([{"rates": {"train_rate": BIMODAL}}]))
+    (row,) = compared(
+        Side([{"rates": {"train_rate": old}}]), Side([{"rates": {"train_rate": BIMODAL}}])
+    )
     assert (row.first, row.second) == (16_000.0, 16_000.0)

@@ -39,12 +39,20 @@ NOISES = {
 
 
 def pairs(*ratios: float, plain: float = 10.0) -> list[tuple[float, float]]:
-    return [(plain * (1 + 0.001 * (at % 2)), plain * (1 + 0.001 * (at % 2)) * ratio) for at, ratio in enumerate(ratios)]
+    return [
+        (plain * (1 + 0.001 * (at % 2)), plain * (1 + 0.001 * (at % 2)) * ratio)
+        for at, ratio in enumerate(ratios)
+    ]
 
 
 def test_five_pairs_on_one_side_are_a_win_or_a_loss() -> None:
     won = judge_pairs(pairs(0.8, 0.85, 0.82, 0.9, 0.7))
-    assert (won.verdict, round(won.median, 6), round(won.low, 6), round(won.high, 6)) == (WIN, 0.82, 0.7, 0.9)
+    assert (won.verdict, round(won.median, 6), round(won.low, 6), round(won.high, 6)) == (
+        WIN,
+        0.82,
+        0.7,
+        0.9,
+    )
     assert judge_pairs(pairs(1.1, 1.2, 1.05, 1.3, 1.15)).verdict == LOSS
 
 
@@ -102,7 +110,9 @@ def test_chance_alone_is_told_as_a_difference_in_at_most_4_of_100_cases(noise: s
     found = []
     for _ in range(4000):
         times = [exp(draw(rng)) for _ in range(10)]
-        told = judge_pairs([(a, b) if at % 2 else (b, a) for at, (a, b) in enumerate(list(pairwise(times))[::2])])
+        told = judge_pairs(
+            [(a, b) if at % 2 else (b, a) for at, (a, b) in enumerate(list(pairwise(times))[::2])]
+        )
         found.append(told.verdict)
     assert 0.015 < found.count(WIN) / len(found) + found.count(LOSS) / len(found) < 0.045
 
@@ -122,7 +132,9 @@ def autoregressive(rng: np.random.Generator, n: int, of_last: float, spread: flo
 def bursts(rng: np.random.Generator, n: int) -> Any:
     """Step times that are half as long again while other work is at it."""
     edges = np.cumsum(rng.exponential([80, 20], (n // 20, 2)).ravel())
-    return np.exp(rng.normal(0, 0.05, n)) * np.where(np.searchsorted(edges, np.arange(n)) % 2, 1.5, 1.0)
+    return np.exp(rng.normal(0, 0.05, n)) * np.where(
+        np.searchsorted(edges, np.arange(n)) % 2, 1.5, 1.0
+    )
 
 
 SERIES = {
@@ -143,7 +155,9 @@ def test_of_equal_runs_few_are_called_different_and_a_planted_5_percent_is_found
         assert first is not None
         assert second is not None
         equal.append(difference([first], [second]).significant)
-        found.append(difference([first], [second._replace(value=second.value + log(1.05))]).significant)
+        found.append(
+            difference([first], [second._replace(value=second.value + log(1.05))]).significant
+        )
     assert np.mean(equal) <= 0.07
     assert np.mean(found) >= 0.9
 
@@ -151,7 +165,11 @@ def test_of_equal_runs_few_are_called_different_and_a_planted_5_percent_is_found
 def test_the_interval_of_autocorrelated_steps_alone_is_true() -> None:
     rng = np.random.default_rng(3)
     pairs = [[median_of_steps(autoregressive(rng, 500, 0.8)) for _ in range(2)] for _ in range(150)]
-    called = [difference([a], [b], between=0).significant for a, b in pairs if a is not None and b is not None]
+    called = [
+        difference([a], [b], between=0).significant
+        for a, b in pairs
+        if a is not None and b is not None
+    ]
     assert 0.02 < np.mean(called) < 0.09
 
 
@@ -168,7 +186,10 @@ def test_several_runs_are_held_against_how_much_they_differ() -> None:
     told = difference(*sure)
     assert (told.measured, told.significant) == (True, False)
     assert difference(sure[0][:1], sure[1][:1]).significant
-    assert difference([Estimate(log(10 + i / 100)) for i in range(3)], [Estimate(log(10.5 + i / 100)) for i in range(3)]).significant
+    assert difference(
+        [Estimate(log(10 + i / 100)) for i in range(3)],
+        [Estimate(log(10.5 + i / 100)) for i in range(3)],
+    ).significant
 
 
 def test_few_runs_are_never_surer_than_their_steps() -> None:
@@ -184,17 +205,27 @@ def test_a_run_that_fared_badly_hides_no_difference_of_many() -> None:
 
 
 def test_more_than_three_runs_in_a_row_count_as_their_halves() -> None:
-    assert independent_runs([0, 2, 4, 6], [1, 3, 5, 7]) == ([[0], [1], [2], [3]], [[0], [1], [2], [3]])
+    assert independent_runs([0, 2, 4, 6], [1, 3, 5, 7]) == (
+        [[0], [1], [2], [3]],
+        [[0], [1], [2], [3]],
+    )
     assert independent_runs([0, 1, 2, 3, 4], [5, 6, 7]) == ([[0, 1], [2, 3, 4]], [[0], [1], [2]])
     assert independent_runs([0, 1, 2, 3], [4]) == ([[0], [1], [2], [3]], [[0]])
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(3, 3, 0), (4, 4, 1), (5, 5, 3), (8, 8, 14), (10, 10, 24), (20, 20, 128), (4, 6, 3)])
-def test_the_bounds_of_differences_are_those_of_the_tables_of_mann_and_whitney(m: int, n: int, k: int) -> None:
+@pytest.mark.parametrize(
+    ("m", "n", "k"),
+    [(3, 3, 0), (4, 4, 1), (5, 5, 3), (8, 8, 14), (10, 10, 24), (20, 20, 128), (4, 6, 3)],
+)
+def test_the_bounds_of_differences_are_those_of_the_tables_of_mann_and_whitney(
+    m: int, n: int, k: int
+) -> None:
     assert rank_of_difference(m, n, 0.05) == rank_of_difference(n, m, 0.05) == k
 
 
-@pytest.mark.parametrize(("freedom", "reach"), [(1, 12.706), (2, 4.303), (4, 2.776), (30, 2.042), (None, 1.96)])
+@pytest.mark.parametrize(
+    ("freedom", "reach"), [(1, 12.706), (2, 4.303), (4, 2.776), (30, 2.042), (None, 1.96)]
+)
 def test_intervals_reach_as_far_as_student_says(freedom: float | None, reach: float) -> None:
     assert student(0.05, freedom) == pytest.approx(reach, rel=1e-3)
 
@@ -224,17 +255,25 @@ def rank(number: int, times_ms: Any, alone: bool = False) -> Rank:
 def test_of_several_ranks_a_step_is_as_long_as_that_of_the_slowest() -> None:
     fast, slow = np.linspace(9, 10, 40), np.linspace(19, 20, 30)
     found = estimates([rank(0, fast), rank(1, slow)])
-    step, forward, rate = found["steps", "time_s"], found["steps", "phases", "forward", "step_s"], found["rates", "train_rate"]
+    step, forward, rate = (
+        found["steps", "time_s"],
+        found["steps", "phases", "forward", "step_s"],
+        found["rates", "train_rate"],
+    )
     assert step is not None
     assert forward is not None
     assert rate is not None
     assert exp(step.value) == pytest.approx(0.0195, rel=1e-3)
-    assert exp(forward.value) == pytest.approx(0.0144, rel=0.01)  # the median over the steps of both
+    assert exp(forward.value) == pytest.approx(
+        0.0144, rel=0.01
+    )  # the median over the steps of both
     assert exp(rate.value) == pytest.approx(8 / 0.0195, rel=1e-3)
 
 
 def test_processes_that_train_for_themselves_add_up_their_steps() -> None:
-    step = estimates([rank(0, np.full(20, 10.0), alone=True), rank(1, np.full(40, 30.0), alone=True)])["steps", "time_s"]
+    step = estimates(
+        [rank(0, np.full(20, 10.0), alone=True), rank(1, np.full(40, 30.0), alone=True)]
+    )["steps", "time_s"]
     assert step is not None
     assert exp(step.value) == pytest.approx(0.03, rel=1e-3)
 
@@ -274,7 +313,9 @@ def held_up(rng: np.random.Generator, steps: Any) -> tuple[Any, float]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("busy", ["first", "second", "both"])
-def test_of_200_equal_pairs_with_a_busy_side_in_half_of_them_at_most_7_percent_differ(busy: str) -> None:
+def test_of_200_equal_pairs_with_a_busy_side_in_half_of_them_at_most_7_percent_differ(
+    busy: str,
+) -> None:
     rng = np.random.default_rng(1)
     different = 0
     for pair in range(200):
@@ -285,11 +326,24 @@ def test_of_200_equal_pairs_with_a_busy_side_in_half_of_them_at_most_7_percent_d
                 steps, waited = held_up(rng, steps)
             processors = {"waited_share": waited, "others_share": waited}
             median = float(np.median(steps))
-            times = {"time_s": {"median": median, "p10": float(np.quantile(steps, 0.1))}, "mean_s": float(steps.mean())}
+            times = {
+                "time_s": {"median": median, "p10": float(np.quantile(steps, 0.1))},
+                "mean_s": float(steps.mean()),
+            }
             rate = rate_of_steps(np.ones(len(steps)), steps)
-            rates = {"train_rate": {"value": 1 / times["mean_s"], "median": 1 / median, "units": "items/s"}}
+            rates = {
+                "train_rate": {
+                    "value": 1 / times["mean_s"],
+                    "median": 1 / median,
+                    "units": "items/s",
+                }
+            }
             summary = {"processors": processors, "steps": times, "rates": rates}
-            sides.append(Side([summary], [head], estimates=[{STEP: median_of_steps(steps), THROUGHPUT: rate}]))
+            sides.append(
+                Side(
+                    [summary], [head], estimates=[{STEP: median_of_steps(steps), THROUGHPUT: rate}]
+                )
+            )
         judged = [one.difference for one in compared(*sides) if one.place in (STEP, THROUGHPUT)]
         assert None not in judged
         different += any(one is not None and one.significant for one in judged)

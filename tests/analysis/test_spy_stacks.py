@@ -6,7 +6,11 @@ from pathlib import Path
 
 from voirkit_instruments.stacks.analyse_frames import Frame, operation_and_phase
 from voirkit_instruments.stacks.analyse_native import figures
-from voirkit_instruments.stacks.analyse_samples import EVENT, count_native_stacks, parse_native_stack
+from voirkit_instruments.stacks.analyse_samples import (
+    EVENT,
+    count_native_stacks,
+    parse_native_stack,
+)
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 START = f'process 7:"python main.py";0x7fdffde4524a (/usr/lib/libc.so.6);<module> (/srv/main.py:4);fetch ({SITE}/torch/utils/data/_utils/fetch.py:52)'
@@ -27,7 +31,9 @@ OPERATIONS = {"RandomResizedCrop", "Loader", "collate_fn", "ImageFolder.__getite
 
 
 def test_a_line_is_frames_and_a_count() -> None:
-    frames, n = parse_native_stack('process 7:"x y";f (/a b/c.py:3);g<int (*)(long)>::h(char) (/lib/x (copy).so) 12\n') or ([], 0)
+    frames, n = parse_native_stack(
+        'process 7:"x y";f (/a b/c.py:3);g<int (*)(long)>::h(char) (/lib/x (copy).so) 12\n'
+    ) or ([], 0)
     assert (frames, n) == ([Frame("f", "/a b/c.py", 3), Frame("g<int (*)(long)>::h(char)", "/lib/x (copy).so", 0)], 12)  # fmt: skip
     assert parse_native_stack("") is parse_native_stack("torn in the mid") is None
 
@@ -44,7 +50,15 @@ def test_each_stack_counts_for_the_innermost_operation_and_phase() -> None:
 
 
 def test_the_leaf_is_the_function_and_its_file_the_library() -> None:
-    counts = {"schema": 1, "tool": "py-spy", "version": "0", "frequency_hz": 100, "events": [EVENT], "user_only": True, "lost": 0}
+    counts = {
+        "schema": 1,
+        "tool": "py-spy",
+        "version": "0",
+        "frequency_hz": 100,
+        "events": [EVENT],
+        "user_only": True,
+        "lost": 0,
+    }
     found = figures([{**counts, **count_native_stacks(LINES, OPERATIONS)}])
     crop, loader = found["operations"]["RandomResizedCrop"], found["operations"]["Loader"]
     assert crop["functions"]["_ImagingResampleHorizontal_8bpc|Resample.c"]["share"] == 5 / 6
@@ -54,14 +68,26 @@ def test_the_leaf_is_the_function_and_its_file_the_library() -> None:
 
 def test_without_a_class_in_the_name_it_is_looked_up_in_the_source(tmp_path: Path) -> None:
     source = tmp_path / "mine.py"
-    source.write_text("class Blur:\n    def __call__(self, x):\n        return x\n\ndef sharpen(x):\n    return x\n")
-    assert operation_and_phase([Frame("__call__", str(source), 3)], {"Blur", "sharpen"}) == [("operation", "Blur")]
-    assert operation_and_phase([Frame("sharpen", str(source), 6)], {"Blur", "sharpen"}) == [("operation", "sharpen")]
-    assert operation_and_phase([Frame("other", str(source), 6), Frame("x", "/gone.py", 6)], {"Blur"}) == []
+    source.write_text(
+        "class Blur:\n    def __call__(self, x):\n        return x\n\ndef sharpen(x):\n    return x\n"
+    )
+    assert operation_and_phase([Frame("__call__", str(source), 3)], {"Blur", "sharpen"}) == [
+        ("operation", "Blur")
+    ]
+    assert operation_and_phase([Frame("sharpen", str(source), 6)], {"Blur", "sharpen"}) == [
+        ("operation", "sharpen")
+    ]
+    assert (
+        operation_and_phase([Frame("other", str(source), 6), Frame("x", "/gone.py", 6)], {"Blur"})
+        == []
+    )
 
 
 def test_an_operation_that_is_a_module_is_no_forward_pass_but_a_model_called_in_one_is() -> None:
     crop, _ = parse_native_stack(LINES[0]) or ([], 0)
     assert operation_and_phase(crop, OPERATIONS) == [("operation", "RandomResizedCrop")]
     within = crop + (parse_native_stack(LINES[6]) or ([], 0))[0][1:]
-    assert operation_and_phase(within, OPERATIONS) == [("operation", "RandomResizedCrop"), ("phase", "forward")]
+    assert operation_and_phase(within, OPERATIONS) == [
+        ("operation", "RandomResizedCrop"),
+        ("phase", "forward"),
+    ]

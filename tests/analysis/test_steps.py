@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from voirkit.analysis.phases import in_training_mode, leading_optimizers_ns, whole_checkpoints, whole_imports
+from voirkit.analysis.nesting import NONE
+from voirkit.analysis.phases import (
+    leading_optimizers_ns,
+    whole_checkpoints,
+    whole_imports,
+)
+from voirkit.analysis.script_facts import in_training_mode
 from voirkit.analysis.segmentation import Kind
 from voirkit.analysis.steps import (
     ALL_COUNTED,
@@ -13,11 +19,11 @@ from voirkit.analysis.steps import (
     GC,
     IMPORT,
     OPTIMIZER,
-    PHASES,
     ZERO_GRAD,
     Uncounted,
     steps_of,
 )
+from voirkit.phase_table import PHASES
 
 from .simulated import Script
 
@@ -49,16 +55,28 @@ def test_garbage_that_is_collected_in_a_compilation_is_part_of_it_and_an_import_
 def joined(*spans):
     """Durations, in ms, of spans (start, duration, meaning) once the pieces of checkpoints are joined; checkpoints are written."""
     start, duration, meaning = (np.array(column) for column in zip(*spans, strict=True))
-    return (whole_checkpoints(start * 1_000_000, duration * 1_000_000, meaning, meaning == CHECKPOINT) // 1_000_000).tolist()
+    return (
+        whole_checkpoints(start * 1_000_000, duration * 1_000_000, meaning, meaning == CHECKPOINT)
+        // 1_000_000
+    ).tolist()
 
 
 def test_what_lies_between_two_pieces_of_a_checkpoint_is_the_checkpoints():
-    assert joined((0, 5, OPTIMIZER), (10, 20, CHECKPOINT), (100, 20, CHECKPOINT), (200, 5, CHECKPOINT)) == [5, 90, 100, 5]
-    assert joined((0, 5, OPTIMIZER), (10, 20, CHECKPOINT), (50, 3, GC), (100, 20, CHECKPOINT)) == [5, 90, 3, 20]
+    assert joined(
+        (0, 5, OPTIMIZER), (10, 20, CHECKPOINT), (100, 20, CHECKPOINT), (200, 5, CHECKPOINT)
+    ) == [5, 90, 100, 5]
+    assert joined((0, 5, OPTIMIZER), (10, 20, CHECKPOINT), (50, 3, GC), (100, 20, CHECKPOINT)) == [
+        5,
+        90,
+        3,
+        20,
+    ]
 
 
 def test_what_lies_between_checkpoints_with_other_work_between_them_or_far_apart_is_not():
-    assert joined((0, 5, OPTIMIZER), (10, 20, CHECKPOINT), (50, 3, FORWARD), (100, 20, CHECKPOINT)) == [5, 20, 3, 20]
+    assert joined(
+        (0, 5, OPTIMIZER), (10, 20, CHECKPOINT), (50, 3, FORWARD), (100, 20, CHECKPOINT)
+    ) == [5, 20, 3, 20]
     assert joined((0, 5, OPTIMIZER), (10, 20, CHECKPOINT), (9000, 20, CHECKPOINT)) == [5, 20, 20]
 
 
@@ -67,7 +85,9 @@ def test_files_that_are_saved_before_anything_is_trained_are_no_pieces_of_one():
 
 
 def test_a_piece_in_a_span_that_ends_before_the_next_is_not_made_longer():
-    assert joined((0, 1, OPTIMIZER), (5, 50, ZERO_GRAD), (10, 20, CHECKPOINT), (100, 20, CHECKPOINT)) == [1, 50, 20, 20]
+    assert joined(
+        (0, 1, OPTIMIZER), (5, 50, ZERO_GRAD), (10, 20, CHECKPOINT), (100, 20, CHECKPOINT)
+    ) == [1, 50, 20, 20]
 
 
 @pytest.fixture
@@ -82,7 +102,15 @@ def test_a_step_runs_from_one_request_to_the_next(script):
     steps = found(script).train
     assert steps.time_ns.tolist() == [400, 400, 400]
     assert steps.items.tolist() == [4, 4, 4]
-    assert phases(steps) == {"wait": 30, "transfer": 0, "forward": 300, "backward": 600, "optimizer": 150, "communication": 0, "other": 120}
+    assert phases(steps) == {
+        "wait": 30,
+        "transfer": 0,
+        "forward": 300,
+        "backward": 600,
+        "optimizer": 150,
+        "communication": 0,
+        "other": 120,
+    }
 
 
 def test_making_the_iterator_belongs_to_the_first_request(script):
@@ -289,7 +317,11 @@ def test_two_optimizers_without_a_loader_are_one_step_a_turn(script):
             script.forward()
             script.backward()
             script.step(optimizer=optimizer)
-    assert found(script).train.time_ns.tolist() == [700, 700, 700]  # the last step of the second is in the last
+    assert found(script).train.time_ns.tolist() == [
+        700,
+        700,
+        700,
+    ]  # the last step of the second is in the last
 
 
 def test_copies_in_a_row_include_giving_back_their_memory(script):
@@ -341,6 +373,20 @@ def test_evaluation_that_the_script_annotates_is_in_no_step_whatever_its_mode(sc
     steps = found(script)
     assert steps.train.time_ns.tolist() == [350, 350, 350]
     assert steps.evaluation.time_ns.tolist() == [120, 120, 120]
+
+
+def test_an_annotated_evaluation_of_a_function_that_is_differentiated_has_its_backward_passes(
+    script,
+):
+    for _ in range(2):
+        script.train_on()
+        with script.annotation():
+            for _ in range(3):
+                script.idle(30)
+                script.backward(20)
+    steps = found(script)
+    assert (len(steps.train), len(steps.evaluation)) == (2, 6)
+    assert steps.evaluation.time_ns.sum() == 2 * 3 * 50
 
 
 def test_what_is_trained_in_an_annotation_of_evaluation_is_training(script):
@@ -404,7 +450,9 @@ def test_a_rollout_between_steps_is_inference_and_an_evaluation_in_evaluation_mo
     script.train_on()
     steps = found(script)
     assert steps.evaluation.time_ns.sum() == 3 * 95 + 70
-    assert in_training_mode(script.timeline(), steps.evaluation) == pytest.approx(3 * 95 / (3 * 95 + 70))
+    assert in_training_mode(script.timeline(), steps.evaluation) == pytest.approx(
+        3 * 95 / (3 * 95 + 70)
+    )
 
 
 def test_a_loop_over_a_loader_that_trains_nothing_is_no_inference_though_nobody_calls_eval(script):
@@ -482,9 +530,44 @@ def test_the_step_in_which_a_run_was_killed_is_not_counted_apart(script, evaluat
     assert (len(steps.train), steps.uncounted) == (1, ALL_COUNTED)
 
 
-def test_an_optimizer_that_steps_twice_for_each_of_several_steps_of_another_is_a_part_of_them(script):
+def test_an_optimizer_that_steps_twice_for_each_of_several_steps_of_another_is_a_part_of_them(
+    script,
+):
     for _ in range(6):
         for optimizer in (0, 0, 0, 1, 1):
             script.backward()
             script.step(optimizer=optimizer)
     assert len(found(script).train) == 18
+
+
+def test_an_instant_belongs_to_the_step_around_it_by_the_clock_but_for_what_lies_in_an_evaluation_within_it(
+    script,
+):
+    marks = [script.now]
+    for _ in script.iterate(2):
+        marks.append(script.now)
+        script.idle(5)
+        for _ in script.iterate(1, loader=1):
+            marks.append(script.now)
+            script.forward(grad=False, training=False)
+        script.idle(1000)
+        script.train_on()
+        marks.append(script.now - 1)
+    script.idle(100)
+    steps = found(script)
+    instants = np.array([0, *marks, script.now])
+    assert steps.training_steps_at(instants).tolist() == [NONE, 0, 0, NONE, 0, 1, NONE, 1, NONE]
+    assert steps.steps_at(instants)[1].tolist() == [NONE, NONE, NONE, 0, NONE, NONE, 1, NONE, NONE]
+    assert steps.training_steps_at(np.zeros(0, np.int64)).tolist() == []
+    assert found(Script()).training_steps_at(instants).tolist() == [NONE] * len(instants)
+
+
+def test_a_step_ends_where_the_next_begins_also_with_a_loop_within_it(script):
+    for k in script.iterate(3):
+        script.train_on()
+        if k == 1:
+            for _ in script.iterate(4, loader=1):
+                script.forward(grad=False, training=False)
+    train = found(script).train
+    assert train.end_ns[:-1].tolist() == train.start_ns[1:].tolist()
+    assert (train.loops_ns > 0).tolist() == [False, True, False]

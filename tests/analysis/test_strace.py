@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voirkit_instruments.syscalls.analyse_calls import MOST_BINS, Call, CallEntry, OverTime, Signal, ThreadExit
+from voirkit_instruments.syscalls.analyse_calls import (
+    MOST_BINS,
+    Call,
+    CallEntry,
+    OverTime,
+    Signal,
+    ThreadExit,
+)
 from voirkit_instruments.syscalls.analyse_strace import StraceLog
 
 NAN = math.nan
@@ -89,7 +96,9 @@ def test_a_call_is_read_from_its_line(line: str) -> None:
     assert not log.torn
 
 
-def test_a_call_that_another_thread_interrupts_in_the_log_is_joined_and_began_when_it_was_entered() -> None:
+def test_a_call_that_another_thread_interrupts_in_the_log_is_joined_and_began_when_it_was_entered() -> (
+    None
+):
     events, log = read(
         "7 1.000000 read(3,  <unfinished ...>",
         "8 1.250000 getpid() = 7 <0.000001>",
@@ -103,8 +112,13 @@ def test_a_call_that_another_thread_interrupts_in_the_log_is_joined_and_began_wh
 
 
 def test_without_durations_an_interrupted_call_lasts_from_one_line_to_the_other() -> None:
-    events, _ = read("7 1.0 futex(0x7f, FUTEX_WAIT_PRIVATE, 2, NULL <unfinished ...>", "7 1.5 <... futex resumed>) = 0")
-    assert events[-1] == Call(7, 1.0, "futex", "0x7f, FUTEX_WAIT_PRIVATE, 2, NULL", 0, "", 0.5, True)
+    events, _ = read(
+        "7 1.0 futex(0x7f, FUTEX_WAIT_PRIVATE, 2, NULL <unfinished ...>",
+        "7 1.5 <... futex resumed>) = 0",
+    )
+    assert events[-1] == Call(
+        7, 1.0, "futex", "0x7f, FUTEX_WAIT_PRIVATE, 2, NULL", 0, "", 0.5, True
+    )
 
 
 def test_several_threads_calls_are_joined_each_with_its_own() -> None:
@@ -123,7 +137,9 @@ def test_several_threads_calls_are_joined_each_with_its_own() -> None:
 def test_a_string_that_says_unfinished_is_a_string() -> None:
     (call,), _ = read(r'7 1.0 write(1, "x <unfinished ...>\n", 19) = 19 <0.000001>')
     assert (call.name, call.result) == ("write", 19)
-    events, _ = read('7 1.0 write(1, ") = 5<x", 7 <unfinished ...>', "7 1.1 <... write resumed>) = 7 <0.1>")
+    events, _ = read(
+        '7 1.0 write(1, ") = 5<x", 7 <unfinished ...>', "7 1.1 <... write resumed>) = 7 <0.1>"
+    )
     assert events[-1] == Call(7, 1.0, "write", '1, ") = 5<x", 7', 7, "", 0.1, True)
 
 
@@ -148,9 +164,19 @@ def test_ends_of_threads_and_signals_are_told() -> None:
 
 def test_a_killed_thread_leaves_the_call_that_it_was_in() -> None:
     events, _ = read("7 1.0 read(0,  <unfinished ...>", "7 3.0 +++ killed by SIGKILL +++")
-    assert events[1:] == [Call(7, 1.0, "read", "0", None, "", 2.0, True), ThreadExit(7, 3.0, "killed by SIGKILL")]
-    events, _ = read("7 1.0 read(0,  <unfinished ...>", "7 3.0 <... read resumed> <unfinished ...>) = ?", "7 3.0 +++ killed by SIGKILL +++")
-    assert events[1:] == [Call(7, 1.0, "read", "0", None, "", 2.0, True), ThreadExit(7, 3.0, "killed by SIGKILL")]
+    assert events[1:] == [
+        Call(7, 1.0, "read", "0", None, "", 2.0, True),
+        ThreadExit(7, 3.0, "killed by SIGKILL"),
+    ]
+    events, _ = read(
+        "7 1.0 read(0,  <unfinished ...>",
+        "7 3.0 <... read resumed> <unfinished ...>) = ?",
+        "7 3.0 +++ killed by SIGKILL +++",
+    )
+    assert events[1:] == [
+        Call(7, 1.0, "read", "0", None, "", 2.0, True),
+        ThreadExit(7, 3.0, "killed by SIGKILL"),
+    ]
 
 
 def test_a_thread_that_becomes_another_program_goes_on_under_the_processs_number() -> None:
@@ -158,7 +184,9 @@ def test_a_thread_that_becomes_another_program_goes_on_under_the_processs_number
         '9 1.0 execve("/bin/true", ["true"], 0x7f /* 20 vars */ <unfinished ...>', "7 1.1 +++ superseded by execve in pid 9 +++",
         "7 1.2 <... execve resumed>) = 0 <0.2>",
     )  # fmt: skip
-    assert events[-1] == Call(7, 1.0, "execve", '"/bin/true", ["true"], 0x7f /* 20 vars */', 0, "", 0.2, True)
+    assert events[-1] == Call(
+        7, 1.0, "execve", '"/bin/true", ["true"], 0x7f /* 20 vars */', 0, "", 0.2, True
+    )
 
 
 def test_what_has_not_returned_when_the_log_ends_has_lasted_until_then() -> None:
@@ -192,8 +220,10 @@ def test_straces_own_words_are_no_lines_that_were_not_understood() -> None:
 
 
 def test_times_since_the_line_before_are_added_up() -> None:
-    events, _ = read("     0.000000 getpid() = 3", "     0.250000 getpid() = 3", "     0.250000 getpid() = 3")
-    assert [event.began for event in events] == [0.0, 0.25, 0.5]
+    events, _ = read(
+        "     0.000000 getpid() = 3", "     0.250000 getpid() = 3", "     0.250000 getpid() = 3"
+    )
+    assert [event.start for event in events] == [0.0, 0.25, 0.5]
 
 
 # lines that were made to take long
@@ -232,11 +262,15 @@ def test_a_long_line_is_read_as_a_short_one() -> None:
 
 
 def test_a_clock_that_is_set_back_makes_no_negative_times() -> None:
-    events, _ = read("7 1700000000.5 read(3,  <unfinished ...>", '7 17.5 <... read resumed>"a", 1) = 1', "7 1700000001.0 close(3) = 0")
+    events, _ = read(
+        "7 1700000000.5 read(3,  <unfinished ...>",
+        '7 17.5 <... read resumed>"a", 1) = 1',
+        "7 1700000001.0 close(3) = 0",
+    )
     over_time = OverTime()
     for event in events:
         if isinstance(event, Call):
-            over_time.add(event.name, event.began, event.seconds)
+            over_time.add(event.name, event.start, event.seconds)
     document = over_time.document(timed=True)
     assert document is not None
     assert max(map(len, document["calls"].values())) <= MOST_BINS
@@ -245,7 +279,20 @@ def test_a_clock_that_is_set_back_makes_no_negative_times() -> None:
 # logs by chance: what is written is read again
 
 texts = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20)
-SNIPPETS = st.sampled_from([") = 3", " = 5", "<unfinished ...>", ") = ? <0.1>", "resumed>) = 0", "+++", '\\"', "(", ")", ", "])
+SNIPPETS = st.sampled_from(
+    [
+        ") = 3",
+        " = 5",
+        "<unfinished ...>",
+        ") = ? <0.1>",
+        "resumed>) = 0",
+        "+++",
+        '\\"',
+        "(",
+        ")",
+        ", ",
+    ]
+)
 strings = st.lists(texts | SNIPPETS, max_size=4).map("".join)
 results = st.one_of(
     st.integers(-1, 10**6).map(lambda n: (str(n), n, "")),
@@ -272,7 +319,9 @@ def quoted(text: str) -> str:
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(one_call, max_size=30), st.data())
-def test_what_is_written_as_strace_does_is_read_as_it_was(calls: list[Any], data: st.DataObject) -> None:
+def test_what_is_written_as_strace_does_is_read_as_it_was(
+    calls: list[Any], data: st.DataObject
+) -> None:
     lines: list[str] = []
     wanted: list[tuple[Any, ...]] = []
     open_: dict[int, tuple[str, tuple[Any, ...]]] = {}
@@ -293,7 +342,12 @@ def test_what_is_written_as_strace_does_is_read_as_it_was(calls: list[Any], data
         whole = (tid, began, name, f"{args}, {after}", value, error, took / 1e6)
         if apart:
             lines.append(f"{tid} {began:.6f} {name}({args},  <unfinished ...>")
-            open_[tid] = (f"{tid} {{at}} <... {name} resumed>{after}) {end}".replace("{fd", "{{fd").replace("N}]", "N}}]"), (*whole, True))
+            open_[tid] = (
+                f"{tid} {{at}} <... {name} resumed>{after}) {end}".replace("{fd", "{{fd").replace(
+                    "N}]", "N}}]"
+                ),
+                (*whole, True),
+            )
         else:
             lines.append(f"{tid} {began:.6f} {name}({args}, {after}) {end}")
             wanted.append((*whole, False))

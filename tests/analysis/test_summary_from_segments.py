@@ -53,7 +53,14 @@ def ended(run: Path) -> Path:
     """A killed run as one that has ended, of which nothing has been summed up."""
     begun = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({**begun, "ended": "normal", "exit_code": 0}))
-    own = {**empty(__version__), "command": begun["command"], "ended": "normal", "exit_code": 0, "duration_s": 20.0, "overhead": None}
+    own = {
+        **empty(__version__),
+        "command": begun["command"],
+        "ended": "normal",
+        "exit_code": 0,
+        "duration_s": 20.0,
+        "overhead": None,
+    }
     (run / "summary.json").write_text(json.dumps(own))
     return run
 
@@ -104,7 +111,9 @@ def test_the_end_of_a_run_leaves_its_trace_as_it_was_written(tmp_path: Path) -> 
     assert json.loads((run / "summary.json").read_text())["steps"]["n"] == 20
 
 
-def test_with_compact_a_run_ends_with_its_trace_compacted_and_its_steps_rolled_up(tmp_path: Path) -> None:
+def test_with_compact_a_run_ends_with_its_trace_compacted_and_its_steps_rolled_up(
+    tmp_path: Path,
+) -> None:
     place = Place(tmp_path).write(main=TRAINING.replace("WORKERS", "0").replace("END", ""))
     assert place.voirkit("--compact", "main.py").code == 0
     run = tmp_path / "run"
@@ -118,11 +127,20 @@ def test_the_end_of_a_run_loads_no_duckdb_where_no_instrument_asks_for_it(tmp_pa
     place.voirkit("main.py")
     run = ended(tmp_path / "run")
     code = "import sys; from voirkit.report.finish import finish; finish(sys.argv[1], 0, 0); print('duckdb' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code, str(run)], env=CLEAN, capture_output=True, text=True, timeout=240, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(run)],
+        env=CLEAN,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
+    )
     assert done.stdout == "False\n"
 
 
-def test_a_run_that_is_compacted_while_its_segments_are_read_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_compacted_while_its_segments_are_read_is_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = record(tmp_path / "run")
 
     def compacted_meanwhile(path: str, ranks: Any) -> Layout:
@@ -140,7 +158,11 @@ def test_a_run_that_is_compacted_while_its_segments_are_read_is_read_whole(tmp_p
 
 def test_a_run_that_somebody_has_compacted_before_its_end_is_completed(tmp_path: Path) -> None:
     run = record(tmp_path / "run")
-    (run / "run.json").write_text(json.dumps({**manifest.begin(__version__, ["main.py"], [], str(tmp_path)), "ended": "normal"}))
+    (run / "run.json").write_text(
+        json.dumps(
+            {**manifest.begin(__version__, ["main.py"], [], str(tmp_path)), "ended": "normal"}
+        )
+    )
     compaction.compact(str(run))
     said: list[str] = []
     completed, _ = completion.finish(str(run), 0, said.append)
@@ -153,7 +175,10 @@ def test_several_may_read_a_run_for_the_first_time_at_once(tmp_path: Path) -> No
     place = Place(tmp_path).write(main=TRAINING.replace("WORKERS", "0").replace("END", ""))
     assert place.voirkit("main.py").code == 0
     command = [sys.executable, "-m", "voirkit", "report", "--json", str(tmp_path / "run")]
-    readers = [subprocess.Popen(command, env=CLEAN, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(3)]
+    readers = [
+        subprocess.Popen(command, env=CLEAN, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(3)
+    ]
     said = [reader.communicate(timeout=240) for reader in readers]
     assert [reader.returncode for reader in readers] == [0, 0, 0], said
     summaries: list[dict[str, Any]] = [json.loads(out) for out, _ in said]

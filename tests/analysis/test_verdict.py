@@ -1,5 +1,7 @@
 """Verdicts from figures: each kind, its evidence, and the order of the rules."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -46,6 +48,13 @@ def test_more_workers_only_where_there_are_processors():
     assert "cheaper" in said(run(train, wait=1000), facts={"workers": 8, "cpus": 8})["next"]
 
 
+def test_more_workers_than_processors_are_too_many():
+    found, advice = concluded(run(train, wait=1000), facts={"workers": 12, "cpus": 2})
+    assert "num_workers=2 or less" in found["next"]
+    assert "12 loader workers share 2 processors" in advice[0]["because"]
+    assert not any("on a sample" in one["do"] for one in advice)
+
+
 def looked_into(workers=2, enough=None, best=3, rate_without=300.0):
     rates = {2: 100.0, 3: 150.0, 6: 300.0}
     return {
@@ -63,9 +72,22 @@ def looked_into(workers=2, enough=None, best=3, rate_without=300.0):
 def test_what_the_loader_found_is_named_with_its_shares_and_what_its_removal_would_give():
     found = said(run(train, wait=1000), facts={"workers": 2}, loader=looked_into())
     assert found["evidence"]["operation"] == "RandomResizedCrop"
-    assert (found["evidence"]["operation_share"], found["evidence"]["operation_wait_share"]) == (0.61, 0.7)
+    assert (found["evidence"]["operation_share"], found["evidence"]["operation_wait_share"]) == (
+        0.61,
+        0.7,
+    )
     assert "RandomResizedCrop is 61% of the work on it and 70% of the wait" in found["because"]
-    assert "Begin with RandomResizedCrop: use less (without it 300 items/s at best)" in found["next"]
+    assert (
+        "Begin with RandomResizedCrop: use less (without it 300 items/s at best)" in found["next"]
+    )
+
+
+def test_an_operation_that_nobody_waits_for_gives_way_to_what_is_known_of_the_workers():
+    idle = looked_into(workers=12)
+    idle["first"]["wait_share"] = 0.0
+    found, _ = concluded(run(train, wait=1000), facts={"workers": 12, "cpus": 2}, loader=idle)
+    assert "num_workers=2 or less" in found["next"]
+    assert "Begin with" not in found["next"]
 
 
 def test_how_many_workers_would_remove_the_wait_is_told_or_why_none_would():
@@ -96,7 +118,11 @@ def test_an_optimizer_that_dominates_is_compute_bound():
 
 @pytest.mark.parametrize(
     ("category", "name", "kind"),
-    [("device", "transfer", "transfer-bound"), ("checkpoint", "capture", "checkpoint-bound"), ("compute", "zero_grad", "host-bound")],
+    [
+        ("device", "transfer", "transfer-bound"),
+        ("checkpoint", "capture", "checkpoint-bound"),
+        ("compute", "zero_grad", "host-bound"),
+    ],
 )
 def test_what_else_may_take_most_of_a_step(category, name, kind):
     def body(script, k):
@@ -135,7 +161,11 @@ def test_a_rank_for_which_the_others_wait():
     fast, slow = run(waits_in_backward), run(train, wait=710)
     both = figures([fast, Rank(1, "there", slow.steps)])
     found, (advice,) = conclusions({**both, "wall": wall(4 * both["steps"]["total_s"])}, FACTS)
-    assert (found["kind"], found["evidence"]["rank"], found["evidence"]["phase"]) == ("straggler", 1, "wait")
+    assert (found["kind"], found["evidence"]["rank"], found["evidence"]["phase"]) == (
+        "straggler",
+        1,
+        "wait",
+    )
     assert advice["win"] == pytest.approx(found["evidence"]["share"] / 4)  # of the run
 
 
@@ -172,7 +202,11 @@ def test_a_rank_that_is_late_in_most_steps_is_named_by_its_number(slow):
     waits = [[10 + k % 3 for k in range(20)] for _ in range(3)]
     waits[slow] = [300 + k % 3 for k in range(20)]
     found = said(*ranks(*waits))
-    assert (found["kind"], found["evidence"]["rank"], found["evidence"]["phase"]) == ("straggler", slow, "wait")
+    assert (found["kind"], found["evidence"]["rank"], found["evidence"]["phase"]) == (
+        "straggler",
+        slow,
+        "wait",
+    )
 
 
 def test_a_rank_whose_workers_give_two_batches_at_a_time_is_a_straggler():
@@ -190,7 +224,11 @@ def test_a_rank_that_waits_in_collectives_is_not_the_one_that_is_late():
         script.do("comm", "all_gather", 100)
 
     found = said(run(waiting), Rank(1, "there", run(late).steps))
-    assert (found["kind"], found["evidence"]["rank"], found["evidence"]["phase"]) == ("straggler", 1, "other")
+    assert (found["kind"], found["evidence"]["rank"], found["evidence"]["phase"]) == (
+        "straggler",
+        1,
+        "other",
+    )
 
 
 def test_ranks_that_do_not_wait_for_each_other_have_no_straggler():
@@ -221,9 +259,15 @@ def test_few_steps_and_none_are_unknown():
 
 
 def test_an_evaluation_alone_may_take_gradients():
-    evaluation, recorded = {"n": 4, "takes_gradients": True}, {"backward_passes": {"n": 20, "total_s": 1.0}}
+    evaluation, recorded = (
+        {"n": 4, "takes_gradients": True},
+        {"backward_passes": {"n": 20, "total_s": 1.0}},
+    )
     found = said(run(lambda script, k: None), evaluation=evaluation, recorded_work=recorded)
-    assert found["because"] == "The run trained nothing: 4 batches were evaluated, with 20 backward passes and no optimizer step."
+    assert (
+        found["because"]
+        == "The run trained nothing: 4 batches were evaluated, with 20 backward passes and no optimizer step."
+    )
 
 
 def test_checkpoints_between_the_steps_are_a_part_of_the_training():
@@ -255,11 +299,27 @@ def test_ranks_wait_for_the_one_that_saves_between_the_steps():
 MS = 1_000_000
 
 
-def planted(steps=40, wait=0, transfer=0, forward=0, backward=0, optimizer=0, other=0, save=0, comm=0, slow=None, optimizer_every=1):
+def planted(
+    steps=40,
+    wait=0,
+    transfer=0,
+    forward=0,
+    backward=0,
+    optimizer=0,
+    other=0,
+    save=0,
+    comm=0,
+    slow=None,
+    optimizer_every=1,
+):
     """A rank whose steps take so many milliseconds in each; ``slow``: by number of a step, milliseconds of forward instead."""
     script = Script()
     for k in script.iterate(steps, wait=wait * MS, items=8):
-        for category, name, spent in (("device", "transfer", transfer), ("checkpoint", "capture", save), ("comm", "all_reduce", comm)):
+        for category, name, spent in (
+            ("device", "transfer", transfer),
+            ("checkpoint", "capture", save),
+            ("comm", "all_reduce", comm),
+        ):
             if spent:
                 script.do(category, name, int(spent * MS))
         script.forward(int((slow or {}).get(k, forward) * MS))
@@ -275,12 +335,20 @@ def concluded(*ranks, facts=FACTS, findings=(), **more):
 
 
 def wall(total_s, **parts):
-    return {"total_s": total_s, "parts": {name: {"total_s": spent, "share": spent / total_s} for name, spent in parts.items()}}
+    return {
+        "total_s": total_s,
+        "parts": {
+            name: {"total_s": spent, "share": spent / total_s} for name, spent in parts.items()
+        },
+    }
 
 
 def test_a_slow_function_of_the_script_that_is_the_largest_row_is_named_before_computing():
     found = said(planted(forward=20, backward=25, optimizer=12, other=43))
-    assert (found["kind"], found["evidence"]["share"]) == ("host-bound", pytest.approx(0.43, abs=0.01))
+    assert (found["kind"], found["evidence"]["share"]) == (
+        "host-bound",
+        pytest.approx(0.43, abs=0.01),
+    )
     assert "Second: computing, 57% of a step" in found["because"]
 
 
@@ -288,7 +356,9 @@ def test_what_comes_second_is_said_and_has_its_advice():
     found, advice = concluded(planted(forward=10, backward=11, optimizer=45, save=34))
     assert found["kind"] == "compute-bound"
     assert "Second: checkpoints, 34% of a step" in found["because"]
-    assert any("less often" in one["do"] and one["win"] == pytest.approx(0.34, abs=0.01) for one in advice)
+    assert any(
+        "less often" in one["do"] and one["win"] == pytest.approx(0.34, abs=0.01) for one in advice
+    )
 
 
 def test_two_parts_as_large_name_both_and_only_their_own_remedies():
@@ -300,8 +370,13 @@ def test_two_parts_as_large_name_both_and_only_their_own_remedies():
 
 
 def test_of_two_parts_as_large_each_has_its_best_remedy_in_next():
-    found, _ = concluded(planted(transfer=5, forward=20, backward=22, optimizer=4, save=38, other=11))
-    assert (found["kind"], list(found["evidence"]["largest"])) == ("balanced", ["compute-bound", "checkpoint-bound"])
+    found, _ = concluded(
+        planted(transfer=5, forward=20, backward=22, optimizer=4, save=38, other=11)
+    )
+    assert (found["kind"], list(found["evidence"]["largest"])) == (
+        "balanced",
+        ["compute-bound", "checkpoint-bound"],
+    )
     assert "No dominant bottleneck" in found["because"]
     assert "less often" in found["next"]
     assert "autocast" in found["next"]
@@ -316,11 +391,19 @@ def test_advice_is_ranked_by_what_it_wins_and_next_is_the_first():
 
 
 @pytest.mark.parametrize(
-    ("slow", "which"), [({0: 9000}, "the first step"), ({17: 9000}, "1 of 40 steps"), ({0: 900, 1: 800, 9: 900}, "3 of 40 steps")]
+    ("slow", "which"),
+    [
+        ({0: 9000}, "the first step"),
+        ({17: 9000}, "1 of 40 steps"),
+        ({0: 900, 1: 800, 9: 900}, "3 of 40 steps"),
+    ],
 )
 def test_steps_that_compile_or_warm_up_do_not_turn_the_verdict_and_are_said(slow, which):
     found = said(planted(wait=60, forward=10, backward=20, optimizer=10, slow=slow))
-    assert (found["kind"], found["evidence"]["share"]) == ("input-bound", pytest.approx(0.6, abs=0.01))
+    assert (found["kind"], found["evidence"]["share"]) == (
+        "input-bound",
+        pytest.approx(0.6, abs=0.01),
+    )
     assert f"Left out: {which}" in found["because"]
 
 
@@ -331,9 +414,13 @@ def test_slow_steps_that_come_back_are_part_of_the_training():
 
 
 def test_no_number_of_workers_without_evidence_for_it():
-    few = said(planted(wait=60, forward=15, backward=20, optimizer=5), facts={"workers": 0, "cpus": 64})
+    few = said(
+        planted(wait=60, forward=15, backward=20, optimizer=5), facts={"workers": 0, "cpus": 64}
+    )
     assert "num_workers=2" in few["next"]  # 1.5 times as long to load as to train
-    many = said(planted(wait=95, forward=2, backward=2, optimizer=1), facts={"workers": 0, "cpus": 4})
+    many = said(
+        planted(wait=95, forward=2, backward=2, optimizer=1), facts={"workers": 0, "cpus": 4}
+    )
     assert "num_workers=4" in many["next"]
     assert "75%" in many["next"]  # of the run at best: four processors
 
@@ -348,9 +435,18 @@ def test_tiny_samples_are_indexed_by_whole_batches_instead_of_by_workers():
 
 
 def test_a_part_of_the_time_is_ranked_by_what_it_saves():
-    evidence = {"pauses": 10, "total_s": 0.1, "total_words": "100 ms", "share": 0.03, "in_steps": 0.02}
+    evidence = {
+        "pauses": 10,
+        "total_s": 0.1,
+        "total_words": "100 ms",
+        "share": 0.03,
+        "in_steps": 0.02,
+        "do_words": "gc.freeze()",
+    }
     pauses = [Finding.of("garbage-collection", evidence, gain=0.03)]
-    found, advice = concluded(planted(wait=60, forward=10, backward=10), facts={"workers": 0, "cpus": 4}, findings=pauses)
+    found, advice = concluded(
+        planted(wait=60, forward=10, backward=10), facts={"workers": 0, "cpus": 4}, findings=pauses
+    )
     assert "num_workers=" in found["next"]
     assert [one["win"] for one in advice if "gc.freeze()" in one["do"]] == [0.03]
 
@@ -360,28 +456,52 @@ def test_pauses_that_a_run_is_bound_by_are_what_to_do_next():
         script.train_on()
         script.do("gc", "collect", 2000)
 
-    evidence = {"pauses": 10, "total_s": 0.1, "total_words": "100 ms", "share": 0.7, "in_steps": 0.7}
+    evidence = {
+        "pauses": 10,
+        "total_s": 0.1,
+        "total_words": "100 ms",
+        "share": 0.7,
+        "in_steps": 0.7,
+        "do_words": "gc.freeze()",
+    }
     found, _ = concluded(run(body), findings=[Finding.of("garbage-collection", evidence, gain=0.7)])
     assert found["kind"] == "host-bound"
     assert "gc.freeze()" in found["next"]
 
 
 def restarted(trains=True, again_s=1.5):
-    return {"loader": 0, "workers": 2, "starts": 5, "trains": trains, "again_s": again_s, "again_waited_s": 0.8 * again_s}
+    return {
+        "loader": 0,
+        "workers": 2,
+        "starts": 5,
+        "trains": trains,
+        "again_s": again_s,
+        "again_waited_s": 0.8 * again_s,
+    }
 
 
 def test_a_wait_for_the_start_of_workers_is_answered_by_keeping_them():
     first = {"loops": 5, "first_s": 2.0, "late_s": 1.9, "wait_s": 2.2}
     slow = planted(wait=60, forward=10, backward=10)
-    found, advice = concluded(slow, facts={"workers": 2, "cpus": 8, "first_batches": first, "worker_restarts": [restarted()]})
+    found, advice = concluded(
+        slow,
+        facts={"workers": 2, "cpus": 8, "first_batches": first, "worker_restarts": [restarted()]},
+    )
     assert "persistent_workers=True" in found["next"]
     assert advice[0]["win"] == pytest.approx(1.5 / figures([slow])["steps"]["total_s"])
-    once = concluded(slow, facts={"workers": 2, "cpus": 8, "first_batches": first, "persistent": True})
+    once = concluded(
+        slow, facts={"workers": 2, "cpus": 8, "first_batches": first, "persistent": True}
+    )
     assert "persistent_workers" not in once[0]["next"]
 
 
 def test_nothing_is_advised_about_samples_while_workers_start_again_and_again():
-    first = {"loops": 5, "first_s": 0.5, "late_s": 0.4, "wait_s": 2.2}  # the second batches wait for the second worker
+    first = {
+        "loops": 5,
+        "first_s": 0.5,
+        "late_s": 0.4,
+        "wait_s": 2.2,
+    }  # the second batches wait for the second worker
     facts = {"workers": 2, "cpus": 2, "first_batches": first}
     slow = planted(wait=60, forward=10, backward=10)
     _, advice = concluded(slow, facts={**facts, "worker_restarts": [restarted()]})
@@ -400,12 +520,17 @@ def test_workers_of_an_evaluation_that_start_again_are_named_as_such():
 
 def test_starts_of_workers_that_take_no_time_are_not_advised_about():
     facts = {"workers": 2, "cpus": 8, "worker_restarts": [restarted(again_s=1e-6)]}
-    assert not any("persistent_workers" in one["do"] for one in concluded(planted(forward=10, backward=10), facts=facts)[1])
+    assert not any(
+        "persistent_workers" in one["do"]
+        for one in concluded(planted(forward=10, backward=10), facts=facts)[1]
+    )
 
 
 def test_a_run_of_starts_and_stops_of_workers_is_input_bound():
     facts = {"worker_restarts": [restarted(trains=False)]}
-    found, _ = concluded(planted(forward=10, backward=10), facts=facts, wall=wall(4.0, training=0.8, workers=3.0))
+    found, _ = concluded(
+        planted(forward=10, backward=10), facts=facts, wall=wall(4.0, training=0.8, workers=3.0)
+    )
     assert found["kind"] == "input-bound"
     assert "starting and stopping" in found["because"]
 
@@ -420,25 +545,69 @@ def test_what_comes_before_the_first_batch_is_no_work_of_workers():
 
 def test_a_sampler_is_no_work_of_workers():
     drawing = {"drawing": {"later_s": 2.25, "n": 30}}
-    found, advice = concluded(planted(wait=60, forward=10, backward=10), facts={"workers": 0, "cpus": 4}, symptoms=drawing)
+    found, advice = concluded(
+        planted(wait=60, forward=10, backward=10), facts={"workers": 0, "cpus": 4}, symptoms=drawing
+    )
     assert "Draw indices faster" in found["next"]
     assert not any("num_workers=" in one["do"] for one in advice)
+
+
+def test_a_sampler_that_draws_for_long_before_the_first_batch_is_named_beside_workers():
+    first = {"loops": 4, "first_s": 2.2, "late_s": 2.1, "wait_s": 2.4}
+    facts = {
+        "workers": 2,
+        "cpus": 8,
+        "first_batches": first,
+        "worker_restarts": [restarted(again_s=0.3)],
+    }
+    slow = planted(wait=60, forward=10, backward=10)
+    found, advice = concluded(slow, facts=facts, symptoms={"drawing": {"start_s": 1.8}})
+    assert "Draw indices faster" in found["next"]
+    assert not any("on a sample" in one["do"] or "more workers" in one["do"] for one in advice)
+    others, _ = concluded(slow, facts=facts, symptoms={"drawing": {"start_s": 0.8}})
+    assert "Draw indices faster" not in others["next"], (
+        "less than half of what first batches are late"
+    )
+
+
+def test_drawing_that_is_a_small_part_of_the_wait_is_not_advised_about():
+    slow = planted(wait=60, forward=10, backward=10)
+    waited_s = figures([slow])["steps"]["phases"]["wait"]["total_s"]
+    _, advice = concluded(
+        slow,
+        facts={"workers": 0, "cpus": 4},
+        symptoms={"drawing": {"later_s": 0.1 * waited_s, "n": 30}},
+    )
+    assert not any("Draw indices faster" in one["do"] for one in advice)
 
 
 def test_a_wait_for_a_processor_makes_no_sample_slow():
     document = figures([planted(wait=20, forward=10, backward=10)])
     document["steps"]["phases"]["wait"]["step_s"]["p10"] = 1e-4  # of 8 samples
     busy = {"processors": {"waited_share": 0.3, "others_share": 0.6}}
-    advised = [conclusions({**document, **more}, {"workers": 0, "cpus": 4})[1] for more in ({}, busy)]
-    assert [any("num_workers=" in one["do"] for one in advice) for advice in advised] == [True, False]
+    advised = [
+        conclusions({**document, **more}, {"workers": 0, "cpus": 4})[1] for more in ({}, busy)
+    ]
+    assert [any("num_workers=" in one["do"] for one in advice) for advice in advised] == [
+        True,
+        False,
+    ]
 
 
 def test_what_the_script_does_already_is_not_advised():
     computing = planted(steps=800, forward=40, backward=40, optimizer=20)
     plain = {"optimizers": [{"optimizer": "Adam", "fused": False, "device": "cpu"}]}
-    assert {"autocast", "fused=True", "torch.compile"} <= _words(concluded(computing, facts=plain)[1])
-    tuned = {"autocast": ["bfloat16"], "compiled": True, "optimizers": [{"optimizer": "Adam", "fused": True, "device": "cpu"}]}
-    assert not {"autocast", "fused=True", "torch.compile"} & _words(concluded(computing, facts=tuned)[1])
+    assert {"autocast", "fused=True", "torch.compile"} <= _words(
+        concluded(computing, facts=plain)[1]
+    )
+    tuned = {
+        "autocast": ["bfloat16"],
+        "compiled": True,
+        "optimizers": [{"optimizer": "Adam", "fused": True, "device": "cpu"}],
+    }
+    assert not {"autocast", "fused=True", "torch.compile"} & _words(
+        concluded(computing, facts=tuned)[1]
+    )
 
 
 def test_processors_without_bfloat16_are_not_told_to_use_it():
@@ -448,7 +617,9 @@ def test_processors_without_bfloat16_are_not_told_to_use_it():
 
 def _words(advice):
     said = " ".join(one["do"] for one in advice)
-    return {word for word in ("autocast", "fused=True", "torch.compile", "pin_memory") if word in said}
+    return {
+        word for word in ("autocast", "fused=True", "torch.compile", "pin_memory") if word in said
+    }
 
 
 def test_a_cpu_run_is_not_told_to_pin_memory():
@@ -456,7 +627,10 @@ def test_a_cpu_run_is_not_told_to_pin_memory():
     found, advice = concluded(planted(transfer=80, forward=10, backward=10), facts=facts)
     assert found["kind"] == "transfer-bound"
     assert "pin_memory" not in _words(advice)
-    on_gpu = concluded(planted(transfer=80, forward=10, backward=10), facts={"optimizers": [{"optimizer": "SGD", "device": "cuda"}]})
+    on_gpu = concluded(
+        planted(transfer=80, forward=10, backward=10),
+        facts={"optimizers": [{"optimizer": "SGD", "device": "cuda"}]},
+    )
     assert "pin_memory" in on_gpu[0]["next"]
 
 
@@ -465,13 +639,18 @@ def test_a_run_that_is_too_short_to_win_its_compiling_back_is_not_told_to_compil
 
 
 def test_accumulation_is_said():
-    found = said(planted(forward=20, backward=20, optimizer=10, optimizer_every=8), facts={"updates": 5})
+    found = said(
+        planted(forward=20, backward=20, optimizer=10, optimizer_every=8), facts={"updates": 5}
+    )
     assert "A step is a micro-batch: 8 steps an update" in found["because"]
 
 
 FLAME = {
     "phases": {
-        "other": {"lines": {"code/train.py:15": 0.93}, "text": {"code/train.py:15": 'im.save("loss.png")'}},
+        "other": {
+            "lines": {"code/train.py:15": 0.93},
+            "text": {"code/train.py:15": 'im.save("loss.png")'},
+        },
         "wait": {"lines": {"code/data.py:3": 0.8}, "text": {}},
     }
 }
@@ -491,19 +670,45 @@ def test_with_flame_the_line_that_loading_waits_in_is_named():
 
 
 def test_the_line_that_asks_for_a_batch_is_no_answer_to_what_is_waited_for():
-    asks = {"phases": {"wait": {"lines": {"train.py:10": 0.9}, "text": {"train.py:10": "for x, y in loader:"}}}}
+    asks = {
+        "phases": {
+            "wait": {"lines": {"train.py:10": 0.9}, "text": {"train.py:10": "for x, y in loader:"}}
+        }
+    }
     assert "train.py:10" not in str(concluded(planted(wait=90, forward=5, backward=5), flame=asks))
+
+
+def test_of_a_handful_of_stacks_no_line_is_named():
+    few = {"phases": {"other": {**FLAME["phases"]["other"], "samples": 9}}}
+    assert "train.py:15" not in str(
+        concluded(planted(forward=10, backward=10, other=80), flame=few)
+    )
+
+
+def test_where_the_main_process_only_asks_the_line_of_the_workers_is_named():
+    asks = {"lines": {"train.py:10": 0.9}, "text": {"train.py:10": "for x, y in loader:"}}
+    flame = {"phases": {"wait": asks, "fetch": {"lines": {"scans.py:15": 0.7}, "text": {}}}}
+    found = said(
+        planted(wait=90, forward=5, backward=5), facts={"workers": 2, "cpus": 2}, flame=flame
+    )
+    assert "70% of it in scans.py:15" in found["because"]
+    assert "70% of it is in scans.py:15" in found["next"]
 
 
 def test_a_trial_that_mostly_imports_has_a_verdict_and_no_advice_that_saves_nothing():
     rank = planted(steps=20, wait=50, forward=2, backward=20, optimizer=3, other=25)  # 2 s
     found, advice = concluded(rank, wall=wall(1000.0, training=2.0, **{"import": 998.0}))
     assert (found["kind"], advice) == ("input-bound", [])
-    assert found["next"] == "The steps take 0.2% of this run: what they could save shows in a longer one."
+    assert (
+        found["next"]
+        == "The steps take 0.2% of this run: what they could save shows in a longer one."
+    )
 
 
 def test_advice_that_saves_less_than_a_hundredth_of_the_run_is_not_given():
-    rank = planted(steps=20, wait=50, forward=2, backward=20, optimizer=3, other=25)  # 2 s, of which 50 % wait and 25 % other
+    rank = planted(
+        steps=20, wait=50, forward=2, backward=20, optimizer=3, other=25
+    )  # 2 s, of which 50 % wait and 25 % other
     _, advice = concluded(rank, wall=wall(80.0, training=2.0, **{"import": 78.0}))
     assert len(advice) == 1
 
@@ -520,6 +725,13 @@ def test_rules_of_thumb_have_no_figure():
     assert [piece["win"] for piece in advice if "autocast" in piece["do"]] == [None]
 
 
+@pytest.mark.parametrize("kind", ["graph-kept", "memory-grows", "workers-copy-dataset"])
+def test_a_bug_or_held_memory_is_mended_before_rules_of_thumb_are_tried(kind):
+    finding = Finding(kind, "It is there.", "Mend it.")
+    _, advice = concluded(planted(forward=50, backward=50, optimizer=5), findings=[finding])
+    assert not {"autocast", "compile", "larger-batch"} & {piece["kind"] for piece in advice}
+
+
 def test_where_a_finding_explains_the_time_no_general_advice_is_given_about_it():
     finding = Finding("steps-get-slower", "They do.", "See --checks.", explains="compute-bound")
     found, advice = concluded(planted(forward=50, backward=50, optimizer=5), findings=[finding])
@@ -528,9 +740,16 @@ def test_where_a_finding_explains_the_time_no_general_advice_is_given_about_it()
 
 
 def test_a_finding_that_costs_time_is_the_first_advice():
-    finding = Finding("iterator-each-step", "One each step.", "Make it once.", gain=0.3, explains="input-bound")
+    finding = Finding(
+        "iterator-each-step", "One each step.", "Make it once.", gain=0.3, explains="input-bound"
+    )
     found, advice = concluded(planted(wait=80, forward=10, backward=10), findings=[finding])
-    assert advice[0] == {"kind": "iterator-each-step", "do": "Make it once.", "because": "One each step", "win": 0.3}
+    assert advice[0] == {
+        "kind": "iterator-each-step",
+        "do": "Make it once.",
+        "because": "One each step",
+        "win": 0.3,
+    }
     assert found["next"].startswith("Make it once.")
     assert not any("num_workers" in piece["do"] for piece in advice)
 
@@ -543,27 +762,52 @@ def test_with_torch_profile_the_operator_is_named_and_it_is_not_advised_again():
     assert not any("--torch-profile" in one["do"] for one in advice)
 
 
-def test_with_syscalls_the_call_and_its_file_are_named():
-    calls = {
-        "totals": {"checkpoint": {"lasted_s": 2.0}}, "phases": {"checkpoint": {"fsync": {"seconds": 1.5, "bytes": 10}}},
-        "files": [{"path": "model.pt", "read": 0, "written": 1000}],
+def with_calls(**rows: dict[str, float]) -> dict[str, Any]:
+    """Calls of the main thread in two seconds of checkpoints, which write 1,000 bytes to one file, and read a larger one elsewhere."""
+    return {
+        "lasted_s": {"main": {"checkpoint": 2.0}}, "threads": {"main": {"checkpoint": rows}},
+        "files": [{"path": "torch.pyc", "read": 5000, "written": 0}, {"path": "model.pt", "read": 0, "written": 1000}],
     }  # fmt: skip
+
+
+def test_advice_about_a_small_part_of_what_the_run_is_bound_by_does_not_lead():
+    plain = {"optimizers": [{"optimizer": "Adam", "fused": False, "device": "cpu", "bf16": False}]}
+    _, advice = concluded(planted(forward=60, backward=35, optimizer=5), facts=plain)
+    assert [one["kind"] for one in advice] == ["look-at-operators", "fused-optimizer"]
+    _, advice = concluded(planted(forward=30, backward=30, optimizer=40), facts=plain)
+    assert [one["kind"] for one in advice] == ["fused-optimizer", "look-at-operators"]
+
+
+def test_with_syscalls_the_call_and_its_file_are_named():
+    calls = with_calls(fsync={"seconds": 1.5, "bytes": 0}, write={"seconds": 0.1, "bytes": 1000})
     found = said(planted(forward=10, backward=10, save=80), syscalls=calls)
     assert "75% of it in fsync() on model.pt" in found["because"]
 
 
-def test_with_syscalls_a_call_that_is_about_no_file_names_none():
-    calls = {
-        "totals": {"checkpoint": {"lasted_s": 2.0}},
-        "phases": {"checkpoint": {"futex": {"seconds": 1.5, "bytes": 0}, "write": {"seconds": 0.1, "bytes": 10}}},
-        "files": [{"path": "model.pt", "read": 0, "written": 1000}],
-    }
-    assert "75% of it in futex()." in said(planted(forward=10, backward=10, save=80), syscalls=calls)["because"]
+@pytest.mark.parametrize("call", ["futex", "recvfrom"])
+def test_with_syscalls_a_call_that_is_about_no_file_names_none(call):
+    calls = with_calls(
+        **{call: {"seconds": 1.5, "bytes": 0}}, write={"seconds": 0.1, "bytes": 1000}
+    )
+    assert (
+        f"75% of it in {call}()."
+        in said(planted(forward=10, backward=10, save=80), syscalls=calls)["because"]
+    )
+
+
+def test_with_syscalls_no_file_is_named_whose_bytes_are_not_those_of_the_phase():
+    calls = with_calls(read={"seconds": 1.5, "bytes": 100})
+    assert (
+        "75% of it in read()."
+        in said(planted(forward=10, backward=10, save=80), syscalls=calls)["because"]
+    )
 
 
 def test_mostly_evaluation_is_evaluation_bound():
     rank = planted(steps=20, forward=10, backward=10)
-    found, advice = concluded(rank, wall=wall(11.7, startup=7.0, training=0.4, evaluation=3.1, exit=0.5, between=0.7))
+    found, advice = concluded(
+        rank, wall=wall(11.7, startup=7.0, training=0.4, evaluation=3.1, exit=0.5, between=0.7)
+    )
     assert found["kind"] == "evaluation-bound"
     assert "Evaluate half as often" in advice[0]["do"]
 
@@ -594,13 +838,17 @@ def test_where_what_is_left_out_was_all_of_the_known_other_parts_the_rest_is_hos
 
 def test_a_start_of_a_moment_is_not_advised_about_however_short_the_run():
     rank = planted(steps=20, forward=10, backward=10)
-    assert "before its first step" not in str(concluded(rank, wall=wall(1.5, startup=0.2, **{"import": 0.8}, training=0.4, exit=0.1))[1])
+    assert "before its first step" not in str(
+        concluded(rank, wall=wall(1.5, startup=0.2, **{"import": 0.8}, training=0.4, exit=0.1))[1]
+    )
 
 
 def test_rollouts_are_called_inference_and_nobody_is_told_to_evaluate_less():
     rank = planted(steps=20, forward=10, backward=10)
     spent = wall(11.7, startup=7.0, training=0.4, evaluation=3.1, exit=0.5, between=0.7)
-    found, advice = concluded(rank, wall=spent, evaluation={"n": 9, "total_s": 3.1, "inference": 0.9})
+    found, advice = concluded(
+        rank, wall=spent, evaluation={"n": 9, "total_s": 3.1, "inference": 0.9}
+    )
     assert found["kind"] == "inference-bound"
     assert "Evaluate half as often" not in str(advice)
     assert "more environments" in advice[0]["do"]
@@ -612,25 +860,38 @@ def test_steps_that_are_long_since_they_wait_for_a_processor_are_small():
     rank = planted(forward=0.4, backward=0.6, slow=slow)
     assert "larger batch" in str(concluded(rank, processors=held)[1])
     assert "autocast" not in str(concluded(rank, processors=held)[1])
-    assert "autocast" in str(concluded(planted(forward=40, backward=60, slow=slow), processors=held)[1])
+    assert "autocast" in str(
+        concluded(planted(forward=40, backward=60, slow=slow), processors=held)[1]
+    )
 
 
 def test_the_start_bounds_a_run_that_hardly_trains_but_imports_do_not():
     rank = planted(steps=20, forward=10, backward=10)
     parts = {"startup": 6.0, "import": 2.0, "training": 0.4, "between": 0.1}
     assert said(rank, wall=wall(8.5, **parts))["kind"] == "startup-bound"
-    assert said(rank, wall=wall(8.5, startup=0.5, **{"import": 7.5}, training=0.4, between=0.1))["kind"] == "compute-bound"
+    assert (
+        said(rank, wall=wall(8.5, startup=0.5, **{"import": 7.5}, training=0.4, between=0.1))[
+            "kind"
+        ]
+        == "compute-bound"
+    )
 
 
 def test_time_between_the_loops_is_host_bound():
-    found = said(planted(steps=20, forward=10, backward=10), wall=wall(9.0, startup=2.0, training=0.4, between=6.6))
+    found = said(
+        planted(steps=20, forward=10, backward=10),
+        wall=wall(9.0, startup=2.0, training=0.4, between=6.6),
+    )
     assert found["kind"] == "host-bound"
     assert "outside of the steps" in found["because"]
 
 
 def test_a_script_that_fails_before_it_trains_is_not_asked_for_probes():
     found = said(run(lambda script, k: None), ended="exception")
-    assert (found["kind"], found["because"]) == ("unknown", "The script failed before its first training step.")
+    assert (found["kind"], found["because"]) == (
+        "unknown",
+        "The script failed before its first training step.",
+    )
     assert "voirfile" not in found["next"]
     assert "voirfile" in said(run(lambda script, k: None), ended="normal")["next"]
 
@@ -647,44 +908,83 @@ def collectives(late=None, exposed=0.0):
 def test_what_backward_waits_for_at_its_end_is_communication_to_the_verdict():
     rank = planted(wait=5, forward=20, backward=70, optimizer=5)
     found, advice = concluded(rank, collectives=collectives(exposed=0.8))
-    assert (found["kind"], found["evidence"]["share"]) == ("communication-bound", pytest.approx(0.56, abs=0.01))
+    assert (found["kind"], found["evidence"]["share"]) == (
+        "communication-bound",
+        pytest.approx(0.56, abs=0.01),
+    )
     assert "backward waits at its end" in found["because"]
     assert "no_sync" in advice[0]["do"]
 
 
 def test_computing_is_what_is_left_of_backward_without_that_wait():
-    found, _ = concluded(planted(forward=40, backward=50, optimizer=10), collectives=collectives(exposed=0.2))
+    found, _ = concluded(
+        planted(forward=40, backward=50, optimizer=10), collectives=collectives(exposed=0.2)
+    )
     assert found["kind"] == "compute-bound"
     assert "backward 40%" in found["because"]
 
 
-LATE = {"rank": 1, "host": "b", "share": 0.4, "time_s": 0.04, "steps": 0.9, "phase": "wait", "of_it": 1.0, "collective": "all_reduce"}
+LATE = {
+    "rank": 1,
+    "host": "b",
+    "share": 0.4,
+    "time_s": 0.04,
+    "steps": 0.9,
+    "phase": "wait",
+    "of_it": 1.0,
+    "collective": "all_reduce",
+}
 
 
 def test_what_a_late_rank_does_is_what_was_recorded_of_that_rank_alone():
     def flame(line):
         return {"flame": {"phases": {"wait": {"lines": {line: 0.7}}}}}
 
-    made = {**figures([planted(forward=40, backward=50)]), "collectives": collectives(LATE), **flame("all.py:1")}
+    made = {
+        **figures([planted(forward=40, backward=50)]),
+        "collectives": collectives(LATE),
+        **flame("all.py:1"),
+    }
     found, _ = conclusions(made, FACTS, lambda rank: {**made, **flame(f"of_{rank}.py:7")})
     assert found["kind"] == "straggler"
     assert "in waiting for input (70% of it in of_1.py:7); the others wait" in found["because"]
 
 
 def compiled_again(total_s):
-    return {"recompilations": [{"function": "forward", "place": "/x/net.py:12", "reason": "self.calls == 0", "n": 7, "total_s": total_s}]}
+    return {
+        "recompilations": [
+            {
+                "function": "forward",
+                "place": "/x/net.py:12",
+                "reason": "self.calls == 0",
+                "n": 7,
+                "total_s": total_s,
+            }
+        ]
+    }
 
 
 def test_what_is_compiled_again_is_named_with_its_guard_and_what_it_took():
     _, advice = concluded(planted(forward=100), wall=wall(10.0), compilations=compiled_again(4.0))
-    assert advice[0]["do"].startswith("Keep forward (net.py:12) from being compiled again: self.calls == 0 no longer held.")
+    assert advice[0]["do"].startswith(
+        "Keep forward (net.py:12) from being compiled again: self.calls == 0 no longer held."
+    )
     assert advice[0]["because"] == "torch.compile compiled it again 7 times"
     assert advice[0]["win"] is None, "on its example it saved 1.5 times as much as was recorded"
 
 
 def hang(seconds):
     return {
-        "hangs": [{"since_time_ns": 0, "until_time_ns": int(seconds * 1e9), "lasted_s": seconds, "sentence": "rank 0 waits in barrier 4"}]
+        "hangs": [
+            {
+                "since_time_ns": 0,
+                "until_time_ns": int(seconds * 1e9),
+                "lasted_s": seconds,
+                "until_end": False,
+                "until_restart": False,
+                "sentence": "rank 0 waits in barrier 4",
+            }
+        ]
     }
 
 
@@ -696,4 +996,7 @@ def test_a_run_that_hung_for_most_of_its_time_is_hung_whatever_its_steps_do():
 
 
 def test_a_short_hang_turns_no_verdict():
-    assert concluded(planted(steps=400, forward=10_000), wall=wall(70.0), hangs=hang(0.1))[0]["kind"] != "hung"
+    assert (
+        concluded(planted(steps=400, forward=10_000), wall=wall(70.0), hangs=hang(0.1))[0]["kind"]
+        != "hung"
+    )

@@ -42,12 +42,19 @@ class Script:
 def _read(path: Path) -> Script:
     text = path.read_text()
     said = dict(re.findall(r"^# (planted|step|ranks): (\S+)$", text, re.MULTILINE))
-    here = [f"{path.name}:{n}" for n, line in enumerate(text.splitlines(), 1) if line.endswith("# here")]
+    here = [
+        f"{path.name}:{n}" for n, line in enumerate(text.splitlines(), 1) if line.endswith("# here")
+    ]
     step = said.get("step")
     unclear = re.findall(r"^# cannot tell: (.+)$", text, re.MULTILINE)
     names = tuple(unclear[0].split()) if unclear else ()
     return Script(
-        path, said.get("planted"), here[0] if here else None, None if step is None else int(step), int(said.get("ranks", 1)), names
+        path,
+        said.get("planted"),
+        here[0] if here else None,
+        None if step is None else int(step),
+        int(said.get("ranks", 1)),
+        names,
     )
 
 

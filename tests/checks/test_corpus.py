@@ -56,19 +56,38 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """Run a script of the corpus, under voirkit with the given options, or by python alone without any."""
     command = [sys.executable, str(Path(__file__).parent / "together.py")]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(command, env={**CLEAN, "OMP_NUM_THREADS": "1"}, start_new_session=True, **pipes)
+    process = subprocess.Popen(
+        command, env={**CLEAN, "OMP_NUM_THREADS": "1"}, start_new_session=True, **pipes
+    )
     assert process.stdin is not None
     assert process.stdout is not None
 
     def ask(script: Script, *options: str) -> Ran:
         folder = tmp_path_factory.mktemp(script.name)
         words = ["--quiet", "--run-dir", str(folder / "run"), *options] if options else []
-        asked = {"words": [*words, str(script.path)], "voirkit": bool(options), "ranks": script.ranks, "cwd": str(folder)}
-        print(json.dumps({**asked, "out": str(folder / "out"), "err": str(folder / "err")}), file=process.stdin, flush=True)
+        asked = {
+            "words": [*words, str(script.path)],
+            "voirkit": bool(options),
+            "ranks": script.ranks,
+            "cwd": str(folder),
+        }
+        print(
+            json.dumps({**asked, "out": str(folder / "out"), "err": str(folder / "err")}),
+            file=process.stdin,
+            flush=True,
+        )
         codes = json.loads(process.stdout.readline())
-        said = [[(folder / f"{name}{rank}").read_text() for rank in range(script.ranks)] for name in ("out", "err")]
+        said = [
+            [(folder / f"{name}{rank}").read_text() for rank in range(script.ranks)]
+            for name in ("out", "err")
+        ]
         summary = folder / "run" / "summary.json"
-        return Ran(codes, said[0], said[1], json.loads(summary.read_text())["checks"] if summary.exists() else [])
+        return Ran(
+            codes,
+            said[0],
+            said[1],
+            json.loads(summary.read_text())["checks"] if summary.exists() else [],
+        )
 
     yield ask
     process.stdin.close()
@@ -87,7 +106,10 @@ def watched(run: Run) -> Watched:
 
 
 def _cases(scripts: list[Script], quick: bool = True) -> list[Any]:
-    return [pytest.param(s, id=s.name, marks=() if quick and s.name in QUICK else pytest.mark.slow) for s in scripts]
+    return [
+        pytest.param(s, id=s.name, marks=() if quick and s.name in QUICK else pytest.mark.slow)
+        for s in scripts
+    ]
 
 
 @pytest.mark.parametrize("script", _cases(PLANTED))
@@ -114,7 +136,9 @@ def test_a_check_does_not_deny_what_it_cannot_know(watched: Watched, script: Scr
     ran = watched(script)
     assert ran.codes == [0] * script.ranks, ran.err
     assert [check for check in ran.checks if check["found"]] == []
-    unclear = {check["name"]: check["because"] for check in ran.checks if check["answer"] == "cannot tell"}
+    unclear = {
+        check["name"]: check["because"] for check in ran.checks if check["answer"] == "cannot tell"
+    }
     assert {name for name in script.unclear if not unclear.get(name)} == set()
 
 

@@ -44,17 +44,37 @@ def checked(folder: Path, main: str, *words: str, code: int = 0) -> dict[str, di
     (folder / "lib" / "__init__.py").write_text("")
     (folder / "lib" / "trainer.py").write_text(dedent(TRAINER).lstrip())
     (folder / "main.py").write_text(dedent(main).lstrip())
-    command = [sys.executable, "-m", "voirkit", "--checks", "--quiet", "--run-dir", "run", *(words or ("main.py",))]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env={**CLEAN, "OMP_NUM_THREADS": "1"}, timeout=240)
+    command = [
+        sys.executable,
+        "-m",
+        "voirkit",
+        "--checks",
+        "--quiet",
+        "--run-dir",
+        "run",
+        *(words or ("main.py",)),
+    ]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**CLEAN, "OMP_NUM_THREADS": "1"},
+        timeout=240,
+    )
     assert done.returncode == code, done.stderr
     report = [sys.executable, "-m", "voirkit", "report", "--json", "run"]
-    said = subprocess.run(report, cwd=folder, capture_output=True, text=True, env=CLEAN, timeout=240, check=True)
+    said = subprocess.run(
+        report, cwd=folder, capture_output=True, text=True, env=CLEAN, timeout=240, check=True
+    )
     return {check["name"]: check for check in json.loads(said.stdout)["checks"]}
 
 
 def assert_found(said: dict[str, dict[str, Any]]) -> None:
     found = [check for check in said.values() if check["found"]]
-    assert [(check["name"], check["step"], check["where"]) for check in found] == [("missing-zero-grad", 1, f"lib/{PLANTED_AT}")]
+    assert [(check["name"], check["step"], check["where"]) for check in found] == [
+        ("missing-zero-grad", 1, f"lib/{PLANTED_AT}")
+    ]
 
 
 def test_in_a_class_of_an_imported_module(tmp_path: Path) -> None:
@@ -62,7 +82,9 @@ def test_in_a_class_of_an_imported_module(tmp_path: Path) -> None:
 
 
 def test_under_m(tmp_path: Path) -> None:
-    assert_found(checked(tmp_path, "from lib.trainer import Trainer\nTrainer().fit(6)\n", "-m", "main"))
+    assert_found(
+        checked(tmp_path, "from lib.trainer import Trainer\nTrainer().fit(6)\n", "-m", "main")
+    )
 
 
 def test_in_a_thread(tmp_path: Path) -> None:

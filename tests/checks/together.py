@@ -25,8 +25,12 @@ def _be(asked: dict[str, Any], rank: int, port: int) -> int:
     os.chdir(asked["cwd"])
     if asked["ranks"] > 1:
         world = str(asked["ranks"])
-        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=world, LOCAL_WORLD_SIZE=world)
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_RUN_ID=str(port))
+        os.environ.update(
+            RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=world, LOCAL_WORLD_SIZE=world
+        )
+        os.environ.update(
+            MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_RUN_ID=str(port)
+        )
     for number, name in ((1, "out"), (2, "err")):
         file = os.open(f"{asked[name]}{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, number)
@@ -61,6 +65,11 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    for module in ("torch.utils.data", "torch._dynamo", "torch.nn.parallel.distributed", "torch.optim.lr_scheduler"):
+    for module in (
+        "torch.utils.data",
+        "torch._dynamo",
+        "torch.nn.parallel.distributed",
+        "torch.optim.lr_scheduler",
+    ):
         import_module(module)
     main()

@@ -96,13 +96,32 @@ def test_instruments_that_slowed_a_run_are_told_with_what_they_took() -> None:
     held = {"waited_share": 0.2, "others_share": 0.01, "helpers_share": 0.4}
     (finding,) = found({"processors": held, "overhead": {"share": 0.5}, "steps": {"n": 10}})
     assert finding.kind == "instrument-overhead"
-    assert "recording took 50% of its time; voirkit's own processes used 40% of the CPU" in finding.because
+    assert (
+        "recording took 50% of its time; voirkit's own processes used 40% of the CPU"
+        in finding.because
+    )
     assert finding.evidence == {"overhead_share": 0.5, "helpers_share": 0.4, "waited_share": 0.2}
 
 
 def test_instruments_that_slowed_nothing_are_not() -> None:
-    assert kinds({"processors": {"waited_share": 0.01, "others_share": 0, "helpers_share": 0.4}, "steps": {"n": 10}}) == []
-    assert kinds({"processors": {"waited_share": 0.2, "others_share": 0, "helpers_share": 0.01}, "steps": {"n": 10}}) == []
+    assert (
+        kinds(
+            {
+                "processors": {"waited_share": 0.01, "others_share": 0, "helpers_share": 0.4},
+                "steps": {"n": 10},
+            }
+        )
+        == []
+    )
+    assert (
+        kinds(
+            {
+                "processors": {"waited_share": 0.2, "others_share": 0, "helpers_share": 0.01},
+                "steps": {"n": 10},
+            }
+        )
+        == []
+    )
     assert kinds({"overhead": {"share": 0.04}, "steps": {"n": 10}}) == []
     assert kinds({"overhead": {"share": 0.5}, "steps": {"n": 0}}) == []
 
@@ -113,5 +132,24 @@ def test_a_machine_with_other_work_is_told_of_a_run_that_has_rates() -> None:
     assert finding.kind == "busy-machine"
     assert "50%" in finding.because
     assert kinds({"processors": busy, "steps": {"n": 0}}) == []
-    assert kinds({"processors": {**busy, "others_share": 0.01}, "steps": {"n": 10}}) == []  # its own threads wait for each other
+    assert (
+        kinds({"processors": {**busy, "others_share": 0.01}, "steps": {"n": 10}}) == []
+    )  # its own threads wait for each other
     assert kinds({"processors": None, "steps": {"n": 10}}) == []
+
+
+@pytest.mark.parametrize(
+    ("losses", "words"), [([2.0, 90.0, 7e5], "diverges"), ([2.0, 1.5, 1.2], "logarithm of 0")]
+)
+def test_a_loss_that_grew_before_it_was_no_number_diverged(losses: list[float], words: str) -> None:
+    curve = [[at, value] for at, value in enumerate(losses)]
+    (finding,) = found(
+        {
+            "loss": {
+                "n": 9,
+                "curve": curve,
+                "not_finite": {"first": 3, "value": "inf", "n": 6, "of": 9},
+            }
+        }
+    )
+    assert words in finding.next

@@ -37,7 +37,9 @@ def lines(text: str) -> list[str]:
 
     What a terminal overwrites (progress, as often as there is time for) is left out, and how fast a framework found the disk to be.
     """
-    kept = (line for line in text.splitlines() if "\x1b[K" not in line and "image access" not in line)
+    kept = (
+        line for line in text.splitlines() if "\x1b[K" not in line and "image access" not in line
+    )
     return sorted(re.sub(r"\d+\.\d+|\btmp\w+", "#", line) for line in kept)
 
 
@@ -50,7 +52,11 @@ def trained(place: Place, *words: str) -> Ended:
     """What a script ends with. A rank that torch itself ends by SIGABRT, plainly too, is tried again: threads of gloo that outlive the interpreter
     do that once in some hundred runs (pytorch#179291)."""
     ended = place.python(*words, env=ENV, timeout=280)
-    return place.python(*words, env=ENV, timeout=280) if "terminate called without an active exception" in ended.err else ended
+    return (
+        place.python(*words, env=ENV, timeout=280)
+        if "terminate called without an active exception" in ended.err
+        else ended
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -60,7 +66,9 @@ def test_what_a_framework_trains_is_counted_as_it_counts_itself(place: Place, na
     plain = trained(place, *plain_words, script)
     assert plain.code == 0, plain.err
     truth: dict[str, Any] = json.loads(re.findall(r"^TRUTH (.*)$", plain.out, re.M)[0])
-    ours = trained(place, *with_options(our_words, "--loader", "--run-dir", "run", "--force"), script)
+    ours = trained(
+        place, *with_options(our_words, "--loader", "--run-dir", "run", "--force"), script
+    )
     assert (ours.code, lines(ours.out)) == (0, lines(plain.out)), ours.err
     summary = json.loads((place.folder / "run" / "summary.json").read_text())
     assert summary["steps"]["n"] == truth["steps"]

@@ -49,7 +49,13 @@ def edited(data: bytes, edits: Sequence[Edit]) -> bytes:
         elif what == 5:
             data = data[:at]
         elif what == 6:  # numbers
-            data = data[:at] + (b"0", b"-1", b"9" * 30, b"1e400", b"4294967295", b"-9223372036854775808")[size % 6] + data[at + 1 :]
+            data = (
+                data[:at]
+                + (b"0", b"-1", b"9" * 30, b"1e400", b"4294967295", b"-9223372036854775808")[
+                    size % 6
+                ]
+                + data[at + 1 :]
+            )
         else:  # much of the same: what takes more time than there is of it shows
             part = (word or data[at:end] or b"x") * (LARGEST // max(len(word or data[at:end]), 1))
             data = (data[:at] + part + data[at:])[:LARGEST]
@@ -60,7 +66,12 @@ def some_edits(chance: random.Random, words: Sequence[bytes]) -> list[Edit]:
     """One to six edits, rarely one that makes much of the same."""
     most = 7 if chance.random() < 0.003 else 6
     return [
-        (most if most == 7 and not i else chance.randrange(7), chance.randrange(1 << 30), chance.randrange(1 << 16), chance.choice(words))
+        (
+            most if most == 7 and not i else chance.randrange(7),
+            chance.randrange(1 << 30),
+            chance.randrange(1 << 16),
+            chance.choice(words),
+        )
         for i in range(chance.randint(1, 6))
     ]
 
@@ -94,7 +105,10 @@ def edited_tree(data: bytes, chance: random.Random) -> bytes:
         key: Any = None
         at = document
         while isinstance(at, (dict, list)) and at and (parent is None or chance.random() < 0.85):
-            parent, key = at, chance.choice([*at]) if isinstance(at, dict) else chance.randrange(len(at))
+            parent, key = (
+                at,
+                chance.choice([*at]) if isinstance(at, dict) else chance.randrange(len(at)),
+            )
             at = parent[key]
         if parent is None:
             break
@@ -102,11 +116,17 @@ def edited_tree(data: bytes, chance: random.Random) -> bytes:
         if what == 0:
             del parent[key]
         elif what == 1 and isinstance(parent, dict):
-            parent[chance.choice(["share", "n", "parts", "x\x1b[2J", "total_s", "median"])] = parent.pop(key)
+            parent[chance.choice(["share", "n", "parts", "x\x1b[2J", "total_s", "median"])] = (
+                parent.pop(key)
+            )
         elif what == 2:
             parent[key] = float(chance.choice(["nan", "inf", "-inf"]))
         elif what == 3:
-            other = chance.choice([*document.values()]) if isinstance(document, dict) and document else at
+            other = (
+                chance.choice([*document.values()])
+                if isinstance(document, dict) and document
+                else at
+            )
             parent[key] = json.loads(json.dumps(other))
         else:
             parent[key] = copy.deepcopy(chance.choice(values))
@@ -135,7 +155,12 @@ class Fuzzing:
             found = self._read(self.target, data, self._folder)
         except Exception as exc:
             last = traceback.extract_tb(exc.__traceback__)[-1]
-            self._note(f"{type(exc).__name__} at {os.path.basename(last.filename)}:{last.lineno}: {str(exc)[:100]!r}"[:160], data)
+            self._note(
+                f"{type(exc).__name__} at {os.path.basename(last.filename)}:{last.lineno}: {str(exc)[:100]!r}"[
+                    :160
+                ],
+                data,
+            )
             return False
         took = time.process_time() - began
         self.slowest_s = max(self.slowest_s, took)
@@ -171,7 +196,9 @@ def by_atheris(name: str, folder: Path, inputs: int, seed: int) -> Fuzzing:
 
     with atheris.instrument_imports(include=["voirkit", "voirkit_instruments"]):
         fuzzing = Fuzzing(name, folder)
-        fuzzing.run(fuzzing.target.seeds[0])  # what is imported is there, and changed by then, which takes long
+        fuzzing.run(
+            fuzzing.target.seeds[0]
+        )  # what is imported is there, and changed by then, which takes long
         fuzzing.defects.clear()
         fuzzing.slowest_s = 0.0
     corpus = folder / "corpus"
@@ -190,7 +217,9 @@ def by_atheris(name: str, folder: Path, inputs: int, seed: int) -> Fuzzing:
         if count >= inputs or len(fuzzing.defects) >= _DEFECTS:
             _report(name, fuzzing, time.perf_counter() - began)
             sys.stdout.flush()
-            os._exit(bool(fuzzing.defects))  # libFuzzer has no other end in which python still says something
+            os._exit(
+                bool(fuzzing.defects)
+            )  # libFuzzer has no other end in which python still says something
 
     began = time.perf_counter()
     words = [
@@ -214,7 +243,9 @@ def _report(name: str, fuzzing: Fuzzing, seconds: float) -> None:
     print(f"{name}: {n:,} inputs, {len(fuzzing.outcomes):,} distinct outcomes, {seconds:.0f} s; the slowest took {fuzzing.slowest_s:.3f} s, "
           f"peak {peak} MiB; {len(fuzzing.defects)} defects", flush=True)  # fmt: skip
     for what, data in fuzzing.defects.items():
-        print(f"  {what}\n    {data[:2000]!r}{f' and so on, {len(data)} bytes' if len(data) > 2000 else ''}")
+        print(
+            f"  {what}\n    {data[:2000]!r}{f' and so on, {len(data)} bytes' if len(data) > 2000 else ''}"
+        )
 
 
 def main() -> int:
@@ -222,8 +253,15 @@ def main() -> int:
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join(TARGETS))
-    parser.add_argument("--inputs", type=int, default=1_000_000, help="for each target (default: 1,000,000)")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="the most for each target (default: no bound)")
+    parser.add_argument(
+        "--inputs", type=int, default=1_000_000, help="for each target (default: 1,000,000)"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=float("inf"),
+        help="the most for each target (default: no bound)",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--engine", choices=["mutations", "atheris"], default="mutations")
     options = parser.parse_args()
@@ -231,7 +269,9 @@ def main() -> int:
     for name in options.targets or TARGETS:
         inputs = options.inputs // 100 if name == "report" else options.inputs  # 14 ms each
         # Files in memory, where there is such a folder.
-        with tempfile.TemporaryDirectory(prefix="voirkit-fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
+        with tempfile.TemporaryDirectory(
+            prefix="voirkit-fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None
+        ) as folder:
             if options.engine == "atheris":
                 by_atheris(name, Path(folder), inputs, options.seed)
                 continue

@@ -59,8 +59,16 @@ def _names() -> bytes:
 
 
 def _segment() -> bytes:
-    records = [(0, 0, 7, 0, layout.THREAD), (10, 5, 0, 1, 1), (20, 0, 4611686018427387904, 0, 2), (30, 9, 12, 1, 3), (0, 0, 0, 0, 0)]
-    header = struct.pack(layout.HEADER, layout.MAGIC, layout.SCHEMA, layout.RECORD_BYTES, 7, 0, 10**9)
+    records = [
+        (0, 0, 7, 0, layout.THREAD),
+        (10, 5, 0, 1, 1),
+        (20, 0, 4611686018427387904, 0, 2),
+        (30, 9, 12, 1, 3),
+        (0, 0, 0, 0, 0),
+    ]
+    header = struct.pack(
+        layout.HEADER, layout.MAGIC, layout.SCHEMA, layout.RECORD_BYTES, 7, 0, 10**9
+    )
     return header + b"".join(struct.pack(layout.RECORD, *record) for record in records)
 
 

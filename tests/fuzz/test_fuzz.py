@@ -25,9 +25,20 @@ def test_what_is_nearly_right_is_read_or_refused(name: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("name", NAMES)
 def test_what_hypothesis_makes_of_it_is_read_or_refused(name: str, tmp_path: Path) -> None:
     target = TARGETS[name]
-    edit = st.tuples(st.integers(0, 6), st.integers(0, 1 << 16), st.integers(0, 1 << 16), st.sampled_from(target.words))
+    edit = st.tuples(
+        st.integers(0, 6),
+        st.integers(0, 1 << 16),
+        st.integers(0, 1 << 16),
+        st.sampled_from(target.words),
+    )
 
-    @settings(max_examples=100, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=100,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
     @given(st.sampled_from(target.seeds), st.lists(edit, max_size=6))
     def read(seed: bytes, edits: list[tuple[int, int, int, bytes]]) -> None:
         outcome(target, edited(seed, edits), tmp_path)

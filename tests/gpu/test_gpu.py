@@ -88,7 +88,11 @@ print(begin.elapsed_time(end) / 1e3, file=sys.stderr)
 
 def test_steps_take_as_long_as_the_devices_own_events_say(place: Place) -> None:
     ended = both(place, TRAIN + EVENTS)
-    measured_s = next(float(line) for line in ended.err.splitlines() if line.replace(".", "", 1).replace("e-", "", 1).isdigit())
+    measured_s = next(
+        float(line)
+        for line in ended.err.splitlines()
+        if line.replace(".", "", 1).replace("e-", "", 1).isdigit()
+    )
     steps = ended.summary["steps"]
     assert steps["n"] == 40
     assert steps["time_of"] == "device"
@@ -99,7 +103,10 @@ def test_phases_are_those_of_torchs_profiler(place: Place) -> None:
     ended = both(place, TRAIN + LOOP, "--torch-profile=10:2:20")
     profile, phases = ended.summary["torch_profile"], ended.summary["steps"]["phases"]
     recorded = len(profile["steps"])
-    kernels = {phase: sum(row["phases"].get(phase, 0.0) for row in profile["kernels"].values()) for phase in ("forward", "backward")}
+    kernels = {
+        phase: sum(row["phases"].get(phase, 0.0) for row in profile["kernels"].values())
+        for phase in ("forward", "backward")
+    }
     for phase, device_s in kernels.items():
         per_step = phases[phase]["total_s"] / ended.summary["steps"]["n"]
         assert per_step == pytest.approx(device_s / recorded, rel=0.35, abs=1e-4), phase
@@ -125,13 +132,19 @@ print("the host is ahead:", queued < 0.7 * whole)
 
 @pytest.mark.parametrize("flags", [[], ["--checks"], ["--loader"]])
 def test_a_program_is_not_made_to_wait_for_its_device(place: Place, flags: list[str]) -> None:
-    script = (TRAIN + AHEAD).replace("WIDTH, STEPS, BATCH = 2048, 40, 512", "WIDTH, STEPS, BATCH = 4096, 2, 4096")
+    script = (TRAIN + AHEAD).replace(
+        "WIDTH, STEPS, BATCH = 2048, 40, 512", "WIDTH, STEPS, BATCH = 4096, 2, 4096"
+    )
     assert "the host is ahead: True" in both(place, script, *flags).out
 
 
 @pytest.mark.parametrize(("pinned", "non_blocking"), [(True, True), (True, False), (False, False)])
 def test_copies_to_the_device_are_transfer(place: Place, pinned: bool, non_blocking: bool) -> None:
-    script = (TRAIN + LOOP).replace("pin_memory=True", f"pin_memory={pinned}").replace("non_blocking=True", f"non_blocking={non_blocking}")
+    script = (
+        (TRAIN + LOOP)
+        .replace("pin_memory=True", f"pin_memory={pinned}")
+        .replace("non_blocking=True", f"non_blocking={non_blocking}")
+    )
     ended = both(place, script, "--loader")
     assert ended.summary["steps"]["n"] == 40
     assert ended.summary["steps"]["items"] == 40 * 512
@@ -141,7 +154,10 @@ def test_copies_to_the_device_are_transfer(place: Place, pinned: bool, non_block
 def test_a_step_that_waits_for_its_batch_is_input_bound(place: Place) -> None:
     slow = "class Slow(TensorDataset):\n    def __getitem__(self, at):\n        time.sleep(0.002)\n        return super().__getitem__(at)\n"
     script = (
-        TRAIN.replace("WIDTH, STEPS, BATCH = 2048, 40, 512", "WIDTH, STEPS, BATCH = 256, 20, 32") + slow + "data.__class__ = Slow\n" + LOOP
+        TRAIN.replace("WIDTH, STEPS, BATCH = 2048, 40, 512", "WIDTH, STEPS, BATCH = 256, 20, 32")
+        + slow
+        + "data.__class__ = Slow\n"
+        + LOOP
     )
     ended = both(place, script)
     assert ended.summary["verdict"]["kind"] == "input-bound"
@@ -153,7 +169,10 @@ def test_a_step_that_waits_for_its_batch_is_input_bound(place: Place) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("pynvml") is None, reason="needs nvidia-ml-py")
 def test_the_monitor_tells_the_devices_memory_and_load(place: Place) -> None:
-    script = TRAIN.replace("STEPS, BATCH = 2048, 40", "STEPS, BATCH = 2048, 400").replace("512", "64") + LOOP
+    script = (
+        TRAIN.replace("STEPS, BATCH = 2048, 40", "STEPS, BATCH = 2048, 400").replace("512", "64")
+        + LOOP
+    )
     figures = both(place, script, "--monitor=50ms").summary["monitor"]
     text = json.dumps(figures)
     for name in ("gpu0_memory", "gpu0_load", "gpu0_power", "gpu0_temperature"):
@@ -169,15 +188,22 @@ def test_memory_by_phase_and_the_history_of_allocations(place: Place) -> None:
     assert "out_of_memory" not in memory
 
 
-def test_memory_that_runs_out_in_the_first_step_has_its_history_and_says_what_held_it(place: Place) -> None:
+def test_memory_that_runs_out_in_the_first_step_has_its_history_and_says_what_held_it(
+    place: Place,
+) -> None:
     total = torch.cuda.get_device_properties(0).total_memory
-    script = TRAIN + f"kept = torch.zeros(1 << 28, device=device)\nmodel(torch.zeros(({total} // 2048), WIDTH, device=device))\n"
+    script = (
+        TRAIN
+        + f"kept = torch.zeros(1 << 28, device=device)\nmodel(torch.zeros(({total} // 2048), WIDTH, device=device))\n"
+    )
     place.write(main=script)
     ended = place.voirkit("--memory-snapshot", "main.py")
     assert ended.code == 1
     out = ended.summary["memory"]["out_of_memory"]
     assert out["where"].startswith("main.py:")
-    assert {one["where"] for one in out["held_by"]} & {f"main.py:{script.splitlines().index(line) + 1}" for line in script.splitlines()}
+    assert {one["where"] for one in out["held_by"]} & {
+        f"main.py:{script.splitlines().index(line) + 1}" for line in script.splitlines()
+    }
     assert max(one["bytes"] for one in out["held_by"]) >= 4 << 28
     assert (place.folder / "run" / ended.summary["memory"]["snapshot"]).exists()
 
@@ -251,7 +277,11 @@ PLANTED = {
     "missing-zero-grad": (LOOP, "    optimizer.zero_grad()\n", ""),
     "not-finite": (LOOP, "model(x), y)", "model(x), y) * float('nan')"),
     "dead-units": ("with torch.no_grad(): model[0].bias.fill_(-1e4)\n" + LOOP, "", ""),
-    "graph-kept": ("total = 0\n" + LOOP, "    optimizer.step()\n", "    optimizer.step()\n    total += loss\n"),
+    "graph-kept": (
+        "total = 0\n" + LOOP,
+        "    optimizer.step()\n",
+        "    optimizer.step()\n    total += loss\n",
+    ),
     "loss-broadcast": (LOOP, "cross_entropy(model(x), y)", "mse_loss(model(x)[:, :1], y.float())"),
 }
 
@@ -259,11 +289,16 @@ PLANTED = {
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_bug_is_found_on_the_device(place: Place, name: str) -> None:
     loop, old, new = PLANTED[name]
-    assert found(both(place, TRAIN + (loop.replace(old, new) if old else loop), "--checks"), name) is True
+    assert (
+        found(both(place, TRAIN + (loop.replace(old, new) if old else loop), "--checks"), name)
+        is True
+    )
 
 
 def test_norms_of_parameters_are_those_that_the_program_computes(place: Place) -> None:
-    script = TRAIN + LOOP + "print(*(p.detach().double().norm().item() for p in model.parameters()))\n"
+    script = (
+        TRAIN + LOOP + "print(*(p.detach().double().norm().item() for p in model.parameters()))\n"
+    )
     ended = both(place, script, "--parameters=5")
     expected = [float(word) for word in ended.out.splitlines()[-1].split()]
     layers = ended.summary["parameters"]["layers"]
@@ -318,7 +353,14 @@ dist.destroy_process_group()
 
 def test_two_processes_on_one_device_are_two_ranks(place: Place) -> None:
     place.write(main=RANKS)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+    ]
     plain = place.run(*launch, "main.py")
     ended = place.run(*launch, "-m", "voirkit", "--checks", "--run-dir", "run", "main.py")
     assert (plain.code, ended.code) == (0, 0), ended.err
@@ -352,6 +394,8 @@ dist.destroy_process_group()
 """
 
 
-def test_collectives_of_nccl_are_in_a_recorder_that_is_read_with_how_long_they_ran(place: Place) -> None:
+def test_collectives_of_nccl_are_in_a_recorder_that_is_read_with_how_long_they_ran(
+    place: Place,
+) -> None:
     ended = place.write(main=NCCL).voirkit("--ranks=timing", "main.py")
     assert (ended.code, ended.out) == (0, "20 {'all_reduce'} True\n"), ended.err

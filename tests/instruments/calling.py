@@ -81,7 +81,16 @@ def calls(where: Place) -> list[Call]:
         if kind == "operand":
             ids.setdefault((pid, tid, start), {})[args["at"]] = args["id"]
     found = [
-        Call(f"{category}.{name}", start, start + duration, pid, tid, args.pop("object", 0), args, ids.get((pid, tid, start), {}))
+        Call(
+            f"{category}.{name}",
+            start,
+            start + duration,
+            pid,
+            tid,
+            args.pop("object", 0),
+            args,
+            ids.get((pid, tid, start), {}),
+        )
         for kind, category, name, start, duration, _, _, pid, tid, args in rows
         if kind == "call"
     ]

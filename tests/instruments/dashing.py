@@ -22,7 +22,12 @@ def on_terminal(tmp_path: Path) -> Iterator[Run]:
     started: list[Terminal] = []
 
     def run(
-        script: str, *words: str, python: bool = False, voirfile: str = "", size: tuple[int, int] = (80, 24), **options: object
+        script: str,
+        *words: str,
+        python: bool = False,
+        voirfile: str = "",
+        size: tuple[int, int] = (80, 24),
+        **options: object,
     ) -> Terminal:
         (tmp_path / "main.py").write_text(dedent(script))
         if voirfile:

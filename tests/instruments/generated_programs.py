@@ -10,7 +10,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,9 @@ class Training:
     counts: Counts
     batches: int
     held_out_batches: int
-    model: nn.Module = field(default_factory=lambda: nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1)))
+    model: nn.Module = field(
+        default_factory=lambda: nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1))
+    )
 
     def __post_init__(self) -> None:
         self.optimizer = Counting(self.counts, self.model.parameters(), 0.01)
@@ -226,7 +228,17 @@ def evaluate(training: Training, how: str) -> None:
 
 
 # Where gradients are taken without eval(), nothing tells them from those of a training: of loops over another loader alone.
-EVALUATIONS = ("loop", "loop mode", "loop mode forces", "loop forces", "drawn mode", "drawn", "hand mode", "hand", "hand mode forces")
+EVALUATIONS = (
+    "loop",
+    "loop mode",
+    "loop mode forces",
+    "loop forces",
+    "drawn mode",
+    "drawn",
+    "hand mode",
+    "hand",
+    "hand mode forces",
+)
 
 
 # sections
@@ -365,7 +377,10 @@ class Section:
 
     def _in_a_thread(self, training: Training) -> None:
         for _ in range(self.epochs):
-            thread = threading.Thread(target=Section("loop", evaluates=self.evaluates, every=self.every).run, args=(training,))
+            thread = threading.Thread(
+                target=Section("loop", evaluates=self.evaluates, every=self.every).run,
+                args=(training,),
+            )
             thread.start()
             thread.join()
 
@@ -386,7 +401,10 @@ class Section:
                 training.counts.add("steps")
 
     def _at_once(self, training: Training) -> None:
-        trainings = [training, Training(training.counts, training.batches, training.held_out_batches)]
+        trainings = [
+            training,
+            Training(training.counts, training.batches, training.held_out_batches),
+        ]
         together = threading.Barrier(2)
 
         def train(own: Training) -> None:
@@ -401,7 +419,15 @@ class Section:
 
 
 LOOPS = ("loop", "whole epoch", "summed", "zipped", "two optimizers")
-BY_HAND = ("drawn once", "drawn by a loop", "drawn and kept", "peeked", "unasked", "by hand", "drawn anew")
+BY_HAND = (
+    "drawn once",
+    "drawn by a loop",
+    "drawn and kept",
+    "peeked",
+    "unasked",
+    "by hand",
+    "drawn anew",
+)
 WITHOUT_LOADER = (*BY_HAND, "batches from a pool")
 THREADS = ("in a thread", "steps in a pool", "batches from a pool", "at once")
 
@@ -431,18 +457,28 @@ def _sections(draw: st.DrawFn, batches: int) -> Section:
     epochs = draw(st.integers(1, 2))
     if kind == "loop":
         # An epoch whose batches are all taken before any is worked on is not told from a list that is made of them.
-        read = draw(st.sampled_from(sorted(read for read in READS if batches > LEAST_BATCHES.get(read, 0))))
+        read = draw(
+            st.sampled_from(sorted(read for read in READS if batches > LEAST_BATCHES.get(read, 0)))
+        )
         accumulates = draw(st.integers(1, min(2, batches)))
         if "by count" in read and batches % accumulates:
             accumulates = 1  # nothing tells that gradients are left over
-        can_leave = batches > 2 and accumulates == 1 and read not in OTHER_THREADS and "groups" not in read and read != "one ahead"
+        can_leave = (
+            batches > 2
+            and accumulates == 1
+            and read not in OTHER_THREADS
+            and "groups" not in read
+            and read != "one ahead"
+        )
         leaves_after = draw(st.integers(0, batches - 1)) if can_leave else 0
         return Section(kind, read, epochs, accumulates, leaves_after, evaluates, every)
     if kind in ("whole epoch", "summed", "two optimizers"):
         return Section(kind, draw(st.sampled_from(("for", "next", "next until empty"))), epochs)
     n = draw(st.integers(1, 6))
     accumulates = draw(st.integers(1, 2)) if kind in BY_HAND and kind != "drawn anew" else 1
-    return Section(kind, epochs=epochs, accumulates=accumulates, evaluates=evaluates, every=every, n=n)
+    return Section(
+        kind, epochs=epochs, accumulates=accumulates, evaluates=evaluates, every=every, n=n
+    )
 
 
 @st.composite
@@ -460,8 +496,18 @@ def programs(draw: st.DrawFn) -> Program:
             which = by_hand = max(which, by_hand)
             # Steps by hand after a loop whose first batch is thrown away look like the last of a loop that is read one batch ahead, and
             # those after a loop that is never asked for more look like steps of its last batch.
-            if any(before.read == "after the first" or "by count" in before.read for _, before in sections):
+            if any(
+                before.read == "after the first" or "by count" in before.read
+                for _, before in sections
+            ):
                 section = Section("evaluation", evaluates=section.evaluates)
+        if (
+            section.kind in BY_HAND
+            and section.n == 1
+            and any(before.evaluates == "drawn" for _, before in sections)
+        ):
+            # The only step of a program, after forces and a batch that was drawn for an evaluation, looks like one of that batch.
+            section = replace(section, n=2)
         sections.append((which, section))
     return Program(batches, held_out, tuple(sections))
 
@@ -484,7 +530,19 @@ class ThreadedKept(Kept):
         name, start, end, args, value, tid = np.array(self.rows, dtype=np.int64).reshape(-1, 6).T
         names = [(category, what) for category, what, _, _ in self._names]
         process = np.zeros(len(name), np.int64)
-        return Records(start, end - start, name - 1, args, value, process, tid, names, self._arguments, [(0, "here", 1)], [1])
+        return Records(
+            start,
+            end - start,
+            name - 1,
+            args,
+            value,
+            process,
+            tid,
+            names,
+            self._arguments,
+            [(0, "here", 1)],
+            [1],
+        )
 
 
 def steps_of_program(program: Program) -> tuple[Counts, dict[str, Any], list[Rank]]:
@@ -496,6 +554,6 @@ def steps_of_program(program: Program) -> tuple[Counts, dict[str, Any], list[Ran
         counts = program.run()
     finally:
         watch.steps.end(True)
-    assert watch.overseer.warned == []
+    assert watch.overseer.warned == [], watch.overseer.warned
     known = ranks(kept.records())
     return counts, figures(known), known

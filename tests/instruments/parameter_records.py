@@ -10,7 +10,17 @@ from typing import Any
 import torch
 
 from voirkit_instruments.parameters.record import Watch
-from voirkit_instruments.parameters.record_plan import CHANGED, GRAD_INF, GRAD_NAN, GRAD_NONE, GRAD_NOT_ZERO, GRAD_ZERO, INF, NAN, SAME
+from voirkit_instruments.parameters.record_plan import (
+    CHANGED,
+    GRAD_INF,
+    GRAD_NAN,
+    GRAD_NONE,
+    GRAD_NOT_ZERO,
+    GRAD_ZERO,
+    INF,
+    NAN,
+    SAME,
+)
 
 WORDS = {
     GRAD_NONE: "no gradient", GRAD_ZERO: "gradient zero", GRAD_NOT_ZERO: "gradient", GRAD_NAN: "gradient nan", GRAD_INF: "gradient inf",
@@ -44,11 +54,15 @@ class Kept:
         self.records.append((category, what, self.sets[args] if category == "seen" else told))
 
     def of(self, category: str, name: str | None = None) -> list[Any]:
-        return [told for kind, one, told in self.records if kind == category and name in (None, one)]
+        return [
+            told for kind, one, told in self.records if kind == category and name in (None, one)
+        ]
 
     def states(self, name: str) -> list[set[str]]:
         """What was true of steps, each time that it was something else."""
-        return [{word for flag, word in WORDS.items() if told & flag} for told in self.of("state", name)]
+        return [
+            {word for flag, word in WORDS.items() if told & flag} for told in self.of("state", name)
+        ]
 
 
 class Watching:
@@ -58,7 +72,9 @@ class Watching:
         self.kept, self.warned = Kept(), []  # type: ignore[var-annotated]
         self.watch = Watch(torch, self.kept, every, self.warned.append)
 
-    def step(self, optimizer: Any, model: Any = None, closure: Callable[[], Any] | None = None) -> None:
+    def step(
+        self, optimizer: Any, model: Any = None, closure: Callable[[], Any] | None = None
+    ) -> None:
         if model is not None:
             self.watch.called(model)
         with self.stepping(optimizer):

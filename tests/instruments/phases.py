@@ -15,7 +15,13 @@ from voirkit.phases import SharedState
 from voirkit_instruments.steps.record import Steps
 
 # What a step of ``train`` is.
-STEP = ["dataloader.fetch", "compute.forward", "compute.backward", "compute.step", "compute.zero_grad"]
+STEP = [
+    "dataloader.fetch",
+    "compute.forward",
+    "compute.backward",
+    "compute.step",
+    "compute.zero_grad",
+]
 
 
 def points(n: int) -> TensorDataset:
@@ -102,7 +108,11 @@ class Kept:
 
     def times(self, what: str) -> list[tuple[int, int]]:
         """Begin and end of each span of a name."""
-        return [(begin, end) for (_, begin, end, _, _), kind in zip(self.spans, self.kinds(), strict=True) if kind == what]
+        return [
+            (begin, end)
+            for (_, begin, end, _, _), kind in zip(self.spans, self.kinds(), strict=True)
+            if kind == what
+        ]
 
 
 class _Overseer(SharedState):
@@ -135,4 +145,4 @@ def watched() -> Iterator[Watched]:
         yield watch
     finally:
         watch.steps.end()
-    assert watch.overseer.warned == []
+    assert watch.overseer.warned == [], watch.overseer.warned

@@ -132,7 +132,9 @@ class Threads(Kept):
         """As the recorder's."""
         before = len(self.spans)
         super().span(*span)
-        self.threads += [threading.get_native_id()] * (len(self.spans) - before)  # pauses and indices of batches are kept elsewhere
+        self.threads += [threading.get_native_id()] * (
+            len(self.spans) - before
+        )  # pauses and indices of batches are kept elsewhere
 
     def records(self) -> Records:
         """What was recorded, as it would be read from a run directory."""
@@ -175,7 +177,9 @@ class Seen:
     @property
     def phases(self) -> dict[str, int]:
         """Milliseconds by phase, of all steps."""
-        return {name: round(phase["total_s"] * 1000) for name, phase in self.steps["phases"].items()}
+        return {
+            name: round(phase["total_s"] * 1000) for name, phase in self.steps["phases"].items()
+        }
 
 
 def usual(n: int) -> dict[str, int]:
@@ -192,7 +196,9 @@ def usual(n: int) -> dict[str, int]:
     return {name: cost * n for name, cost in each.items()}
 
 
-def seen(script: Callable[[], object], monkeypatch: pytest.MonkeyPatch, completed: bool = True) -> Seen:
+def seen(
+    script: Callable[[], object], monkeypatch: pytest.MonkeyPatch, completed: bool = True
+) -> Seen:
     """Run a script under the steps instrument and on the planted clock.
 
     Args:
@@ -214,6 +220,6 @@ def seen(script: Callable[[], object], monkeypatch: pytest.MonkeyPatch, complete
                 script()
     finally:
         watch.steps.end(completed)
-    assert watch.overseer.warned == []
+    assert watch.overseer.warned == [], watch.overseer.warned
     (rank,) = ranks(kept.records())
     return Seen(rank)

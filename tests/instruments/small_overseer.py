@@ -19,7 +19,9 @@ class SmallOverseer(GivenOverseer):
     """
 
     def __init__(self, *instruments: Any, options: dict[str, Any] | None = None) -> None:
-        super().__init__(["init", "parse_args", "load_script", "run_script", "finalize"], args=(self,))
+        super().__init__(
+            ["init", "parse_args", "load_script", "run_script", "finalize"], args=(self,)
+        )
         self.options = Namespace(**(options or {}))
         self.log = LogStream()
         self.summary: dict[str, Any] = {"rates": {}}

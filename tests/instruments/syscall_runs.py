@@ -84,9 +84,16 @@ if __name__ == "__main__":
 
 def instances(place: Place) -> list[str]:
     """What is there of the kernel's tracing of a place's run; other runs may be going on beside it."""
-    pids = [json.loads(path.read_text())["pid"] for path in (place.folder / "run" / "syscalls").glob("*-r?-*[0-9].json")]
+    pids = [
+        json.loads(path.read_text())["pid"]
+        for path in (place.folder / "run" / "syscalls").glob("*-r?-*[0-9].json")
+    ]
     assert pids
-    return [path.name for path in INSTANCES.iterdir() if path.name.startswith(tuple(f"voirkit-{pid}-" for pid in pids))]
+    return [
+        path.name
+        for path in INSTANCES.iterdir()
+        if path.name.startswith(tuple(f"voirkit-{pid}-" for pid in pids))
+    ]
 
 
 @cache
@@ -130,9 +137,15 @@ def tracefs_mounted() -> Iterator[None]:
     Raises:
         OSError: This user may not, or the kernel has none.
     """
-    new_mounts, private, with_all_below = 0x20000, 1 << 18, 1 << 14  # CLONE_NEWNS, MS_PRIVATE, MS_REC
+    new_mounts, private, with_all_below = (
+        0x20000,
+        1 << 18,
+        1 << 14,
+    )  # CLONE_NEWNS, MS_PRIVATE, MS_REC
     with ExitStack() as undo:
-        mounts, root, folder = (os.open(path, os.O_RDONLY) for path in ("/proc/thread-self/ns/mnt", "/", "."))
+        mounts, root, folder = (
+            os.open(path, os.O_RDONLY) for path in ("/proc/thread-self/ns/mnt", "/", ".")
+        )
         for descriptor in (mounts, root, folder):
             undo.callback(os.close, descriptor)
         _ask_kernel("unshare", new_mounts)
@@ -170,7 +183,9 @@ def use(place: Place, tool: str, mode: str = "counts") -> None:
 
 
 def document(place: Place) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((place.folder / "run" / "summary.json").read_text())["syscalls"]
+    found: dict[str, Any] = json.loads((place.folder / "run" / "summary.json").read_text())[
+        "syscalls"
+    ]
     return found
 
 

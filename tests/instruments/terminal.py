@@ -32,7 +32,12 @@ class Terminal:
     """
 
     def __init__(
-        self, folder: Path, *command: str, size: tuple[int, int] = (80, 24), env: Mapping[str, str] | None = None, stdout: int | None = None
+        self,
+        folder: Path,
+        *command: str,
+        size: tuple[int, int] = (80, 24),
+        env: Mapping[str, str] | None = None,
+        stdout: int | None = None,
     ) -> None:
         self.screen = pyte.HistoryScreen(*size, history=100_000, ratio=0.5)
         self._stream = pyte.ByteStream(self.screen)
@@ -53,7 +58,9 @@ class Terminal:
             if not self._read(0.05) or time.monotonic() > deadline:
                 if condition():
                     return
-                raise AssertionError("it never came; the screen:\n" + "\n".join(self.screen.display))
+                raise AssertionError(
+                    "it never came; the screen:\n" + "\n".join(self.screen.display)
+                )
 
     def until_shows(self, text: str, seconds: float = 180) -> None:
         """Read until a text is on the screen."""
@@ -65,7 +72,9 @@ class Terminal:
         while self._read(0.05):
             if self.process.poll() is not None and not self._ready(0.0):
                 break
-            assert time.monotonic() < deadline, "the program does not end; the screen:\n" + "\n".join(self.screen.display)
+            assert time.monotonic() < deadline, (
+                "the program does not end; the screen:\n" + "\n".join(self.screen.display)
+            )
         return self.process.wait(60)
 
     def type(self, text: str) -> None:
@@ -81,7 +90,10 @@ class Terminal:
 
     def scrollback(self) -> list[str]:
         """All lines that have scrolled off and those on the screen, without blanks at their ends."""
-        gone = ["".join(line[x].data for x in range(self.screen.columns)).rstrip() for line in self.screen.history.top]
+        gone = [
+            "".join(line[x].data for x in range(self.screen.columns)).rstrip()
+            for line in self.screen.history.top
+        ]
         lines = gone + [line.rstrip() for line in self.screen.display]
         while lines and not lines[-1]:
             lines.pop()

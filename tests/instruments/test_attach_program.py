@@ -11,7 +11,9 @@ from voirkit_instruments import detached
 from voirkit_instruments.detached import CannotAttach, attach_program
 
 
-def test_a_kernel_without_descriptors_of_processes_is_one_that_it_cannot_attach_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_without_descriptors_of_processes_is_one_that_it_cannot_attach_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Started:
         def has_ended(self, wait_s: float = 0.0) -> bool:
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))

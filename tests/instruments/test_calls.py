@@ -33,7 +33,9 @@ def test_a_training_has_the_calls_of_the_default_list(tmp_path: Path) -> None:
         assert len(named(found, name)) == times, name
 
 
-def test_a_call_says_what_its_arguments_and_its_result_were_and_never_a_value(tmp_path: Path) -> None:
+def test_a_call_says_what_its_arguments_and_its_result_were_and_never_a_value(
+    tmp_path: Path,
+) -> None:
     text = """
     x = nn.Parameter(torch.ones(3, 4))
     F.softmax(x.detach().double(), dim=-1)
@@ -41,14 +43,21 @@ def test_a_call_says_what_its_arguments_and_its_result_were_and_never_a_value(tm
     """
     where = place(tmp_path, FUNCTIONS, text)
     traced(where, "--calls")
-    softmax, dropout = named(calls(where), "torch.nn.functional.softmax")[0], named(calls(where), "torch.nn.functional.dropout")[0]
+    softmax, dropout = (
+        named(calls(where), "torch.nn.functional.softmax")[0],
+        named(calls(where), "torch.nn.functional.dropout")[0],
+    )
     double = {**TENSOR, "dtype": "float64", "shape": [3, 4]}
     assert softmax.arguments in (
-        {"args": [double], **by_name, "returns": double} for by_name in ({"kwargs": {"dim": -1}}, {"args": [double, -1]})
+        {"args": [double], **by_name, "returns": double}
+        for by_name in ({"kwargs": {"dim": -1}}, {"args": [double, -1]})
     )
     parameter = {**TENSOR, "tensor": "torch.nn.Parameter", "shape": [3, 4], "grad": True}
     assert dropout.arguments["args"][0] == parameter
-    said = {**dropout.arguments.get("kwargs", {}), **dict(zip(("p", "training"), dropout.arguments["args"][1:], strict=False))}
+    said = {
+        **dropout.arguments.get("kwargs", {}),
+        **dict(zip(("p", "training"), dropout.arguments["args"][1:], strict=False)),
+    }
     assert said == {"p": 0.25, "training": False}
 
 
@@ -65,7 +74,11 @@ def test_a_method_has_the_id_of_its_object(tmp_path: Path) -> None:
     traced(where, "--calls")
     found = calls(where)
     steps = named(found, "torch.optim.sgd.SGD.step")
-    assert {call.object for call in steps} == {named(found, "torch.optim.sgd.SGD.__init__")[0].object} != {0}
+    assert (
+        {call.object for call in steps}
+        == {named(found, "torch.optim.sgd.SGD.__init__")[0].object}
+        != {0}
+    )
     assert all(call.arguments["bound"] for call in steps)
     assert steps[0].arguments["args"][0] == {"type": "torch.optim.sgd.SGD"}
     assert named(found, "torch.nn.functional.relu")[0].object == 0
@@ -76,14 +89,20 @@ def test_calls_lie_in_those_that_made_them(tmp_path: Path) -> None:
     traced(where, "--calls")
     found = calls(where)
     for net in named(found, "__main__.Net.__call__"):
-        inside = [call.name for call in found if call is not net and net.begin <= call.begin and call.end <= net.end]
+        inside = [
+            call.name
+            for call in found
+            if call is not net and net.begin <= call.begin and call.end <= net.end
+        ]
         assert inside == [
             "torch.nn.modules.linear.Linear.__call__", "torch.nn.functional.linear", "torch.nn.functional.relu",
             "torch.nn.modules.linear.Linear.__call__", "torch.nn.functional.linear",
         ]  # fmt: skip
 
 
-def test_an_exception_is_recorded_and_goes_on_but_the_end_of_an_iterator_is_none(tmp_path: Path) -> None:
+def test_an_exception_is_recorded_and_goes_on_but_the_end_of_an_iterator_is_none(
+    tmp_path: Path,
+) -> None:
     text = """
     try:
         F.cross_entropy(torch.ones(2, 3), torch.ones(5, dtype=torch.long))
@@ -101,7 +120,9 @@ def test_an_exception_is_recorded_and_goes_on_but_the_end_of_an_iterator_is_none
     assert "error" not in last.arguments
 
 
-def test_functions_of_the_program_itself_are_recorded_where_they_are_asked_for(tmp_path: Path) -> None:
+def test_functions_of_the_program_itself_are_recorded_where_they_are_asked_for(
+    tmp_path: Path,
+) -> None:
     module = """
     class Trainer:
         def __init__(self, lr): self.lr = lr
@@ -164,7 +185,11 @@ def test_nothing_of_the_program_is_asked_what_it_is(tmp_path: Path) -> None:
     assert traced(where, "--calls=mine").out == "unasked\n"
     first, second = calls(where)
     assert first.arguments == second.arguments
-    assert first.arguments["args"][2] == {"type": "__main__.Items", "n": 1, "items": [{"type": "__main__.Thing"}]}
+    assert first.arguments["args"][2] == {
+        "type": "__main__.Items",
+        "n": 1,
+        "items": [{"type": "__main__.Thing"}],
+    }
 
 
 def test_a_tensor_of_a_class_of_the_programs_is_named_and_not_read(tmp_path: Path) -> None:
@@ -212,7 +237,11 @@ def test_objects_live_no_longer_than_without(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_ever_others_become_their_type(tmp_path: Path) -> None:
-    where = place(tmp_path, "import mine\nfor i in range(500):\n    mine.look(i, 7, i / 3)\n", mine="def look(x, y, z): pass\n")
+    where = place(
+        tmp_path,
+        "import mine\nfor i in range(500):\n    mine.look(i, 7, i / 3)\n",
+        mine="def look(x, y, z): pass\n",
+    )
     traced(where, "--calls=mine")
     found = calls(where)
     assert len(found) == 500
@@ -232,7 +261,12 @@ def test_every_thread_and_every_level_of_a_recursion_is_recorded(tmp_path: Path)
     traced(where, "--calls=mine")
     found = calls(where)
     assert len(found) == 4 * 21
-    assert len({call.tid for call in found}) in (1, 2, 3, 4)  # the system gives ids of threads that have ended again
+    assert len({call.tid for call in found}) in (
+        1,
+        2,
+        3,
+        4,
+    )  # the system gives ids of threads that have ended again
     outer = [call for call in found if call.arguments["args"] == [20]]
     assert [call.arguments["returns"] for call in outer] == [20] * 4
 
@@ -260,5 +294,8 @@ def test_a_child_that_is_forked_records_its_own_calls(tmp_path: Path) -> None:
     where = place(tmp_path, text, mine="def look(x): pass\n")
     traced(where, "--calls=mine")
     found = calls(where)
-    counts = {pid: [call.arguments["args"] for call in found if call.pid == pid] for pid in {call.pid for call in found}}
+    counts = {
+        pid: [call.arguments["args"] for call in found if call.pid == pid]
+        for pid in {call.pid for call in found}
+    }
     assert sorted(counts.values(), key=len) == [[[2]] * 3, [[1], *[[2]] * 4]]

@@ -17,9 +17,16 @@ USER = "import mine\nmine.look(1)\nprint('ran')\n"
 
 @pytest.mark.parametrize(
     "words",
-    [["--calls", "main.py"], ["--calls", "mine", "main.py"], ["--calls=mine", "main.py"], ["--calls", "mine,colorsys", "--", "main.py"]],
+    [
+        ["--calls", "main.py"],
+        ["--calls", "mine", "main.py"],
+        ["--calls=mine", "main.py"],
+        ["--calls", "mine,colorsys", "--", "main.py"],
+    ],
 )
-def test_the_word_after_the_flag_is_what_to_record_unless_it_is_the_script(tmp_path: Path, words: list[str]) -> None:
+def test_the_word_after_the_flag_is_what_to_record_unless_it_is_the_script(
+    tmp_path: Path, words: list[str]
+) -> None:
     ended = place(tmp_path, USER, mine=LOOK).voirkit("--quiet", *words)
     assert (ended.code, ended.out) == (0, "ran\n")
     recorded = (ended.summary["calls"] or {}).get("events", 0)
@@ -46,8 +53,12 @@ def test_a_module_that_is_not_there_is_told_before_the_script_starts(tmp_path: P
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("words", [["--calls="], ["--calls", ","], ["--calls=, "], ["--calls=", "--calls-list"]])
-def test_a_list_that_names_nothing_is_not_the_default_list(tmp_path: Path, words: list[str]) -> None:
+@pytest.mark.parametrize(
+    "words", [["--calls="], ["--calls", ","], ["--calls=, "], ["--calls=", "--calls-list"]]
+)
+def test_a_list_that_names_nothing_is_not_the_default_list(
+    tmp_path: Path, words: list[str]
+) -> None:
     ended = place(tmp_path, USER, mine=LOOK).voirkit(*words, "main.py")
     assert (ended.code, ended.out) == (2, "")
     assert "it names nothing to record" in ended.err
@@ -69,7 +80,9 @@ def test_nothing_is_recorded_of_the_imports_that_a_script_begins_with(tmp_path: 
 
 def test_a_module_that_is_imported_late_is_recorded_from_then_on(tmp_path: Path) -> None:
     text = "def main():\n    import pack\n    from pack import late\n    late.look(1)\n    pack.early(2)\n\nmain()\n"
-    where = place(tmp_path, text).write({"pack/__init__.py": "def early(x): pass\nearly(0)\n", "pack/late.py": LOOK})
+    where = place(tmp_path, text).write(
+        {"pack/__init__.py": "def early(x): pass\nearly(0)\n", "pack/late.py": LOOK}
+    )
     traced(where, "--calls=pack")
     assert [call.name for call in calls(where)] == ["pack.late.look", "pack.early"]
 
@@ -116,14 +129,18 @@ def test_functions_of_the_script_are_recorded_wherever_they_are_defined(tmp_path
     """
     where = place(tmp_path, text)
     assert traced(where, "--calls=__main__").out == "of the script 4\n"
-    assert [call.name for call in calls(where)] == [f"__main__.{name}" for name in ("Net.fit", "second", "first", "third")]
+    assert [call.name for call in calls(where)] == [
+        f"__main__.{name}" for name in ("Net.fit", "second", "first", "third")
+    ]
 
 
 @pytest.mark.torch
 def test_of_many_steps_those_are_recorded_that_are_asked_for(tmp_path: Path) -> None:
     where = place(tmp_path, FUNCTIONS, NET, MAIN.replace("main()", "main(10)"))
     traced(where, "--calls=torch.nn.functional", "--calls-every=4", "--calls-warmup=2")
-    assert len(named(calls(where), "torch.nn.functional.cross_entropy")) == 2 + 2  # of 0 and 1, which are warm-up, and of 2 and 6
+    assert (
+        len(named(calls(where), "torch.nn.functional.cross_entropy")) == 2 + 2
+    )  # of 0 and 1, which are warm-up, and of 2 and 6
 
 
 @pytest.mark.torch
@@ -149,7 +166,9 @@ def test_workers_of_a_loader_record_their_own_calls(tmp_path: Path, start: str) 
 
 @pytest.mark.torch
 def test_each_rank_of_torchrun_records_its_own(tmp_path: Path) -> None:
-    where = place(tmp_path, "import os, torch, mine\nmine.look(int(os.environ['RANK']))\n", mine=LOOK)
+    where = place(
+        tmp_path, "import os, torch, mine\nmine.look(int(os.environ['RANK']))\n", mine=LOOK
+    )
     run = [
         "-m",
         "torch.distributed.run",
@@ -186,8 +205,12 @@ def test_what_torch_compile_jit_and_fx_follow_is_not_recorded_and_works(tmp_path
     counts = Counter(call.name for call in calls(where))
     assert counts["torch.nn.modules.container.Sequential.__call__"] == 1
     assert counts["torch._dynamo.eval_frame.OptimizedModule.__call__"] == 1
-    assert counts["torch.nn.modules.linear.Linear.__call__"] == 2  # in the module, and in the graph that torch.fx has made
-    assert counts["torch.fx.graph_module.GraphModule.__new__.<locals>.GraphModuleImpl.__call__"] == 1
+    assert (
+        counts["torch.nn.modules.linear.Linear.__call__"] == 2
+    )  # in the module, and in the graph that torch.fx has made
+    assert (
+        counts["torch.fx.graph_module.GraphModule.__new__.<locals>.GraphModuleImpl.__call__"] == 1
+    )
     texts = json.dumps([call.arguments for call in calls(where)])
     assert "FakeTensor" not in texts
     assert "fx.proxy" not in texts
@@ -195,7 +218,9 @@ def test_what_torch_compile_jit_and_fx_follow_is_not_recorded_and_works(tmp_path
 
 @pytest.mark.torch
 @pytest.mark.parametrize("asked", ["torch", "torch,torch.Tensor"])
-def test_a_training_is_the_same_to_the_bit_with_all_of_torch_recorded(tmp_path: Path, asked: str) -> None:
+def test_a_training_is_the_same_to_the_bit_with_all_of_torch_recorded(
+    tmp_path: Path, asked: str
+) -> None:
     where = place(tmp_path, *TRAINING)
     plain = where.python("main.py")
     ended = traced(where, f"--calls={asked}")
@@ -209,12 +234,22 @@ def test_a_training_is_the_same_to_the_bit_with_all_of_torch_recorded(tmp_path: 
 def test_operators_of_tensors_are_recorded_where_tensor_is_asked_for(tmp_path: Path) -> None:
     where = place(tmp_path, FUNCTIONS, "x = torch.ones(2)\ny = (x + 1) @ x - 2 * x\ny.add_(1)\n")
     traced(where, "--calls=torch.Tensor")
-    assert [call.name.removeprefix("torch.Tensor.") for call in calls(where)] == ["__add__", "__matmul__", "__rmul__", "__sub__", "add_"]
+    assert [call.name.removeprefix("torch.Tensor.") for call in calls(where)] == [
+        "__add__",
+        "__matmul__",
+        "__rmul__",
+        "__sub__",
+        "add_",
+    ]
 
 
 @pytest.mark.parametrize(("words", "out"), [((), "ran\n"), (("--calls-list",), "")])
-def test_without_the_part_in_c_it_is_said_how_to_get_it_and_the_run_goes_on(tmp_path: Path, words: tuple[str, ...], out: str) -> None:
-    ended = place(tmp_path, USER, mine=LOOK).voirkit("--quiet", "--calls=mine", *words, "main.py", env={"VOIRKIT_NO_EXTENSION": "1"})
+def test_without_the_part_in_c_it_is_said_how_to_get_it_and_the_run_goes_on(
+    tmp_path: Path, words: tuple[str, ...], out: str
+) -> None:
+    ended = place(tmp_path, USER, mine=LOOK).voirkit(
+        "--quiet", "--calls=mine", *words, "main.py", env={"VOIRKIT_NO_EXTENSION": "1"}
+    )
     assert (ended.code, ended.out) == (0, out)
     assert "--calls: no call can be recorded: that needs voirkit's part in C" in ended.err
     assert "pip install" in ended.err

@@ -12,12 +12,23 @@ from typing import Any
 
 import pytest
 
-from tests.instruments.unchanged import ALONE, COMPILED, NET, TOGETHER, environment, parts, run, write
+from tests.instruments.unchanged import (
+    ALONE,
+    COMPILED,
+    NET,
+    TOGETHER,
+    environment,
+    parts,
+    run,
+    write,
+)
 
 pytestmark = pytest.mark.long
 
 pytest.importorskip("torch")
-pytest.importorskip("voirkit_instruments.calls._calls", reason="voirkit was installed without a C compiler")
+pytest.importorskip(
+    "voirkit_instruments.calls._calls", reason="voirkit was installed without a C compiler"
+)
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -144,12 +155,28 @@ PROGRAMS = {
 
 
 def with_calls(folder: Path, *flags: str, asked: str = "torch") -> tuple[int, str, str]:
-    command = (sys.executable, "-m", "voirkit", "--quiet", f"--calls={asked}", *flags, "--run-dir", "run", "--force", "main.py")
+    command = (
+        sys.executable,
+        "-m",
+        "voirkit",
+        "--quiet",
+        f"--calls={asked}",
+        *flags,
+        "--run-dir",
+        "run",
+        "--force",
+        "main.py",
+    )
     return run(folder, *command, env={**environment("C"), "PYTHONWARNINGS": "default"})
 
 
 def plainly(folder: Path) -> tuple[int, str, str]:
-    return run(folder, sys.executable, "main.py", env={**environment("Python"), "PYTHONWARNINGS": "default"})
+    return run(
+        folder,
+        sys.executable,
+        "main.py",
+        env={**environment("Python"), "PYTHONWARNINGS": "default"},
+    )
 
 
 def calls(folder: Path) -> dict[str, Any]:
@@ -190,7 +217,9 @@ def _without_numbers(told: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [(), ("--calls-every", "2")], ids=["always", "by steps"])
-def test_torch_compile_makes_the_same_graphs_with_the_same_breaks(tmp_path: Path, flags: tuple[str, ...]) -> None:
+def test_torch_compile_makes_the_same_graphs_with_the_same_breaks(
+    tmp_path: Path, flags: tuple[str, ...]
+) -> None:
     (tmp_path / "main.py").write_text(dedent(NET) + dedent(COMPILED))
     theirs, ours = plainly(tmp_path), with_calls(tmp_path, *flags)
     assert (theirs[0], ours[0]) == (0, 0), ours[2]
@@ -211,21 +240,45 @@ def _said(ended: tuple[int, str, str]) -> str:
 SMALL = {
     "mlp": ("--epochs", "2", "--items", "1000"),
     "resnet": ("--size", "64", "--epochs", "1", "--batch-size", "8", "--limit", "8"),
-    "sentiment": ("--steps", "40", "--sentences", "640", "--batch-size", "16", "--test-sentences", "64"),
+    "sentiment": (
+        "--steps",
+        "40",
+        "--sentences",
+        "640",
+        "--batch-size",
+        "16",
+        "--test-sentences",
+        "64",
+    ),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flags", [("--parameters",), ("--calls-every", "3", "--calls-warmup", "2")], ids=" ".join)
+@pytest.mark.parametrize(
+    "flags", [("--parameters",), ("--calls-every", "3", "--calls-warmup", "2")], ids=" ".join
+)
 @pytest.mark.parametrize("example", SMALL)
-def test_an_example_says_the_same_to_the_last_bit(tmp_path: Path, example: str, flags: tuple[str, ...]) -> None:
+def test_an_example_says_the_same_to_the_last_bit(
+    tmp_path: Path, example: str, flags: tuple[str, ...]
+) -> None:
     words = SMALL[example]
     if example == "resnet":
         words = (*words, "--data", str(tmp_path / "images"))
-        making = sys.executable, str(EXAMPLES / "resnet" / "make_images.py"), "--data", "images", "--count", "64"
+        making = (
+            sys.executable,
+            str(EXAMPLES / "resnet" / "make_images.py"),
+            "--data",
+            "images",
+            "--count",
+            "64",
+        )
         made = run(tmp_path, *making, env=environment("Python"))
         assert made[0] == 0, made[2]
-    shutil.copytree(EXAMPLES / example, tmp_path / "there", ignore=shutil.ignore_patterns("voirkit-runs", "voirfile.py"))
+    shutil.copytree(
+        EXAMPLES / example,
+        tmp_path / "there",
+        ignore=shutil.ignore_patterns("voirkit-runs", "voirfile.py"),
+    )
     there = tmp_path / "there"
     (there / "main.py").rename(there / "example.py")
     (there / "main.py").write_text(dedent(f"""

@@ -11,7 +11,15 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
-from voirkit_instruments.checks.record_data import _figures, content, count_indices, is_ascending, labels, size_of, states
+from voirkit_instruments.checks.record_data import (
+    _figures,
+    content,
+    count_indices,
+    is_ascending,
+    labels,
+    size_of,
+    states,
+)
 
 
 class Drawing:
@@ -90,7 +98,11 @@ def test_the_length_of_a_dataset_is_not_asked_for_where_that_runs_code() -> None
     assert (size_of(counting), counting.asked) == (-1, 0)
     assert size_of(Plain()) == 3
     data = TensorDataset(torch.zeros(5, 2))
-    assert (size_of(data), size_of(Subset(data, [1, 3])), size_of(ConcatDataset([data, data]))) == (5, 2, 10)
+    assert (size_of(data), size_of(Subset(data, [1, 3])), size_of(ConcatDataset([data, data]))) == (
+        5,
+        2,
+        10,
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,8 +117,13 @@ def test_the_length_of_a_dataset_is_not_asked_for_where_that_runs_code() -> None
         ({"batch_sampler": [[0, 1], [2]]}, -1),
     ],
 )
-def test_how_many_samples_a_pass_asks_for_is_known_of_samplers_of_torch(options: dict[str, Any], n: int) -> None:
-    assert count_indices(torch.utils.data.DataLoader(TensorDataset(torch.zeros(10, 2)), **options)) == n
+def test_how_many_samples_a_pass_asks_for_is_known_of_samplers_of_torch(
+    options: dict[str, Any], n: int
+) -> None:
+    assert (
+        count_indices(torch.utils.data.DataLoader(TensorDataset(torch.zeros(10, 2)), **options))
+        == n
+    )
 
 
 def test_how_many_samples_a_pass_asks_for_is_not_known_where_that_runs_code() -> None:

@@ -59,7 +59,9 @@ def test_what_a_program_prints_and_warns_of_is_the_same(tmp_path: Path) -> None:
     for words in ([], ["-m", "voirkit", "--checks", "--quiet", "--run-dir", "run"]):
         env = {**CLEAN, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
         command = [sys.executable, *words, "main.py"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=env, timeout=280)
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, env=env, timeout=280
+        )
         assert done.returncode == 0, done.stderr
         said.append((done.stdout, done.stderr))
     assert said[0] == said[1]

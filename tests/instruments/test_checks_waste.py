@@ -26,7 +26,9 @@ def ragged(side: str = "end", pad: int = 0, rows: int = 16, columns: int = 40) -
     """Token ids in rows of 5 to 40."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.full((rows, columns), pad)
-    for row, length in enumerate(torch.randint(5, columns + 1, (rows,), generator=generator).tolist()):
+    for row, length in enumerate(
+        torch.randint(5, columns + 1, (rows,), generator=generator).tolist()
+    ):
         tokens = torch.randint(10, 1000, (length,), generator=generator)
         ids[row, :length] = tokens
         if side == "begin":
@@ -43,7 +45,12 @@ def test_padding_is_counted_exactly(side: str, pad: int) -> None:
     ids = ragged(side, pad)
     rows = inspect_padding(torch, ids)
     assert rows is not None
-    assert (rows.padding, rows.tokens, rows.token, rows.side) == (int((ids == pad).sum()), ids.numel(), pad, side)
+    assert (rows.padding, rows.tokens, rows.token, rows.side) == (
+        int((ids == pad).sum()),
+        ids.numel(),
+        pad,
+        side,
+    )
 
 
 def test_padding_is_found_in_what_collate_functions_give() -> None:
@@ -54,9 +61,20 @@ def test_padding_is_found_in_what_collate_functions_give() -> None:
             self.data = data
 
     ids = ragged()
-    fields = {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": ids.masked_fill(ids == 0, -100)}
+    fields = {
+        "input_ids": ids,
+        "attention_mask": (ids > 0).long(),
+        "labels": ids.masked_fill(ids == 0, -100),
+    }
     named = namedtuple("named", "x ids")(torch.rand(16, 3), ids)
-    for batch in (fields, OrderedDict(fields), Encoding(fields), [ids, torch.arange(16)], (torch.rand(16, 3), [ids]), named):
+    for batch in (
+        fields,
+        OrderedDict(fields),
+        Encoding(fields),
+        [ids, torch.arange(16)],
+        (torch.rand(16, 3), [ids]),
+        named,
+    ):
         rows = inspect_padding(torch, batch)
         assert rows is not None
         assert rows.padding == int((ids == 0).sum())
@@ -76,7 +94,18 @@ def test_padding_is_found_in_what_collate_functions_give() -> None:
         "text",
         [[1, 2, 3]],
     ],
-    ids=["labels", "few", "uint8", "classes", "mask", "ignored", "one-hot", "floats", "text", "list"],
+    ids=[
+        "labels",
+        "few",
+        "uint8",
+        "classes",
+        "mask",
+        "ignored",
+        "one-hot",
+        "floats",
+        "text",
+        "list",
+    ],
 )
 def test_what_holds_no_token_ids_has_no_padding(batch: Any) -> None:
     assert inspect_padding(torch, batch) is None
@@ -87,9 +116,16 @@ def test_what_looks_like_tokens_and_is_not_padded_has_none(kind: str) -> None:
     generator = torch.Generator().manual_seed(0)
     image = torch.zeros(16, 28, 28, dtype=torch.long)
     image[:, 6:20, 6:20] = torch.randint(0, 256, (16, 14, 14), generator=generator)
-    counts = torch.randint(0, 1000, (16, 400), generator=generator) * (torch.rand(16, 400, generator=generator) < 0.05)
+    counts = torch.randint(0, 1000, (16, 400), generator=generator) * (
+        torch.rand(16, 400, generator=generator) < 0.05
+    )
     star = torch.stack([torch.zeros(50, dtype=torch.long), torch.arange(1, 51)])  # edges of a graph
-    batch = {"image": image.flatten(1), "counts": counts, "star": star, "full": torch.randint(1, 1000, (16, 40), generator=generator)}[kind]
+    batch = {
+        "image": image.flatten(1),
+        "counts": counts,
+        "star": star,
+        "full": torch.randint(1, 1000, (16, 40), generator=generator),
+    }[kind]
     rows = inspect_padding(torch, batch)
     assert rows is not None
     assert rows.padding < 0.1 * rows.tokens
@@ -105,7 +141,9 @@ def test_a_large_batch_is_looked_at_in_a_few_rows() -> None:
 
 
 def looked(name: str, *looks: dict[str, Any]) -> Facts:
-    return Facts([Fact(name, 1000 * n, 0, {"where": "main.py:7", **args}) for n, args in enumerate(looks, 1)])
+    return Facts(
+        [Fact(name, 1000 * n, 0, {"where": "main.py:7", **args}) for n, args in enumerate(looks, 1)]
+    )
 
 
 def padded(share: float, longest: int = 40, shortest: int = 5) -> dict[str, Any]:
@@ -115,17 +153,26 @@ def padded(share: float, longest: int = 40, shortest: int = 5) -> dict[str, Any]
 
 
 def kinds(facts: Facts) -> list[str]:
-    return [finding.kind for finding in findings({"token_padding": padding(facts), "dense_embeddings": embeddings(facts)})]
+    return [
+        finding.kind
+        for finding in findings(
+            {"token_padding": padding(facts), "dense_embeddings": embeddings(facts)}
+        )
+    ]
 
 
 def test_padding_is_a_finding_without_a_figure_of_time() -> None:
     (finding,) = findings({"token_padding": padding(looked("padding", *[padded(0.4)] * 3))})
-    assert finding.because.startswith("40% of the tokens that are trained on are padding: id 0 at the end of rows of 40")
+    assert finding.because.startswith(
+        "40% of the tokens that are trained on are padding: id 0 at the end of rows of 40"
+    )
     assert (finding.gain, finding.where, finding.evidence["share"]) == (None, "main.py:7", 0.4)
 
 
 def test_padding_to_a_fixed_length_is_said() -> None:
-    (finding,) = findings({"token_padding": padding(looked("padding", *[padded(0.8, longest=10)] * 3))})
+    (finding,) = findings(
+        {"token_padding": padding(looked("padding", *[padded(0.8, longest=10)] * 3))}
+    )
     assert "94% of it is beyond the longest row of its batch" in finding.because
 
 
@@ -143,12 +190,22 @@ def test_little_padding_or_few_looks_are_no_finding(looks: list[dict[str, Any]])
 
 
 def table(graded: int = 1, rows: int = 100_000, held: int = 1_600_000) -> dict[str, Any]:
-    return {"optimizer": 0, "name": "items.weight", "rows": rows, "columns": 16, "held": held, "sampled": 1000, "graded": graded}
+    return {
+        "optimizer": 0,
+        "name": "items.weight",
+        "rows": rows,
+        "columns": 16,
+        "held": held,
+        "sampled": 1000,
+        "graded": graded,
+    }
 
 
 def test_a_dense_gradient_of_few_rows_is_a_finding_without_a_figure_of_time() -> None:
     (finding,) = findings({"dense_embeddings": embeddings(looked("embedding", *[table()] * 3))})
-    assert finding.because.startswith("Of the 100,000 rows of items.weight 0.10% have a gradient in a step")
+    assert finding.because.startswith(
+        "Of the 100,000 rows of items.weight 0.10% have a gradient in a step"
+    )
     assert finding.gain is None
 
 
@@ -158,7 +215,9 @@ def test_a_gradient_of_which_no_row_was_sampled_has_a_bound() -> None:
 
 
 @pytest.mark.parametrize("looks", [[table()] * 2, [table(100)] * 4, [table(held=16_000_000)] * 4])
-def test_many_rows_with_gradients_or_a_small_part_of_the_parameters_is_no_finding(looks: list[dict[str, Any]]) -> None:
+def test_many_rows_with_gradients_or_a_small_part_of_the_parameters_is_no_finding(
+    looks: list[dict[str, Any]],
+) -> None:
     assert kinds(looked("embedding", *looks)) == []
 
 
@@ -168,8 +227,24 @@ def test_many_rows_with_gradients_or_a_small_part_of_the_parameters_is_no_findin
 def run(folder: Path, script: str) -> dict[str, Any]:
     """The summary of a script under ``--checks``; what it prints is in ``printed``."""
     (folder / "main.py").write_text(dedent(script).lstrip())
-    command = [sys.executable, "-m", "voirkit", "--checks", "--quiet", "--run-dir", "run", "main.py"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env={**CLEAN, "OMP_NUM_THREADS": "1"}, timeout=240)
+    command = [
+        sys.executable,
+        "-m",
+        "voirkit",
+        "--checks",
+        "--quiet",
+        "--run-dir",
+        "run",
+        "main.py",
+    ]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**CLEAN, "OMP_NUM_THREADS": "1"},
+        timeout=240,
+    )
     assert done.returncode == 0, done.stderr
     assert "checks:" not in done.stderr
     summary: dict[str, Any] = json.loads((folder / "run" / "summary.json").read_text())
@@ -178,7 +253,11 @@ def run(folder: Path, script: str) -> dict[str, Any]:
 
 def in_vain(summary: dict[str, Any]) -> list[dict[str, Any]]:
     """Of the findings those of work in vain; a run as short as these may have others."""
-    return [finding for finding in summary["findings"] if finding["kind"] in ("padding", "dense-embedding-gradient")]
+    return [
+        finding
+        for finding in summary["findings"]
+        if finding["kind"] in ("padding", "dense-embedding-gradient")
+    ]
 
 
 TRAINING = """
@@ -265,7 +344,11 @@ def test_a_dense_gradient_of_a_large_embedding_is_found_with_its_share(tmp_path:
     (finding,) = in_vain(summary)
     assert finding["kind"] == "dense-embedding-gradient"
     assert finding["evidence"]["share"] == pytest.approx(float(summary["printed"]), rel=0.2)
-    assert (finding["severity"], finding["gain"], finding["evidence"]["rows"]) == ("time", None, 100_000)
+    assert (finding["severity"], finding["gain"], finding["evidence"]["rows"]) == (
+        "time",
+        None,
+        100_000,
+    )
 
 
 @pytest.mark.long

@@ -156,7 +156,9 @@ def test_no_color_is_honoured(on_terminal: Run) -> None:
         ("sys.exit('a message')", 1, "a message"),
     ],
 )
-def test_the_terminal_is_whole_after_any_end(on_terminal: Run, ending: str, code: int, last: str | None) -> None:
+def test_the_terminal_is_whole_after_any_end(
+    on_terminal: Run, ending: str, code: int, last: str | None
+) -> None:
     terminal = on_terminal(HOLD + f"""
     give(loss=1)
     print("before", end="", flush=True)
@@ -243,7 +245,9 @@ def test_a_forked_child_that_ends_leaves_the_view_to_its_parent(on_terminal: Run
 
 
 @pytest.mark.parametrize("size", [(40, 24), (80, 10), (40, 10), (20, 5), (5, 3), (2, 1)])
-def test_a_small_terminal_has_a_small_view_and_all_the_output(on_terminal: Run, size: tuple[int, int]) -> None:
+def test_a_small_terminal_has_a_small_view_and_all_the_output(
+    on_terminal: Run, size: tuple[int, int]
+) -> None:
     script = WAIT + """
     for i in range(30):
         give(task="train", **{f"a_rather_long_key_{k}": i for k in range(30)}, progress=(i, 30))
@@ -277,7 +281,9 @@ def test_the_view_follows_a_change_of_size(on_terminal: Run) -> None:
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
-def test_in_tmux_no_line_is_lost_and_no_part_of_the_view_is_left_behind_when_the_window_changes(tmp_path: Path) -> None:
+def test_in_tmux_no_line_is_lost_and_no_part_of_the_view_is_left_behind_when_the_window_changes(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "main.py").write_text(dedent(WAIT + """
     import os
     i = 0
@@ -291,15 +297,29 @@ def test_in_tmux_no_line_is_lost_and_no_part_of_the_view_is_left_behind_when_the
     server = ["tmux", "-S", str(tmp_path / "socket"), "-f", str(tmp_path / "tmux.conf")]
 
     def tmux(*words: str) -> str:
-        return subprocess.run([*server, *words], check=True, capture_output=True, text=True, env=CLEAN).stdout
+        return subprocess.run(
+            [*server, *words], check=True, capture_output=True, text=True, env=CLEAN
+        ).stdout
 
     def until(text: str, *options: str) -> str:
         deadline = time.monotonic() + 60
-        while not re.search(text, shown := tmux("capture-pane", "-p", "-J", *options), re.MULTILINE):
+        while not re.search(
+            text, shown := tmux("capture-pane", "-p", "-J", *options), re.MULTILINE
+        ):
             assert time.monotonic() < deadline, shown
         return shown
 
-    tmux("new-session", "-d", "-x", "100", "-y", "30", "-c", str(tmp_path), f"{shlex.join(VOIRKIT)} --dash main.py; echo ended; cat")
+    tmux(
+        "new-session",
+        "-d",
+        "-x",
+        "100",
+        "-y",
+        "30",
+        "-c",
+        str(tmp_path),
+        f"{shlex.join(VOIRKIT)} --dash main.py; echo ended; cat",
+    )
     try:
         until("^train +loss")
         for columns, lines in ((60, 15), (120, 40), (40, 10), (100, 30)):
@@ -318,7 +338,9 @@ def test_in_tmux_no_line_is_lost_and_no_part_of_the_view_is_left_behind_when_the
 # Without a terminal
 
 
-def test_without_a_terminal_there_are_plain_lines_on_standard_error_and_nothing_on_standard_output(tmp_path: Path) -> None:
+def test_without_a_terminal_there_are_plain_lines_on_standard_error_and_nothing_on_standard_output(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "main.py").write_text(dedent(WAIT + """
     for i in range(5):
         give(loss=0.5 / (i + 1), progress=(i + 1, 400))
@@ -327,7 +349,13 @@ def test_without_a_terminal_there_are_plain_lines_on_standard_error_and_nothing_
         wait(0.5)
     """))  # fmt: skip
     done = subprocess.run(
-        [*VOIRKIT, "--dash", "main.py"], cwd=tmp_path, capture_output=True, text=True, env=CLEAN, stdin=subprocess.DEVNULL, check=False
+        [*VOIRKIT, "--dash", "main.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=CLEAN,
+        stdin=subprocess.DEVNULL,
+        check=False,
     )
     assert done.returncode == 0
     assert done.stdout == "0\n1\n2\n3\n4\n"
@@ -345,16 +373,32 @@ def test_a_dumb_terminal_has_plain_lines(on_terminal: Run) -> None:
 
 def test_a_voirfile_can_require_it(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text("from giving import give; give(loss=1)")
-    (tmp_path / "voirfile.py").write_text("from voirkit_instruments.dash import dash\ndef instrument_view(ov):\n    ov.require(dash)\n")
+    (tmp_path / "voirfile.py").write_text(
+        "from voirkit_instruments.dash import dash\ndef instrument_view(ov):\n    ov.require(dash)\n"
+    )
     done = subprocess.run(
-        [*VOIRKIT, "main.py"], cwd=tmp_path, capture_output=True, text=True, env=CLEAN, stdin=subprocess.DEVNULL, check=False
+        [*VOIRKIT, "main.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=CLEAN,
+        stdin=subprocess.DEVNULL,
+        check=False,
     )
     assert re.fullmatch(r"\[\d+\.\ds\] loss 1\n", done.stderr)
 
 
 def test_without_the_flag_nothing_of_it_is_loaded(tmp_path: Path) -> None:
-    (tmp_path / "main.py").write_text("import sys; print([m for m in sys.modules if m.startswith(('rich', 'voirkit_instruments.dash_'))])")
+    (tmp_path / "main.py").write_text(
+        "import sys; print([m for m in sys.modules if m.startswith(('rich', 'voirkit_instruments.dash_'))])"
+    )
     done = subprocess.run(
-        [*VOIRKIT, "main.py"], cwd=tmp_path, capture_output=True, text=True, env=CLEAN, stdin=subprocess.DEVNULL, check=False
+        [*VOIRKIT, "main.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=CLEAN,
+        stdin=subprocess.DEVNULL,
+        check=False,
     )
     assert done.stdout == "[]\n"

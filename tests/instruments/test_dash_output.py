@@ -126,7 +126,9 @@ def test_input_reads_what_is_typed(on_terminal: Run) -> None:
     """)  # fmt: skip
     terminal.until_shows("Your name? ")
     terminal.type("Ada")
-    terminal.until(lambda: any(line.startswith("Your name? Ada") for line in terminal.screen.display))
+    terminal.until(
+        lambda: any(line.startswith("Your name? Ada") for line in terminal.screen.display)
+    )
     terminal.type("\n")
     assert terminal.end() == 0
     assert output_of(terminal) == ["Your name? Ada", "Hello Ada"]
@@ -147,7 +149,9 @@ def test_standard_output_through_a_pipe_to_the_same_terminal_is_not_garbled(tmp_
     assert output_of(terminal) == [f"line {i}" for i in range(60)]
 
 
-def test_standard_output_in_a_file_is_the_same_to_the_byte(on_terminal: Run, tmp_path: Path) -> None:
+def test_standard_output_in_a_file_is_the_same_to_the_byte(
+    on_terminal: Run, tmp_path: Path
+) -> None:
     script = WAIT + """
     import sys
     for i in range(5):

@@ -42,7 +42,11 @@ def test_no_autograd_graph_is_kept_alive() -> None:
 
 def test_no_batch_and_no_model_is_kept_alive() -> None:
     board = Board()
-    batch, pair, model = torch.zeros(8, 3), (torch.zeros(8, 3), torch.zeros(8)), torch.nn.Linear(1, 1)
+    batch, pair, model = (
+        torch.zeros(8, 3),
+        (torch.zeros(8, 3), torch.zeros(8)),
+        torch.nn.Linear(1, 1),
+    )
     gone = [weakref.ref(batch), weakref.ref(pair[0]), weakref.ref(model)]
     board.update({"batch": batch, "pair": pair, "model": model})
     del batch, pair, model
@@ -58,8 +62,20 @@ def test_a_value_that_can_not_be_asked_is_shown_by_its_type() -> None:
         __repr__ = __str__ = None  # type: ignore[assignment]  # as rude as it gets
 
     board = Board()
-    board.update({"rude": Rude(), "meta": torch.zeros(1, device="meta"), "half": torch.ones(1, dtype=torch.bfloat16), "nan": float("nan")})
-    assert numbers(board) == {"rude": "Rude", "meta": "Tensor 1 float32 meta", "half": "1", "nan": "nan"}
+    board.update(
+        {
+            "rude": Rude(),
+            "meta": torch.zeros(1, device="meta"),
+            "half": torch.ones(1, dtype=torch.bfloat16),
+            "nan": float("nan"),
+        }
+    )
+    assert numbers(board) == {
+        "rude": "Rude",
+        "meta": "Tensor 1 float32 meta",
+        "half": "1",
+        "nan": "nan",
+    }
 
 
 def test_numpy_numbers_and_arrays_are_shown() -> None:
@@ -81,14 +97,20 @@ def test_a_number_on_a_gpu_is_read_without_waiting_for_the_gpu() -> None:
     board = Board()
     with torch.cuda.stream(torch.cuda.Stream()):
         torch.cuda._sleep(2_000_000_000)
-        board.update({"loss": torch.full((), 0.5, device="cuda") + 1, "n": torch.tensor(3, device="cuda")})
+        board.update(
+            {"loss": torch.full((), 0.5, device="cuda") + 1, "n": torch.tensor(3, device="cuda")}
+        )
         assert numbers(board) == {"loss": "...", "n": "..."}
         board.settle(60)
     assert numbers(board) == {"loss": "1.5", "n": "3"}
 
 
 def test_a_device_without_asynchronous_copies_is_read_by_the_thread_that_gives() -> None:
-    for tensor, number in ((torch.tensor(3), 3), (torch.tensor([0.5]), 0.5), (torch.tensor(True), True)):
+    for tensor, number in (
+        (torch.tensor(3), 3),
+        (torch.tensor([0.5]), 0.5),
+        (torch.tensor(True), True),
+    ):
         on_device = DeviceNumber()
         on_device.latest = tensor
         assert on_device.number() is None
@@ -98,14 +120,28 @@ def test_a_device_without_asynchronous_copies_is_read_by_the_thread_that_gives()
 
 words = st.text(st.characters(codec="utf-8"), max_size=30)
 rows = st.builds(
-    Row, words, words, words.map(lambda text: "".join(c for c in text if c.isprintable())), st.booleans(), st.integers(0, 10**9)
+    Row,
+    words,
+    words,
+    words.map(lambda text: "".join(c for c in text if c.isprintable())),
+    st.booleans(),
+    st.integers(0, 10**9),
 )
 bars = st.builds(Bar, words, words, st.floats(0, 1e6), st.floats(0, 1e6))
 
 
-@for_all(st.lists(rows, max_size=40), st.lists(bars, max_size=5), st.tuples(st.integers(1, 130), st.integers(1, 60)), words)
-def test_a_frame_never_exceeds_its_part_of_the_terminal(rows: list[Row], bars: list[Bar], size: tuple[int, int], title: str) -> None:
-    lines = frame(Header(title, 1e4, 5), bars, rows, [3.0] * len(bars), size, TerminalStyle(color=False))
+@for_all(
+    st.lists(rows, max_size=40),
+    st.lists(bars, max_size=5),
+    st.tuples(st.integers(1, 130), st.integers(1, 60)),
+    words,
+)
+def test_a_frame_never_exceeds_its_part_of_the_terminal(
+    rows: list[Row], bars: list[Bar], size: tuple[int, int], title: str
+) -> None:
+    lines = frame(
+        Header(title, 1e4, 5), bars, rows, [3.0] * len(bars), size, TerminalStyle(color=False)
+    )
     assert len(lines) <= max(size[1] // 2, size[1] - 11)
     assert all(width(line) < size[0] for line in lines)
     assert all("\n" not in line and "\033" not in line for line in lines)
@@ -126,8 +162,14 @@ def test_what_monitor_gives_takes_no_rows_since_its_figures_are_drawn_from_the_t
 
 def test_events_are_counted_in_the_header_when_there_are_values_to_show() -> None:
     row = Row("", "loss", "0.4", True, 3)
-    assert "0:00:12 ──" in frame(Header("main.py", 12.0, 9), [], [], [], (40, 24), TerminalStyle(color=False))[0]
-    assert "0:00:12  9 events ──" in frame(Header("main.py", 12.0, 9), [], [row], [], (40, 24), TerminalStyle(color=False))[0]
+    assert (
+        "0:00:12 ──"
+        in frame(Header("main.py", 12.0, 9), [], [], [], (40, 24), TerminalStyle(color=False))[0]
+    )
+    assert (
+        "0:00:12  9 events ──"
+        in frame(Header("main.py", 12.0, 9), [], [row], [], (40, 24), TerminalStyle(color=False))[0]
+    )
 
 
 def test_a_plain_line_has_numbers_only() -> None:

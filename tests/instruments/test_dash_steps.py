@@ -59,7 +59,9 @@ def test_steps_are_shown_without_a_probe_or_a_voirfile(on_terminal: Run) -> None
 
 
 def test_a_given_rate_is_not_shown_twice(on_terminal: Run) -> None:
-    terminal = on_terminal(TRAINS + "from giving import give\ngive(train_rate=5.0)\n" + WAITS, size=(100, 30))
+    terminal = on_terminal(
+        TRAINS + "from giving import give\ngive(train_rate=5.0)\n" + WAITS, size=(100, 30)
+    )
     terminal.until_shows("wait 50%")
     assert sum("train_rate" in line for line in terminal.screen.display) == 1
     terminal.type("on\n")
@@ -86,14 +88,22 @@ def test_without_steps_there_are_none(on_terminal: Run) -> None:
 def test_elsewhere_than_on_a_terminal_the_steps_are_in_the_line(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(TRAINS + "sys.stdin.readline()\n")
     process = subprocess.Popen(
-        [*VOIRKIT, "--dash", "main.py"], cwd=tmp_path, env=CLEAN, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*VOIRKIT, "--dash", "main.py"],
+        cwd=tmp_path,
+        env=CLEAN,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert process.stderr is not None
     line = process.stderr.readline()
     while "step" not in line:
         assert line
         line = process.stderr.readline()
-    assert "step 10 ms: wait 50%, transfer 5%, forward 10%, backward 20%, optimizer 10%, other 5% | train_rate 400 items/s" in line
+    assert (
+        "step 10 ms: wait 50%, transfer 5%, forward 10%, backward 20%, optimizer 10%, other 5% | train_rate 400 items/s"
+        in line
+    )
     process.communicate("\n")
 
 
@@ -101,7 +111,13 @@ def test_of_several_ranks_all_are_shown(on_terminal: Run, tmp_path: Path) -> Non
     terminal = on_terminal(TRAINS + WAITS, size=(100, 30), env={"RANK": "0", "WORLD_SIZE": "2"})
     terminal.until_shows("wait 50%")
     environment = {**CLEAN, "RANK": "1", "WORLD_SIZE": "2"}
-    with subprocess.Popen([*VOIRKIT, "main.py"], cwd=tmp_path, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as other:
+    with subprocess.Popen(
+        [*VOIRKIT, "main.py"],
+        cwd=tmp_path,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+    ) as other:
         terminal.until_shows("rank 1")
         assert "rank 0" in "\n".join(terminal.screen.display)
         other.communicate(b"\n")

@@ -31,7 +31,10 @@ BRIEF = {
     "long texts are cut": ("x" * 1000, repr("x" * 80) + "… (1000)"),
     "tensors by type, shape and dtype": (torch.zeros(32, 3), "Tensor[32, 3] float32"),
     "one number in a tensor": (torch.tensor(2.5), "Tensor[] float32 = 2.5"),
-    "one number that needs a gradient": (torch.tensor([2.5], requires_grad=True), "Tensor[1] float32 = 2.5"),
+    "one number that needs a gradient": (
+        torch.tensor([2.5], requires_grad=True),
+        "Tensor[1] float32 = 2.5",
+    ),
     "a tensor elsewhere by its device, without its value": (
         torch.zeros(1, device="meta"),
         "Tensor[1] float32 meta",
@@ -60,7 +63,9 @@ def test_a_value_is_one_line() -> None:
 
 
 def test_a_number_is_read_from_one_element_only() -> None:
-    assert [number(v) for v in (torch.tensor(2), np.float32(0.5), 3, torch.zeros(2), "3", None)] == [2, 0.5, 3, None, None, None]
+    assert [
+        number(v) for v in (torch.tensor(2), np.float32(0.5), 3, torch.zeros(2), "3", None)
+    ] == [2, 0.5, 3, None, None, None]
     assert number(torch.zeros(1, device="meta")) is None
 
 

@@ -13,7 +13,13 @@ from small_overseer import SmallOverseer
 
 from voirkit.instrument import duration as seconds
 from voirkit.phases import StopProgram
-from voirkit_instruments.early_stop.record import Stopper, early_stop, interruptible, stop_after_rates, stop_after_time
+from voirkit_instruments.early_stop.record import (
+    Stopper,
+    early_stop,
+    interruptible,
+    stop_after_rates,
+    stop_after_time,
+)
 
 pytestmark = pytest.mark.long
 
@@ -25,13 +31,25 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("30s", 30), ("5m", 300), ("1h", 3600), ("250ms", 0.25), ("1.5h", 5400), ("3", 3), ("0.5", 0.5)]
+    ("text", "value"),
+    [
+        ("30s", 30),
+        ("5m", 300),
+        ("1h", 3600),
+        ("250ms", 0.25),
+        ("1.5h", 5400),
+        ("3", 3),
+        ("0.5", 0.5),
+    ],
 )
 def test_a_duration_is_a_number_and_a_unit(text: str, value: float) -> None:
     assert seconds(text) == pytest.approx(value)
 
 
-@pytest.mark.parametrize("text", ["30parsecs", "", "s", "-3s", "1e3s", "inf", "nan", "1_000", "0s", "3 s s", "1.2.3s", "٣s"])
+@pytest.mark.parametrize(
+    "text",
+    ["30parsecs", "", "s", "-3s", "1e3s", "inf", "nan", "1_000", "0s", "3 s s", "1.2.3s", "٣s"],
+)
 def test_what_is_no_duration_is_refused_with_the_units(text: str) -> None:
     with pytest.raises(ValueError, match=r"ms, s, m or h") as refused:
         seconds(text)
@@ -82,7 +100,11 @@ def test_its_own_progress_is_no_event_of_the_program() -> None:
             ov.give(task="train", progress=(i, 100))
 
     ov(program)
-    assert [event["progress"] for event in ov.events if event["task"] == "train"] == [(0, 100), (1, 100), (2, 100)]
+    assert [event["progress"] for event in ov.events if event["task"] == "train"] == [
+        (0, 100),
+        (1, 100),
+        (2, 100),
+    ]
 
 
 def test_a_signal_that_is_a_string_is_logged_and_stops_nothing() -> None:
@@ -143,9 +165,18 @@ def test_nothing_is_raised_while_voirkit_or_a_destructor_runs() -> None:
             seen.append(interruptible(sys._getframe()))
 
     def called_by(module: str) -> Callable[[], bool]:
-        scope: dict[str, Any] = {"__name__": module, "sys": sys, "interruptible": interruptible, "inner": None}
+        scope: dict[str, Any] = {
+            "__name__": module,
+            "sys": sys,
+            "interruptible": interruptible,
+            "inner": None,
+        }
         exec("def look(): return interruptible(sys._getframe())\ndef call(f): return f()", scope)
-        return scope["look"] if module != "threading" else lambda: scope["call"](called_by("voirkit.streams"))
+        return (
+            scope["look"]
+            if module != "threading"
+            else lambda: scope["call"](called_by("voirkit.streams"))
+        )
 
     Dying()
     assert seen == [False]
@@ -312,8 +343,12 @@ def test_workers_of_a_loader_end_with_the_script(place: Place, where: str) -> No
     assert "Exception ignored" not in ended.err
 
 
-@pytest.mark.parametrize("words", [("--stop", "0"), ("--stop", "x"), ("--stop", "-1"), ("--stop-after", "30parsecs")])
-def test_a_wrong_value_is_refused_before_the_script_starts(place: Place, words: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    "words", [("--stop", "0"), ("--stop", "x"), ("--stop", "-1"), ("--stop-after", "30parsecs")]
+)
+def test_a_wrong_value_is_refused_before_the_script_starts(
+    place: Place, words: tuple[str, str]
+) -> None:
     ended = place.write(main="print('started')").voirkit(*words, "main.py")
     assert (ended.code, ended.out) == (2, "")
     assert all(word in ended.err for word in words)

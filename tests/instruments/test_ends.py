@@ -12,7 +12,11 @@ from conftest import Place
 import voirkit_instruments
 
 MODULES = sorted(Path(voirkit_instruments.__file__).parent.glob("**/*.py"))
-ENDS = {"exit": "sys.exit(0)", "error": "raise ValueError('x')", "Ctrl-C": "raise KeyboardInterrupt"}
+ENDS = {
+    "exit": "sys.exit(0)",
+    "error": "raise ValueError('x')",
+    "Ctrl-C": "raise KeyboardInterrupt",
+}
 
 
 def _waits(function: ast.AST) -> list[str]:
@@ -23,20 +27,33 @@ def _waits(function: ast.AST) -> list[str]:
             text = ast.unparse(node.value)
             if ".phases." in text:
                 name = text.partition(".phases.")[2].partition("(")[0]
-                found.append((node.lineno, f"{name} throw" if name == "run_script" and "throw=False" not in text else name))
+                found.append(
+                    (
+                        node.lineno,
+                        f"{name} throw"
+                        if name == "run_script" and "throw=False" not in text
+                        else name,
+                    )
+                )
     return [name for _, name in sorted(found)]
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: path.stem)
-def test_no_instrument_that_has_work_after_the_script_loses_it_to_an_exception(module: Path) -> None:
+def test_no_instrument_that_has_work_after_the_script_loses_it_to_an_exception(
+    module: Path,
+) -> None:
     for node in ast.walk(ast.parse(module.read_text())):
         if isinstance(node, ast.FunctionDef):
             waits = _waits(node)
-            assert "run_script throw" not in waits or "finalize" not in waits, f"{node.name} may never come to finalize"
+            assert "run_script throw" not in waits or "finalize" not in waits, (
+                f"{node.name} may never come to finalize"
+            )
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_run_that_ends_early_says_as_much_of_its_calls_as_one_that_does_not(tmp_path: Path, end: str) -> None:
+def test_a_run_that_ends_early_says_as_much_of_its_calls_as_one_that_does_not(
+    tmp_path: Path, end: str
+) -> None:
     script = "import sys, textwrap\ntextwrap.dedent('x')\n"
     keys = []
     for name, text in (("plain", script), ("ended", f"{script}{ENDS[end]}\n")):

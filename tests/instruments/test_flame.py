@@ -49,10 +49,18 @@ def why_not() -> str:
     program = os.path.join(sysconfig.get_path("scripts"), "py-spy")
     if not os.path.exists(program):
         return "py-spy is not installed"
-    with subprocess.Popen([sys.executable, "-c", "print('on', flush=True); input()"], stdout=-1, stdin=-1, text=True) as sleeper:
+    with subprocess.Popen(
+        [sys.executable, "-c", "print('on', flush=True); input()"], stdout=-1, stdin=-1, text=True
+    ) as sleeper:
         assert sleeper.stdout is not None
         sleeper.stdout.readline()
-        done = subprocess.run([program, "dump", "--pid", str(sleeper.pid)], capture_output=True, timeout=60, check=False, text=True)
+        done = subprocess.run(
+            [program, "dump", "--pid", str(sleeper.pid)],
+            capture_output=True,
+            timeout=60,
+            check=False,
+            text=True,
+        )
         sleeper.communicate("\n")
     return done.stderr.strip()[:200] if done.returncode else ""
 
@@ -78,7 +86,11 @@ def collapsed(place: Place) -> dict[str, int]:
 
 def share(stacks: dict[str, int], phase: str, function: str) -> float:
     """How much of a phase of the process that trains has a function on its stacks."""
-    own = {line: n for line, n in stacks.items() if line.startswith(f"{phase};main;") and ";thread " not in line}
+    own = {
+        line: n
+        for line, n in stacks.items()
+        if line.startswith(f"{phase};main;") and ";thread " not in line
+    }
     return sum(n for line, n in own.items() if f";{function} (" in line) / sum(own.values())
 
 
@@ -91,13 +103,26 @@ def test_stacks_are_found_in_the_phase_that_they_were_in(place: Place) -> None:
     assert share(stacks, "forward", "alpha") > 0.85
     assert share(stacks, "backward", "beta") > 0.85
     found = ended.summary["flame"]
-    assert (found["tool"], found["rate_hz"], found["gil"], found["native"]) == ("py-spy", 97, False, False)
-    assert next(iter(found["phases"]["forward"]["functions"])) == f"busy ({place.folder.name}/main.py)"
-    where = next(number for number, line in enumerate((place.folder / "main.py").read_text().splitlines(), 1) if "sum(" in line)
+    assert (found["tool"], found["rate_hz"], found["gil"], found["native"]) == (
+        "py-spy",
+        97,
+        False,
+        False,
+    )
+    assert (
+        next(iter(found["phases"]["forward"]["functions"])) == f"busy ({place.folder.name}/main.py)"
+    )
+    where = next(
+        number
+        for number, line in enumerate((place.folder / "main.py").read_text().splitlines(), 1)
+        if "sum(" in line
+    )
     assert next(iter(found["phases"]["forward"]["lines"])) == f"{place.folder.name}/main.py:{where}"
     assert found["cost"]["tool_s"] > 0
     assert "stacks by py-spy" in ended.err
-    assert not [name for name in os.listdir(place.folder / "run" / "flame") if name.endswith(".spy")]
+    assert not [
+        name for name in os.listdir(place.folder / "run" / "flame") if name.endswith(".spy")
+    ]
 
 
 def test_without_py_spy_a_thread_takes_them_and_says_what_it_can_not_see(place: Place) -> None:
@@ -114,10 +139,58 @@ def test_without_py_spy_a_thread_takes_them_and_says_what_it_can_not_see(place: 
 
 
 def test_the_thread_that_takes_stacks_counts_who_kept_the_gil_from_it(place: Place) -> None:
-    place.write(main=PHASES + "import sys\nsys.setswitchinterval(0.1)\nalpha(1.0)\ntime.sleep(1.0)\n")
+    place.write(
+        main=PHASES + "import sys\nsys.setswitchinterval(0.1)\nalpha(1.0)\ntime.sleep(1.0)\n"
+    )
     ended = without_py_spy(place, "--flame", "main.py")
     assert ended.code == 0, ended.err
-    assert share(collapsed(place), "before and after", "alpha") > 0.3  # with a look for each time that the GIL was let go: 0.1
+    assert (
+        share(collapsed(place), "before and after", "alpha") > 0.3
+    )  # with a look for each time that the GIL was let go: 0.1
+
+
+PARTS = """
+import sys, torch
+def prepare():
+    busy(1.0)
+def score(model, x):
+    busy(0.2)
+    return model(x)
+def log():
+    busy(0.5)
+prepare()
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(2):
+    model.train()
+    for x in torch.utils.data.DataLoader(torch.randn(20, 4), batch_size=4):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+        busy(0.1)
+    model.eval()
+    with torch.no_grad():
+        for x in torch.utils.data.DataLoader(torch.randn(8, 4), batch_size=4):
+            score(model, x)
+    log()
+"""
+
+
+@pytest.mark.usefixtures("py_spy")
+def test_what_is_in_no_step_of_training_is_of_the_part_of_the_run_that_it_lies_in(
+    place: Place,
+) -> None:
+    pytest.importorskip("torch")
+    place.write(main=PHASES + PARTS)
+    place.voirkit("--flame", "main.py")
+    stacks = collapsed(place)
+    for part, function in (
+        ("startup", "prepare"),
+        ("evaluation", "score"),
+        ("between", "log"),
+        ("other", "busy"),
+    ):
+        assert share(stacks, part, function) > 0.85
 
 
 @pytest.mark.usefixtures("py_spy")
@@ -145,14 +218,18 @@ time.sleep(1.0)
     assert not any(";beta (" in line for line in children)
     own = {line: n for line, n in stacks.items() if line.startswith("before and after;main;")}
     slept = sum(n for line, n in own.items() if ";thread " in line)
-    assert 0.2 < slept / (sum(own.values()) - slept) < 0.85  # it is not there for as long as the run is
+    assert (
+        0.2 < slept / (sum(own.values()) - slept) < 0.85
+    )  # it is not there for as long as the run is
     kinds = {process["kind"].partition(" ")[0] for process in ended.summary["flame"]["processes"]}
     assert kinds == {"main", "child"}
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("py_spy")
-def test_loader_workers_are_told_apart_and_torch_s_phases_agree_with_the_stacks(place: Place) -> None:
+def test_loader_workers_are_told_apart_and_torch_s_phases_agree_with_the_stacks(
+    place: Place,
+) -> None:
     pytest.importorskip("torch")
     place.write(
         main="""
@@ -248,7 +325,9 @@ def test_a_program_that_replaces_itself_is_followed(place: Place) -> None:
         second=PHASES + "alpha(0.8)\nraise SystemExit(3)\n",
     )
     assert place.voirkit("--flame", "main.py").code == 3
-    while not list((place.folder / "run" / "flame").glob("*.chunks")):  # who runs py-spy ends when it sees that the program has
+    while not list(
+        (place.folder / "run" / "flame").glob("*.chunks")
+    ):  # who runs py-spy ends when it sees that the program has
         time.sleep(0.1)
     place.run(sys.executable, "-m", "voirkit", "report", "run")
     assert any(";alpha (" in line for line in collapsed(place))
@@ -276,17 +355,57 @@ def test_stacks_are_exported_and_drawn_on_a_page_that_asks_nothing_of_anybody(pl
     place.write(main=PHASES + LOOP)
     assert place.voirkit("--flame", "main.py").code == 0
     for name in ("speedscope", "collapsed"):
-        made = place.run(sys.executable, "-m", "voirkit", "export", "run", "--format", name, "-o", f"out.{name}")
+        made = place.run(
+            sys.executable, "-m", "voirkit", "export", "run", "--format", name, "-o", f"out.{name}"
+        )
         assert made.code == 0, made.err
-    assert json.loads((place.folder / "out.speedscope").read_text())["profiles"][0]["name"] == "main"
-    assert (place.folder / "out.collapsed").read_text() == (place.folder / "run" / "flame" / "collapsed.txt").read_text()
-    shown = place.run(sys.executable, "-m", "voirkit", "export", "run", "--format", "collapsed", "-o", "-")
+    assert (
+        json.loads((place.folder / "out.speedscope").read_text())["profiles"][0]["name"] == "main"
+    )
+    assert (place.folder / "out.collapsed").read_text() == (
+        place.folder / "run" / "flame" / "collapsed.txt"
+    ).read_text()
+    shown = place.run(
+        sys.executable, "-m", "voirkit", "export", "run", "--format", "collapsed", "-o", "-"
+    )
     assert shown.out == (place.folder / "out.collapsed").read_text()
-    again = place.run(sys.executable, "-m", "voirkit", "export", "run", "--format", "collapsed", "-o", "out.collapsed")
+    again = place.run(
+        sys.executable,
+        "-m",
+        "voirkit",
+        "export",
+        "run",
+        "--format",
+        "collapsed",
+        "-o",
+        "out.collapsed",
+    )
     assert (again.code, "--force" in again.err) == (2, True)
-    full = place.run(sys.executable, "-m", "voirkit", "export", "run", "--format", "speedscope", "-o", "/dev/full")
+    full = place.run(
+        sys.executable,
+        "-m",
+        "voirkit",
+        "export",
+        "run",
+        "--format",
+        "speedscope",
+        "-o",
+        "/dev/full",
+    )
     assert (full.code != 0, "Traceback" in full.err) == (True, False)
-    wrong = place.run(sys.executable, "-m", "voirkit", "export", "run", "--format", "collapsed", "--steps", "0:2", "-o", "-")
+    wrong = place.run(
+        sys.executable,
+        "-m",
+        "voirkit",
+        "export",
+        "run",
+        "--format",
+        "collapsed",
+        "--steps",
+        "0:2",
+        "-o",
+        "-",
+    )
     assert (wrong.code, "whole run" in wrong.err) == (2, True)
     assert place.run(sys.executable, "-m", "voirkit", "report", "run", "--html").code == 0
     page = (place.folder / "run" / "report.html").read_text()
@@ -306,7 +425,9 @@ def test_an_export_of_a_run_without_stacks_says_how_to_take_them(place: Place) -
 @pytest.mark.parametrize(("words", "said"), [
     (("--flame=0",), "is no rate"), (("--flame=banana",), "is no rate"), (("--flame=1001",), "at most 1000"), (("--gil",), "voirkit --flame --gil"),
 ])  # fmt: skip
-def test_wrong_words_are_told_before_the_script_starts(place: Place, words: tuple[str, ...], said: str) -> None:
+def test_wrong_words_are_told_before_the_script_starts(
+    place: Place, words: tuple[str, ...], said: str
+) -> None:
     place.write(main="print('started')")
     ended = place.voirkit(*words, "main.py")
     assert (ended.code, ended.out) == (2, "")

@@ -19,7 +19,10 @@ from conftest import CLEAN, Place, free_port
 from voirkit_instruments.hangs import FOLDER
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.long, pytest.mark.skipif(sys.platform != "linux", reason="other systems tell less")]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(sys.platform != "linux", reason="other systems tell less"),
+]
 
 _MOST_S = 200  # that a case may take on a busy machine
 
@@ -102,15 +105,39 @@ class Launched:
     def __init__(self, folder: Path, case: str, size: int, limit_s: str) -> None:
         self.run, self.size = folder / "run", size
         port = free_port()
-        words = [sys.executable, "-m", "voirkit", "--run-dir", str(self.run), "--hang", limit_s, "main.py", case]
+        words = [
+            sys.executable,
+            "-m",
+            "voirkit",
+            "--run-dir",
+            str(self.run),
+            "--hang",
+            limit_s,
+            "main.py",
+            case,
+        ]
         self.outputs = [folder / f"err{rank}" for rank in range(size)]
         self.ranks = []
         for rank in range(size):
-            group = {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} if size > 1 else {}
+            group = (
+                {
+                    "RANK": str(rank),
+                    "WORLD_SIZE": str(size),
+                    "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": str(port),
+                }
+                if size > 1
+                else {}
+            )
             with open(self.outputs[rank], "w") as out:
                 self.ranks.append(
                     subprocess.Popen(
-                        words, cwd=folder, env={**CLEAN, "OMP_NUM_THREADS": "1", **group}, stdout=out, stderr=out, start_new_session=True
+                        words,
+                        cwd=folder,
+                        env={**CLEAN, "OMP_NUM_THREADS": "1", **group},
+                        stdout=out,
+                        stderr=out,
+                        start_new_session=True,
                     )
                 )
 
@@ -148,7 +175,11 @@ class Launched:
         """``hangs`` of the report, made of the files alone."""
         self.kill()
         done = subprocess.run(
-            [sys.executable, "-m", "voirkit", "report", "--json", str(self.run)], env=CLEAN, capture_output=True, text=True, timeout=_MOST_S
+            [sys.executable, "-m", "voirkit", "report", "--json", str(self.run)],
+            env=CLEAN,
+            capture_output=True,
+            text=True,
+            timeout=_MOST_S,
         )
         found: dict[str, Any] = json.loads(done.stdout)["hangs"]
         return found
@@ -170,7 +201,9 @@ def launch(place: Place) -> Iterator[Any]:
         one.kill()
 
 
-def test_a_rank_in_an_endless_loop_is_named_with_its_line_and_the_other_with_its_collective(launch: Any) -> None:
+def test_a_rank_in_an_endless_loop_is_named_with_its_line_and_the_other_with_its_collective(
+    launch: Any,
+) -> None:
     run = launch("loop")
     run.wait_for_hang()
     assert run.said().count("the run hangs") == 1
@@ -199,18 +232,28 @@ def test_a_rank_that_skips_a_collective_is_seen_by_the_numbers(launch: Any) -> N
 
 def test_ranks_that_call_collectives_of_different_kinds_or_shapes_are_told(launch: Any) -> None:
     run = launch("shape")
-    run.wait_for(lambda: "the run hangs" in run.said() or any(rank.poll() is not None for rank in run.ranks))
+    run.wait_for(
+        lambda: "the run hangs" in run.said() or any(rank.poll() is not None for rank in run.ranks)
+    )
     time.sleep(2)  # gloo may abort one of them: the other then hangs, or ends by an exception
     found = run.report()
     if found["hangs"]:
-        assert "waits in" in found["hangs"][0]["sentence"] or "wait in" in found["hangs"][0]["sentence"]
+        assert (
+            "waits in" in found["hangs"][0]["sentence"]
+            or "wait in" in found["hangs"][0]["sentence"]
+        )
     else:
         assert {one["how"] for one in found["ends"]} <= {"died", "exception"}
 
 
 def test_a_rank_that_was_killed_is_named(launch: Any) -> None:
     run = launch("kill")
-    run.wait_for(lambda: run.ranks[1].poll() is not None and (run.ranks[0].poll() is not None or "the run hangs" in run.said()))
+    run.wait_for(
+        lambda: (
+            run.ranks[1].poll() is not None
+            and (run.ranks[0].poll() is not None or "the run hangs" in run.said())
+        )
+    )
     ends = [(one["rank"], one["how"]) for one in run.report()["ends"]]
     # Torch ends the other now and then by SIGABRT (pytorch#179291): then nobody knows which of the two was first.
     assert ends[0] == (1, "died") or sorted(ends) == [(0, "died"), (1, "died")]
@@ -220,7 +263,9 @@ def test_a_loader_worker_that_hangs_is_named(launch: Any) -> None:
     run = launch("worker", size=1)
     run.wait_for_hang()
     [hang] = run.report()["hangs"]
-    assert hang["sentence"].startswith("the program waits for the data loader, main(), main.py:"), hang["sentence"]
+    assert hang["sentence"].startswith("the program waits for the data loader, main(), main.py:"), (
+        hang["sentence"]
+    )
     assert "is sleeping" in hang["sentence"]
     assert len(hang["ranks"][0]["workers"]) == 2
 
@@ -234,7 +279,9 @@ def test_a_deadlock_on_a_lock_is_named_with_its_line(launch: Any) -> None:
 
 
 def test_a_run_that_is_slow_but_living_is_not_called_a_hang(launch: Any) -> None:
-    run = launch("slow", limit_s="6")  # steps of 0.6 s, then 9 s of evaluation in one rank, for which the other waits
+    run = launch(
+        "slow", limit_s="6"
+    )  # steps of 0.6 s, then 9 s of evaluation in one rank, for which the other waits
     run.wait_for(lambda: all(rank.poll() is not None for rank in run.ranks))
     assert "the run hangs" not in run.said()
     assert run.said().count("done") == 2
@@ -245,7 +292,14 @@ def test_a_run_that_is_slow_but_living_is_not_called_a_hang(launch: Any) -> None
 def started_in(folder: Path, words: list[str]) -> Iterator[subprocess.Popen[bytes]]:
     """A launcher, which is killed with its ranks in the end; what they say is in ``err``."""
     with open(folder / "err", "w") as err:
-        started = subprocess.Popen(words, cwd=folder, env={**CLEAN, "OMP_NUM_THREADS": "1"}, stdout=err, stderr=err, start_new_session=True)
+        started = subprocess.Popen(
+            words,
+            cwd=folder,
+            env={**CLEAN, "OMP_NUM_THREADS": "1"},
+            stdout=err,
+            stderr=err,
+            start_new_session=True,
+        )
     try:
         yield started
     finally:
@@ -290,7 +344,10 @@ def test_a_rank_that_its_parent_saw_killed_is_named_with_the_signal(place: Place
     words = [sys.executable, "-m", "voirkit", "--run-dir", "run", "main.py", str(port)]
     with started_in(place.folder, words) as started:
         until = time.monotonic() + _MOST_S
-        while len(list((place.folder / "run" / FOLDER).glob("*.json"))) < 2 and time.monotonic() < until:
+        while (
+            len(list((place.folder / "run" / FOLDER).glob("*.json"))) < 2
+            and time.monotonic() < until
+        ):
             time.sleep(0.1)
         (place.folder / "go").write_text("")
         assert started.wait(_MOST_S) == 1
@@ -323,13 +380,35 @@ for step in range(20):
 """
 
 
-def test_goodput_has_the_time_in_which_a_rank_slept_until_it_was_killed_and_started_again(place: Place) -> None:
+def test_goodput_has_the_time_in_which_a_rank_slept_until_it_was_killed_and_started_again(
+    place: Place,
+) -> None:
     place.write(main=SLEEPS)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
-    words = [sys.executable, *launcher, "-m", "voirkit", "--run-dir", "run", "--hang", "3", "main.py"]
+    launcher = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "--max-restarts",
+        "1",
+    ]
+    words = [
+        sys.executable,
+        *launcher,
+        "-m",
+        "voirkit",
+        "--run-dir",
+        "run",
+        "--hang",
+        "3",
+        "main.py",
+    ]
     with started_in(place.folder, words) as started:
         until = time.monotonic() + _MOST_S
-        while "the run hangs" not in (place.folder / "err").read_text() and time.monotonic() < until:
+        while (
+            "the run hangs" not in (place.folder / "err").read_text() and time.monotonic() < until
+        ):
             time.sleep(0.1)
         pid, since = (place.folder / "hung").read_text().split()
         time.sleep(2)
@@ -339,4 +418,6 @@ def test_goodput_has_the_time_in_which_a_rank_slept_until_it_was_killed_and_star
     goodput = json.loads(place.python("-m", "voirkit", "report", "--json", "run").out)["goodput"]
     assert goodput["attempts"] == 2
     assert slept_s - 2 < goodput["parts"]["hang"]["total_s"] < slept_s + 2  # of 5 s or more
-    assert sum(part["total_s"] for part in goodput["parts"].values()) == pytest.approx(goodput["total_s"])
+    assert sum(part["total_s"] for part in goodput["parts"].values()) == pytest.approx(
+        goodput["total_s"]
+    )

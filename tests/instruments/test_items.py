@@ -93,7 +93,10 @@ COUNTED = {
     "a tuple of fields has the first one's": ((IMAGES, LABELS), 8),
     "a list of fields has the first one's": ([IMAGES, LABELS], 8),
     "a named tuple of fields has the first one's": (Pair(IMAGES, LABELS), 8),
-    "a tuple whose first element has no dimension has the next one's": ((torch.tensor(1), "x", LABELS), 8),
+    "a tuple whose first element has no dimension has the next one's": (
+        (torch.tensor(1), "x", LABELS),
+        8,
+    ),
     "fields in fields": (((IMAGES, IMAGES), LABELS), 8),
     "fields in fields only": (((IMAGES, IMAGES), (LABELS, LABELS)), 8),
     "a dictionary has its first tensor's": ({"name": "x", "x": IMAGES, "y": LABELS}, 8),
@@ -108,9 +111,15 @@ COUNTED = {
     "lists of different lengths are samples": ([[1, 2, 3], [4, 5], [6], [7]], 4),
     "equal lists are fields": ((["a", "b", "c"], [0, 1, 1]), 3),
     "dictionaries with the same keys are samples": ([{"image": IMAGES[0], "box": LABELS}] * 4, 4),
-    "detection: images and targets, each a tuple": (((IMAGES[0],) * 6, ({"boxes": torch.zeros(2, 4)},) * 6), 6),
+    "detection: images and targets, each a tuple": (
+        ((IMAGES[0],) * 6, ({"boxes": torch.zeros(2, 4)},) * 6),
+        6,
+    ),
     "samples that nothing has collated": ([(IMAGES[0], 1)] * 6, 6),
-    "samples of detection that nothing has collated": ([[IMAGES[0], {"boxes": torch.zeros(2, 4)}]] * 6, 6),
+    "samples of detection that nothing has collated": (
+        [[IMAGES[0], {"boxes": torch.zeros(2, 4)}]] * 6,
+        6,
+    ),
     "a batch of one uncollated sample": ([(IMAGES[0], 1)], 1),
     "an object with a length": (Sized(), 5),
     "a deque": (deque([1, 2]), 2),
@@ -143,7 +152,9 @@ def test_a_batch_is_counted(name: str) -> None:
     assert count_items(batch) == items
 
 
-@pytest.mark.parametrize("make", [lambda: None, object, Hostile, lambda: (i for i in range(3)), lambda: count_items])
+@pytest.mark.parametrize(
+    "make", [lambda: None, object, Hostile, lambda: (i for i in range(3)), lambda: count_items]
+)
 def test_what_does_not_tell_its_length_is_unknown(make: Callable[[], object]) -> None:
     assert count_items(make()) is None
 
@@ -263,6 +274,8 @@ class TellingTensor(torch.Tensor):
         (lambda: IMAGES.as_subclass(TellingTensor), 8),
     ],
 )
-def test_a_batch_of_a_class_of_the_program_is_counted_without_running_its_code(make: Callable[[], object], items: int) -> None:
+def test_a_batch_of_a_class_of_the_program_is_counted_without_running_its_code(
+    make: Callable[[], object], items: int
+) -> None:
     assert count_items(make()) == items
     assert Telling.asked == TellingSlots.telling == TellingList.asked == TellingTensor.asked == []

@@ -11,7 +11,9 @@ import pytest
 from syscall_runs import INSTANCES, tracefs_mounted
 
 
-def test_tracefs_is_mounted_for_a_test_and_what_it_starts_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracefs_is_mounted_for_a_test_and_what_it_starts_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     mounts = Path("/proc/thread-self/mounts")
     before, root = mounts.read_text(), os.stat("/")
@@ -20,7 +22,10 @@ def test_tracefs_is_mounted_for_a_test_and_what_it_starts_alone(tmp_path: Path, 
             with tracefs_mounted():
                 assert INSTANCES.exists()
                 assert Path.cwd() == tmp_path
-                started = subprocess.run([sys.executable, "-c", f"import os; os.listdir({str(INSTANCES)!r})"], check=False)
+                started = subprocess.run(
+                    [sys.executable, "-c", f"import os; os.listdir({str(INSTANCES)!r})"],
+                    check=False,
+                )
                 assert started.returncode == 0
                 assert Path(f"/proc/{beside.pid}/mounts").read_text() == before
         except OSError as exc:

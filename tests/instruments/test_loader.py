@@ -197,15 +197,27 @@ class Loads:
 
     def of(self, name: str) -> list[Record]:
         """All of one loader."""
-        return [record for record in self.records if record.args["loader"] == self.wanted[name]["loader"]]
+        return [
+            record
+            for record in self.records
+            if record.args["loader"] == self.wanted[name]["loader"]
+        ]
 
     def epochs(self, name: str) -> list[list[Record]]:
         """Those of each of its epochs."""
-        return [found for (loader, _), found in self.by_episode.items() if loader == self.wanted[name]["loader"]]
+        return [
+            found
+            for (loader, _), found in self.by_episode.items()
+            if loader == self.wanted[name]["loader"]
+        ]
 
     def operations(self, name: str) -> dict[str, int]:
         """How many records each operation has."""
-        names = [record.name.partition(".")[2] for record in self.of(name) if record.name.startswith("operation.")]
+        names = [
+            record.name.partition(".")[2]
+            for record in self.of(name)
+            if record.name.startswith("operation.")
+        ]
         return {found: names.count(found) for found in sorted(set(names))}
 
 
@@ -225,15 +237,21 @@ def test_every_run_keeps_the_rules(loads: Loads) -> None:
 
 
 def test_every_loader_has_as_many_episodes_as_epochs(loads: Loads) -> None:
-    assert {name: len(loads.epochs(name)) for name in loads.wanted} == {name: known["epochs"] for name, known in loads.wanted.items()}
+    assert {name: len(loads.epochs(name)) for name in loads.wanted} == {
+        name: known["epochs"] for name, known in loads.wanted.items()
+    }
 
 
-def test_loaders_and_episodes_have_the_numbers_that_steps_have(loads: Loads, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_loaders_and_episodes_have_the_numbers_that_steps_have(
+    loads: Loads, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     assert sorted({episode for _, episode in loads.by_episode}) == [*range(len(loads.by_episode))]
 
 
 @pytest.mark.parametrize("workers", ["0 workers", "1 workers", "2 workers"])
-def test_each_transform_of_a_pipeline_is_an_operation_on_each_sample(loads: Loads, workers: str) -> None:
+def test_each_transform_of_a_pipeline_is_an_operation_on_each_sample(
+    loads: Loads, workers: str
+) -> None:
     assert loads.operations(workers) == {"<lambda>": 20, "Scale": 20, "shift": 20}
 
 
@@ -258,34 +276,49 @@ def test_workers_that_are_started_anew_record_the_same(loads: Loads, method: str
         ("an iterable in workers", {"Scale": 18}),
     ],
 )
-def test_operations_are_seen_wherever_they_stand(loads: Loads, name: str, operations: dict[str, int]) -> None:
+def test_operations_are_seen_wherever_they_stand(
+    loads: Loads, name: str, operations: dict[str, int]
+) -> None:
     assert loads.operations(name) == operations
 
 
 def test_what_a_transform_calls_lies_in_it(loads: Loads) -> None:
-    outer, inner = named(loads.of("slots"), "operation.Twice"), named(loads.of("slots"), "operation.Scale")
+    outer, inner = (
+        named(loads.of("slots"), "operation.Twice"),
+        named(loads.of("slots"), "operation.Scale"),
+    )
     assert [sum(one.is_in(other) for one in inner) for other in outer] == [2] * 6
 
 
 def test_a_batch_that_raises_is_told(loads: Loads) -> None:
     found = loads.of("broken")
-    assert [(record.value, record.args["error"]) for record in named(found, "batch.consumed") if "error" in record.args] == [
-        (2, "ValueError")
-    ]
-    assert [(record.value, record.args["error"]) for record in named(found, "data.preprocess") if "error" in record.args] == [
-        (2, "ValueError")
-    ]
+    assert [
+        (record.value, record.args["error"])
+        for record in named(found, "batch.consumed")
+        if "error" in record.args
+    ] == [(2, "ValueError")]
+    assert [
+        (record.value, record.args["error"])
+        for record in named(found, "data.preprocess")
+        if "error" in record.args
+    ] == [(2, "ValueError")]
 
 
 def test_the_end_of_an_iterable_is_no_batch(loads: Loads) -> None:
     for found in loads.epochs("an iterable in workers"):
         assert len(named(found, "batch.consumed")) == len(named(found, "data.collate")) == 5
-        assert [record.args["error"] for record in named(found, "data.preprocess") if "error" in record.args] == ["StopIteration"] * 2
+        assert [
+            record.args["error"]
+            for record in named(found, "data.preprocess")
+            if "error" in record.args
+        ] == ["StopIteration"] * 2
 
 
 def test_samples_of_an_iterable_are_counted_in_each_worker(loads: Loads) -> None:
     for found in loads.epochs("an iterable in workers"):
-        by_worker = {w: [r.value for r in named(found, "data.item") if r.args["worker"] == w] for w in (0, 1)}
+        by_worker = {
+            w: [r.value for r in named(found, "data.item") if r.args["worker"] == w] for w in (0, 1)
+        }
         assert by_worker == {0: [0, 1, 2, 3, 4], 1: [0, 1, 2, 3]}
 
 
@@ -307,12 +340,23 @@ def test_batches_that_overtake_each_other(loads: Loads) -> None:
     arrived = values(found, "batch.arrived")
     assert values(found, "batch.consumed") == [0, 1, 2, 3, 4, 5]
     assert arrived == [1, 3, 0, 5, 2, 4]
-    assert [record.value for record in named(found, "batch.wait") if record.args["ready"]] == [1, 3, 5]
+    assert [record.value for record in named(found, "batch.wait") if record.args["ready"]] == [
+        1,
+        3,
+        5,
+    ]
 
 
 def test_without_order_batches_are_consumed_as_they_come(loads: Loads) -> None:
     found = loads.of("no order")
-    if values(found, "batch.consumed") != [0, 1, 2, 3, 4, 5]:  # torch before 2.6 always has an order
+    if values(found, "batch.consumed") != [
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]:  # torch before 2.6 always has an order
         assert values(found, "batch.arrived") == values(found, "batch.consumed")
 
 

@@ -175,17 +175,30 @@ def reading(one: dict[str, Any]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("case", ["several", "several, forked", "several, spawned"])
-def test_each_dataset_of_several_has_its_own_samples(loaders: dict[str, dict[str, Any]], case: str) -> None:
-    made = {"Rows.__getitem__": 48, "Slow.__getitem__": 24, "Longer.__getitem__": 24, "ConcatDataset.__getitem__": 96 + 48}
+def test_each_dataset_of_several_has_its_own_samples(
+    loaders: dict[str, dict[str, Any]], case: str
+) -> None:
+    made = {
+        "Rows.__getitem__": 48,
+        "Slow.__getitem__": 24,
+        "Longer.__getitem__": 24,
+        "ConcatDataset.__getitem__": 96 + 48,
+    }
     assert reading(loaders[case]) == made
     assert loaders[case]["items"] == 96
 
 
-def test_a_dataset_that_asks_another_one_leaves_it_its_samples(loaders: dict[str, dict[str, Any]]) -> None:
+def test_a_dataset_that_asks_another_one_leaves_it_its_samples(
+    loaders: dict[str, dict[str, Any]],
+) -> None:
     split = reading(loaders["split"])
     assert split["Scaled.__getitem__"] == split["Rows.__getitem__"]
     assert split["Scaled.__getitem__"] + split["Slow.__getitem__"] == 24
-    assert reading(loaders["mixed"]) == {"Mixture.__getitem__": 48, "Rows.__getitem__": 24, "Slow.__getitem__": 24}
+    assert reading(loaders["mixed"]) == {
+        "Mixture.__getitem__": 48,
+        "Rows.__getitem__": 24,
+        "Slow.__getitem__": 24,
+    }
     stacked = reading(loaders["stacked"])
     assert (stacked["Rows.__getitem__"], stacked["Slow.__getitem__"]) == (24, 24)
     assert reading(loaders["drawn"]) == {"Drawing.__iter__": 24, "Rows.__getitem__": 24}
@@ -199,9 +212,14 @@ def test_a_sample_that_is_asked_for_again_is_one(loaders: dict[str, dict[str, An
     assert reading(loaders["again"]) == {"Retrying.__getitem__": 24}
 
 
-def test_samples_of_a_chain_are_of_the_dataset_that_gave_them(loaders: dict[str, dict[str, Any]]) -> None:
+def test_samples_of_a_chain_are_of_the_dataset_that_gave_them(
+    loaders: dict[str, dict[str, Any]],
+) -> None:
     assert reading(loaders["chained"]) == {"Stream.__iter__": 34, "OtherStream.__iter__": 24}
-    assert reading(loaders["chained, forked"]) == {"Stream.__iter__": 24, "OtherStream.__iter__": 24}
+    assert reading(loaders["chained, forked"]) == {
+        "Stream.__iter__": 24,
+        "OtherStream.__iter__": 24,
+    }
 
 
 @pytest.mark.parametrize(
@@ -211,7 +229,9 @@ def test_samples_of_a_chain_are_of_the_dataset_that_gave_them(loaders: dict[str,
         ("one by one", 24), ("lists", 24), ("whole", 24), ("a list", 24), ("a list of batches", 48), ("not collated", 24),
     ],
 )  # fmt: skip
-def test_items_are_those_of_the_batches(loaders: dict[str, dict[str, Any]], case: str, items: int) -> None:
+def test_items_are_those_of_the_batches(
+    loaders: dict[str, dict[str, Any]], case: str, items: int
+) -> None:
     one = loaders[case]
     assert one["items"] == items
     assert one["cost"]["items"] == pytest.approx(items / one["batches"])
@@ -225,20 +245,30 @@ def test_items_are_those_of_the_batches(loaders: dict[str, dict[str, Any]], case
         ("lists", "Table.__getitem__", 6), ("whole", "Batches.__iter__", 8), ("table, forked", "Table.__getitem__", 4),
     ],
 )  # fmt: skip
-def test_what_reads_a_whole_batch_says_so(loaders: dict[str, dict[str, Any]], case: str, row: str, n: int) -> None:
+def test_what_reads_a_whole_batch_says_so(
+    loaders: dict[str, dict[str, Any]], case: str, row: str, n: int
+) -> None:
     found = loaders[case]["operations"][row]
     assert (found["n"], found["unit"]) == (n, "batches")
 
 
 def test_what_reads_one_sample_says_so(loaders: dict[str, dict[str, Any]]) -> None:
     rows = loaders["one by one"]["operations"]
-    assert (rows["OneByOne.__getitem__"]["n"], rows["OneByOne.__getitem__"]["unit"]) == (24, "samples")
+    assert (rows["OneByOne.__getitem__"]["n"], rows["OneByOne.__getitem__"]["unit"]) == (
+        24,
+        "samples",
+    )
     assert rows["OneByOne.__getitems__"]["unit"] == "batches"
 
 
-def test_a_stand_in_for_a_loader_is_known_by_the_dataset_behind_it(loaders: dict[str, dict[str, Any]]) -> None:
+def test_a_stand_in_for_a_loader_is_known_by_the_dataset_behind_it(
+    loaders: dict[str, dict[str, Any]],
+) -> None:
     """fastai's loader hands torch's iterator an object that is its own dataset, iterates, and gives whole batches."""
     one = loaders["a stand-in"]
     assert reading(one) == {"StandIn.__iter__": 6, "Rows.__getitem__": 24}
-    assert (one["operations"]["StandIn.__iter__"]["unit"], one["operations"]["Rows.__getitem__"]["unit"]) == ("batches", "samples")
+    assert (
+        one["operations"]["StandIn.__iter__"]["unit"],
+        one["operations"]["Rows.__getitem__"]["unit"],
+    ) == ("batches", "samples")
     assert (one["items"], one["dataset"], one["workers"]) == (24, "Rows", 1)

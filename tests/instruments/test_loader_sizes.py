@@ -18,7 +18,9 @@ class Loud(dict):  # type: ignore[type-arg]
 
 
 def test_tensors_are_counted_with_their_bytes() -> None:
-    assert size([torch.zeros(4, 8), {"y": torch.zeros(4, dtype=torch.long), "names": ("a", "bcd")}]) == (128 + 32 + 4, 2)
+    assert size(
+        [torch.zeros(4, 8), {"y": torch.zeros(4, dtype=torch.long), "names": ("a", "bcd")}]
+    ) == (128 + 32 + 4, 2)
 
 
 def test_containers_of_the_program_are_not_asked() -> None:

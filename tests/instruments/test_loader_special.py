@@ -44,10 +44,20 @@ def test_a_killed_worker_is_told_with_its_batch_and_sample(tmp_path: Path) -> No
     )
     said = under_loader(write(tmp_path, main=text))
     assert said.code == 1
-    assert re.search(r"RuntimeError: DataLoader worker \(pid\(s\) \d+\) exited unexpectedly", said.err)
-    assert re.search(r"worker 1 \(pid \d+\) of loader 0 was killed by signal 9 \(SIGKILL\) with batch 3, sample 13\.", said.err)
+    assert re.search(
+        r"RuntimeError: DataLoader worker \(pid\(s\) \d+\) exited unexpectedly", said.err
+    )
+    assert re.search(
+        r"worker 1 \(pid \d+\) of loader 0 was killed by signal 9 \(SIGKILL\) with batch 3, sample 13\.",
+        said.err,
+    )
     [died] = named(records(tmp_path), "worker.died")
-    assert (died.value, died.args["worker"], died.args["sample"], died.args["exit_code"]) == (3, 1, 13, -9)
+    assert (died.value, died.args["worker"], died.args["sample"], died.args["exit_code"]) == (
+        3,
+        1,
+        13,
+        -9,
+    )
 
 
 def test_batches_of_a_loop_that_was_left_are_not_those_of_the_next_one(tmp_path: Path) -> None:
@@ -85,10 +95,14 @@ def test_a_dataset_whose_samples_can_not_be_seen_is_listed(tmp_path: Path) -> No
     said = under_loader(write(tmp_path, main=text), "--no-steps", "--quiet")
     assert (said.code, said.err) == (0, "")
     patches = json.loads((tmp_path / "run/summary.json").read_text())["patches"]
-    assert [one for one in patches if one["why_not"]] == [{"name": "__main__.Kept.__getitem__", "why_not": "is not written in Python"}]
+    assert [one for one in patches if one["why_not"]] == [
+        {"name": "__main__.Kept.__getitem__", "why_not": "is not written in Python"}
+    ]
 
 
-@pytest.mark.skipif(not hasattr(torch, "accelerator"), reason="older torch has no accelerator to stand in for")
+@pytest.mark.skipif(
+    not hasattr(torch, "accelerator"), reason="older torch has no accelerator to stand in for"
+)
 def test_batches_are_pinned_in_a_thread_of_their_own(tmp_path: Path) -> None:
     text = (
         NUMBERS
@@ -111,8 +125,12 @@ def test_batches_are_pinned_in_a_thread_of_their_own(tmp_path: Path) -> None:
     pinned = named(found, "batch.pin")
     assert [record.value for record in pinned] == [0, 1, 2] * 6
     assert all(record.end - record.begin >= 2_000_000 for record in pinned)
-    assert Counter((r.args["loader"], r.args["episode"]) for r in pinned) == {(n // 2, n): 3 for n in range(6)}
-    threads = [{record.tid for record in pinned if record.args["loader"] == loader} for loader in range(3)]
+    assert Counter((r.args["loader"], r.args["episode"]) for r in pinned) == {
+        (n // 2, n): 3 for n in range(6)
+    }
+    threads = [
+        {record.tid for record in pinned if record.args["loader"] == loader} for loader in range(3)
+    ]
     assert [tids == {pinned[0].pid} for tids in threads] == [False, False, True]
 
 
@@ -173,7 +191,9 @@ def test_the_transforms_of_albumentations(tmp_path: Path) -> None:
     found = records(tmp_path)
     assert violations(found) == []
     names = Counter(record.name for record in found if record.name.startswith("operation."))
-    assert names == {f"operation.{name}": 4 for name in ("CenterCrop", "OneOf", "HorizontalFlip", "Normalize")}
+    assert names == {
+        f"operation.{name}": 4 for name in ("CenterCrop", "OneOf", "HorizontalFlip", "Normalize")
+    }
 
 
 def test_what_there_is_no_room_for_is_counted(tmp_path: Path) -> None:

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 from conftest import Place
 
-from voirkit_instruments.loader_sweep.record import Measurement, candidate_workers, measure, parse_setting, replace_arguments, sweep
+from voirkit_instruments.loader_sweep.record import (
+    Measurement,
+    candidate_workers,
+    measure,
+    parse_setting,
+    replace_arguments,
+    sweep,
+)
 
 pytestmark = pytest.mark.long
 
@@ -26,14 +33,20 @@ TRAINS = """
     """
 
 
-def measured(rates: Callable[[int, int | None], float | None], now: int = 2) -> tuple[list[str], list[dict[str, int]]]:
+def measured(
+    rates: Callable[[int, int | None], float | None], now: int = 2
+) -> tuple[list[str], list[dict[str, int]]]:
     """A sweep over a script whose rates are known; the lines that it tells, and the settings that it ran."""
     asked: list[dict[str, int]] = []
 
     def run(**setting: int) -> Measurement:
         asked.append(setting)
         if not setting:
-            return Measurement(200.0, 0.5, {"predicted": PREDICTED, "workers": now, "best_workers": 4, "dataset": "Images"})
+            return Measurement(
+                200.0,
+                0.5,
+                {"predicted": PREDICTED, "workers": now, "best_workers": 4, "dataset": "Images"},
+            )
         rate = rates(setting["num_workers"], setting.get("prefetch_factor"))
         return Measurement(why_not="the script raised") if rate is None else Measurement(rate, 0.25)
 
@@ -42,8 +55,17 @@ def measured(rates: Callable[[int, int | None], float | None], now: int = 2) -> 
 
 def test_the_fewest_workers_that_are_as_good_as_the_best_are_recommended() -> None:
     told, asked = measured(lambda n, prefetch: min(90.0 * max(n, 0.8), 360.0) + n)
-    assert [one["num_workers"] for one in asked[1:] if "prefetch_factor" not in one] == [0, 1, 2, 4, 6, 8]
-    assert [one for one in asked if "prefetch_factor" in one] == [{"num_workers": 4, "prefetch_factor": n} for n in (1, 4, 8)]
+    assert [one["num_workers"] for one in asked[1:] if "prefetch_factor" not in one] == [
+        0,
+        1,
+        2,
+        4,
+        6,
+        8,
+    ]
+    assert [one for one in asked if "prefetch_factor" in one] == [
+        {"num_workers": 4, "prefetch_factor": n} for n in (1, 4, 8)
+    ]
     assert "Recommended: num_workers=4: 364 items/s instead of 182 (+100%)." in told
     assert told[-1].startswith("Predicted were 4 workers; the rates measured were ")
     assert any(line.endswith("(now)") and line.split()[:2] == ["2", "own"] for line in told)
@@ -51,7 +73,9 @@ def test_the_fewest_workers_that_are_as_good_as_the_best_are_recommended() -> No
 
 def test_more_prefetching_is_recommended_where_it_gains() -> None:
     told, _ = measured(lambda n, prefetch: 50.0 * n + (200.0 if prefetch == 8 else 0.0))
-    assert "Recommended: num_workers=8, prefetch_factor=8: 600 items/s instead of 100 (+500%)." in told
+    assert (
+        "Recommended: num_workers=8, prefetch_factor=8: 600 items/s instead of 100 (+500%)." in told
+    )
 
 
 def test_a_setting_that_is_best_already_is_left() -> None:
@@ -95,9 +119,22 @@ def made(setting: dict[str, int], *args: Any, **kwargs: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def init(
-        dataset: Any, batch_size: int = 1, num_workers: int = 0, timeout: float = 0, *, prefetch_factor: Any = None, **rest: Any
+        dataset: Any,
+        batch_size: int = 1,
+        num_workers: int = 0,
+        timeout: float = 0,
+        *,
+        prefetch_factor: Any = None,
+        **rest: Any,
     ) -> None:
-        found.update(dataset=dataset, batch_size=batch_size, num_workers=num_workers, timeout=timeout, prefetch=prefetch_factor, **rest)
+        found.update(
+            dataset=dataset,
+            batch_size=batch_size,
+            num_workers=num_workers,
+            timeout=timeout,
+            prefetch=prefetch_factor,
+            **rest,
+        )
 
     replace_arguments(setting, {"loaders": 0})(init, None, args, kwargs)
     return found
@@ -106,9 +143,17 @@ def made(setting: dict[str, int], *args: Any, **kwargs: Any) -> dict[str, Any]:
 def test_a_loaders_arguments_are_replaced_and_the_others_kept() -> None:
     assert made({"num_workers": 3, "prefetch_factor": 4}, "data", 8, 1)["num_workers"] == 3
     assert made({"num_workers": 3, "prefetch_factor": 4}, "data", 8, 1)["prefetch"] == 4
-    assert made({"num_workers": 3}, "data", batch_size=8, num_workers=1, prefetch_factor=5)["prefetch"] == 5
+    assert (
+        made({"num_workers": 3}, "data", batch_size=8, num_workers=1, prefetch_factor=5)["prefetch"]
+        == 5
+    )
     none = made({"num_workers": 0}, "data", 8, 2, 30.0, prefetch_factor=5)
-    assert (none["num_workers"], none["prefetch"], none["timeout"], none["batch_size"]) == (0, None, 0, 8)
+    assert (none["num_workers"], none["prefetch"], none["timeout"], none["batch_size"]) == (
+        0,
+        None,
+        0,
+        8,
+    )
     assert made({"steps": 9}, "data", 8, 2)["num_workers"] == 2
 
 
@@ -144,7 +189,9 @@ if __name__ == "__main__":
 
 @pytest.mark.torch
 def test_a_child_runs_the_unedited_script_with_another_setting_for_some_steps(place: Place) -> None:
-    ended = place.write(main=SCRIPT).voirkit("--loader-setting", "num_workers=0,steps=12", "main.py")
+    ended = place.write(main=SCRIPT).voirkit(
+        "--loader-setting", "num_workers=0,steps=12", "main.py"
+    )
     assert ended.code == 0
     assert "trained" not in ended.out
     assert ended.summary["loader_setting"] == {"num_workers": 0, "steps": 12, "loaders": 1}
@@ -155,7 +202,9 @@ def test_a_child_runs_the_unedited_script_with_another_setting_for_some_steps(pl
 @pytest.mark.torch
 @pytest.mark.slow
 def test_the_sweep_recommends_more_workers_for_a_loader_that_waits(place: Place) -> None:
-    ended = place.write(main=SCRIPT).python("-m", "voirkit", "--loader-sweep=16", "main.py", timeout=280)
+    ended = place.write(main=SCRIPT).python(
+        "-m", "voirkit", "--loader-sweep=16", "main.py", timeout=280
+    )
     assert ended.code == 0, ended.err
     assert "Recommended: num_workers=" in ended.out
     assert "num_workers=1," not in ended.out

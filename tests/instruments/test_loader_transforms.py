@@ -125,7 +125,9 @@ NAMES = ["old", "new", "apart", "folder", "planted", "changed", "named"]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write(tmp_path_factory.mktemp("transforms"), data=DATA, main=MAIN)
-    said = under_loader(folder, "--loader-ops", "data:Tokenizer.encode,data:cut", "--loader-ops", "data:nothing")
+    said = under_loader(
+        folder, "--loader-ops", "data:Tokenizer.encode,data:cut", "--loader-ops", "data:nothing"
+    )
     assert said.code == 0, said.err
     assert "--loader-ops data:nothing: nothing was recorded of it: data has no nothing." in said.err
     return folder
@@ -138,7 +140,9 @@ def found(folder: Path) -> list[Record]:
 
 def operations(found: list[Record], name: str) -> dict[str, int]:
     mine = (record.name for record in found if record.args["loader"] == NAMES.index(name))
-    return dict(Counter(sorted(text.partition(".")[2] for text in mine if text.startswith("operation."))))
+    return dict(
+        Counter(sorted(text.partition(".")[2] for text in mine if text.startswith("operation.")))
+    )
 
 
 def test_the_rules_are_kept(found: list[Record]) -> None:
@@ -148,7 +152,16 @@ def test_the_rules_are_kept(found: list[Record]) -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("old", {"CenterCrop": 4, "RandomApply": 4, "RandomHorizontalFlip": 4, "RandomResizedCrop": 4, "ToTensor": 4}),
+        (
+            "old",
+            {
+                "CenterCrop": 4,
+                "RandomApply": 4,
+                "RandomHorizontalFlip": 4,
+                "RandomResizedCrop": 4,
+                "ToTensor": 4,
+            },
+        ),
         ("new", {"Lambda": 4, "PILToTensor": 4, "RandomHorizontalFlip": 8, "RandomResizedCrop": 4}),
         ("apart", {"CenterCrop": 4, "Normalize": 4, "ToTensor": 4}),
         ("folder", {"<lambda>": 4, "Loader": 4, "ToTensor": 4}),
@@ -157,18 +170,26 @@ def test_the_rules_are_kept(found: list[Record]) -> None:
         ("named", {"Tokenizer.encode": 4, "cut": 4}),
     ],
 )
-def test_every_transform_is_an_operation(found: list[Record], name: str, expected: dict[str, int]) -> None:
+def test_every_transform_is_an_operation(
+    found: list[Record], name: str, expected: dict[str, int]
+) -> None:
     assert operations(found, name) == expected
 
 
 def test_planted_costs_are_recovered(found: list[Record], folder: Path) -> None:
     took = json.loads((folder / "took.json").read_text())
     for name in "Slow", "Slower":
-        mine = [r for r in named(found, f"operation.{name}") if r.args["loader"] == NAMES.index("planted")]
+        mine = [
+            r
+            for r in named(found, f"operation.{name}")
+            if r.args["loader"] == NAMES.index("planted")
+        ]
         seen = [(record.end - record.begin) / 1e9 for record in mine]
         more = [one - other for one, other in zip(seen, took[name], strict=True)]
         assert min(more) >= 0
-        assert statistics.median(more) < 0.03 * statistics.median(took[name])  # of each: a busy machine lengthens some between two looks
+        assert statistics.median(more) < 0.03 * statistics.median(
+            took[name]
+        )  # of each: a busy machine lengthens some between two looks
 
 
 def test_a_name_that_is_none_is_refused_before_the_program_runs(tmp_path: Path) -> None:

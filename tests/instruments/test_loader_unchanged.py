@@ -227,7 +227,10 @@ def parts(said: Said) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    programs = {f"program_{number}": dedent(HEAD) + dedent(program) for number, program in enumerate(PROGRAMS.values())}
+    programs = {
+        f"program_{number}": dedent(HEAD) + dedent(program)
+        for number, program in enumerate(PROGRAMS.values())
+    }
     return write(tmp_path_factory.mktemp("programs"), main=ALL % len(programs), **programs)
 
 
@@ -242,11 +245,15 @@ def under_voirkit(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_does_the_same(under_python: dict[str, str], under_voirkit: dict[str, str], name: str) -> None:
+def test_does_the_same(
+    under_python: dict[str, str], under_voirkit: dict[str, str], name: str
+) -> None:
     assert under_voirkit[name] == under_python[name]
 
 
-def test_all_of_torch_that_is_watched_was_watched(under_voirkit: dict[str, str], folder: Path) -> None:
+def test_all_of_torch_that_is_watched_was_watched(
+    under_voirkit: dict[str, str], folder: Path
+) -> None:
     patches = json.loads((folder / "run" / "summary.json").read_text())["patches"]
     not_seen = {patch["name"]: patch["why_not"] for patch in patches if patch["why_not"]}
     assert {name: why for name, why in not_seen.items() if not name.startswith("program_")} == {}
@@ -257,4 +264,8 @@ def test_all_of_torch_that_is_watched_was_watched(under_voirkit: dict[str, str],
 def test_does_the_same_alone(tmp_path: Path, name: str) -> None:
     write(tmp_path, main=dedent(HEAD) + dedent(ALONE[name]))
     theirs, ours = run(tmp_path, "main.py"), under_loader(tmp_path, "--quiet")
-    assert (ours.code, ours.out, placeless(ours.err)) == (theirs.code, theirs.out, placeless(theirs.err))
+    assert (ours.code, ours.out, placeless(ours.err)) == (
+        theirs.code,
+        theirs.out,
+        placeless(theirs.err),
+    )

@@ -41,14 +41,19 @@ def test_patterns_are_those_of_file_names() -> None:
     assert logged(log("x*")) == [{"x": 2}, {"x": 2}, {"x": 2}, {"xylophone": 1}]
 
 
-@pytest.mark.parametrize("instrument", [log("x", "+task"), log("x", context="task"), log("x", context=["t*"])])
+@pytest.mark.parametrize(
+    "instrument", [log("x", "+task"), log("x", context="task"), log("x", context=["t*"])]
+)
 def test_context_goes_along_with_what_is_logged_only(instrument: Any) -> None:
     assert logged(instrument) == [{"x": 2}, {"x": 2, "task": 123}, {"x": 2}]
 
 
 def test_a_tensor_of_one_element_is_logged_as_its_number() -> None:
     loss = torch.tensor(0.5, requires_grad=True)
-    assert logged(log("loss"), [{"loss": loss}, {"loss": torch.tensor([3])}]) == [{"loss": 0.5}, {"loss": 3}]
+    assert logged(log("loss"), [{"loss": loss}, {"loss": torch.tensor([3])}]) == [
+        {"loss": 0.5},
+        {"loss": 3},
+    ]
 
 
 def test_a_rate_that_is_logged_anyway_is_logged_once() -> None:

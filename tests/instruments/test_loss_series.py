@@ -25,7 +25,9 @@ def seen(*passes: tuple[float, int, float | None]) -> dict[str, Any]:
     return summary
 
 
-def trained(optimizer: int, values: list[float], before: int, divisor: float | None = None) -> list[tuple[float, int, float | None]]:
+def trained(
+    optimizer: int, values: list[float], before: int, divisor: float | None = None
+) -> list[tuple[float, int, float | None]]:
     """Passes with a step of the optimizer behind each; ``before``: who has stepped before the first."""
     return [(value, optimizer if at else before, divisor) for at, value in enumerate(values)]
 
@@ -41,12 +43,20 @@ def test_one_training_is_one_series() -> None:
 
 
 def test_of_losses_that_are_an_evaluations_too_none_is_said_not_to_fall() -> None:
-    flat = {"loss": seen(*trained(7, [2.0] * 40, 0)), "steps": {"n": 20}, "evaluation": {"n": 4, "takes_gradients": True}}
+    flat = {
+        "loss": seen(*trained(7, [2.0] * 40, 0)),
+        "steps": {"n": 20},
+        "evaluation": {"n": 4, "takes_gradients": True},
+    }
     assert list(findings(flat)) == []
-    assert [finding.kind for finding in findings({**flat, "steps": {"n": 40}})] == ["loss-not-falling"]
+    assert [finding.kind for finding in findings({**flat, "steps": {"n": 40}})] == [
+        "loss-not-falling"
+    ]
 
 
-def test_trainings_one_after_the_other_are_a_series_each_and_the_last_of_the_longest_is_the_runs() -> None:
+def test_trainings_one_after_the_other_are_a_series_each_and_the_last_of_the_longest_is_the_runs() -> (
+    None
+):
     higher = [value + 5 for value in FALLING]
     summary = seen(*trained(7, FALLING, 0), *trained(8, higher, 7), *trained(9, FALLING[:20], 8))
     assert [(one["optimizer"], one["first"], one["last"], one["updates"]) for one in summary["series"]] == [
@@ -59,7 +69,9 @@ def test_trainings_one_after_the_other_are_a_series_each_and_the_last_of_the_lon
 
 def test_a_training_that_does_not_fall_is_named_among_others() -> None:
     (finding,) = findings({"loss": seen(*trained(7, FALLING, 0), *trained(8, [2.0] * 40, 7))})
-    assert finding.because.startswith("The loss of optimizer 2 does not fall: 2 in the first quarter of its training")
+    assert finding.because.startswith(
+        "The loss of optimizer 2 does not fall: 2 in the first quarter of its training"
+    )
 
 
 def test_losses_of_optimizers_by_turns_are_a_series_each_and_need_not_fall() -> None:
@@ -67,7 +79,10 @@ def test_losses_of_optimizers_by_turns_are_a_series_each_and_need_not_fall() -> 
     for n in range(50):
         passes += [(1.0, 8 if n else 0, None), (2.0, 7, None)]
     summary = seen(*passes)
-    assert [(one["first"], one["last"], one["updates"]) for one in summary["series"]] == [(1.0, 1.0, 50), (2.0, 2.0, 50)]
+    assert [(one["first"], one["last"], one["updates"]) for one in summary["series"]] == [
+        (1.0, 1.0, 50),
+        (2.0, 2.0, 50),
+    ]
     assert list(findings({"loss": summary})) == []
 
 
@@ -88,15 +103,26 @@ def accumulated(n: int, divisor: float | None, loss: float = 0.5) -> dict[str, A
 
 def test_of_a_loss_that_was_divided_by_the_passes_of_an_update_it_is_said_what_part_it_is() -> None:
     summary = accumulated(4, 4.0)
-    assert (summary["first"], summary["last"], summary["times"], summary["passes"]) == (0.5, 0.5, 4, 4)
+    assert (summary["first"], summary["last"], summary["times"], summary["passes"]) == (
+        0.5,
+        0.5,
+        4,
+        4,
+    )
     assert {value for _, value in summary["curve"]} == {0.5}
     assert loss_note(summary) == " (as backward gets it, 1/4 of a batch's)"
 
 
 @pytest.mark.parametrize(
-    ("divisor", "note"), [(None, " (as backward gets it, 4 times an update)"), (64.0, " (as backward gets it, 1/4 of an update's)")]
+    ("divisor", "note"),
+    [
+        (None, " (as backward gets it, 4 times an update)"),
+        (64.0, " (as backward gets it, 1/4 of an update's)"),
+    ],
 )
-def test_of_another_loss_of_several_passes_it_is_said_that_it_is_as_backward_gets_it(divisor: float | None, note: str) -> None:
+def test_of_another_loss_of_several_passes_it_is_said_that_it_is_as_backward_gets_it(
+    divisor: float | None, note: str
+) -> None:
     summary = accumulated(4, divisor)
     assert summary["first"] == 0.5
     assert loss_note(summary) == note
@@ -143,7 +169,9 @@ DIVIDED: list[tuple[Callable[[Any], Any], float | None]] = [
 
 
 @pytest.mark.parametrize(("divide", "divisor"), DIVIDED)
-def test_by_what_a_loss_was_divided_is_read_of_its_graph(divide: Callable[[Any], Any], divisor: float | None) -> None:
+def test_by_what_a_loss_was_divided_is_read_of_its_graph(
+    divide: Callable[[Any], Any], divisor: float | None
+) -> None:
     loss = divide((torch.ones(3, requires_grad=True) * 2).sum())
     if not hasattr(torch._C._autograd.SavedTensor, "unpack_hook"):
         divisor = None
@@ -190,6 +218,12 @@ SCRIPT = """
 def test_the_losses_of_a_script_are_those_that_it_prints(place: Place, extension: str) -> None:
     run = place.write(main=SCRIPT).voirkit("main.py", env={"VOIRKIT_NO_EXTENSION": extension})
     series = run.summary["loss"]["series"]
-    assert [one["first"] * one["times"] for one in series] == [pytest.approx(float(line), rel=1e-5) for line in run.out.split()]
-    assert [(one["n"], one["updates"], one["passes"], one["times"]) for one in series] == [(12, 6, 2, 2)] * 2
-    assert "(as backward gets it, 1/2 of a batch's; of optimizer 2 of 2)" in " ".join(run.err.split())
+    assert [one["first"] * one["times"] for one in series] == [
+        pytest.approx(float(line), rel=1e-5) for line in run.out.split()
+    ]
+    assert [(one["n"], one["updates"], one["passes"], one["times"]) for one in series] == [
+        (12, 6, 2, 2)
+    ] * 2
+    assert "(as backward gets it, 1/2 of a batch's; of optimizer 2 of 2)" in " ".join(
+        run.err.split()
+    )

@@ -52,7 +52,9 @@ class Made:
 
             def cpu_times(self) -> Any:
                 _, own, ended, _ = made.now[pid]
-                return SimpleNamespace(user=own, system=0.0, children_user=ended, children_system=0.0)
+                return SimpleNamespace(
+                    user=own, system=0.0, children_user=ended, children_system=0.0
+                )
 
             def io_counters(self) -> Any:
                 return SimpleNamespace(read_bytes=made.now[pid][3], write_bytes=0)
@@ -70,7 +72,10 @@ def test_what_is_counted_survives_the_processes_that_it_is_counted_of() -> None:
     assert tree.sample().cpu_seconds == 0
     made.now = {1: ([2, 3], 6.0, 0.0, 0), 2: ([], 3.0, 0.0, 500), 3: ([], 2.0, 0.0, 0)}
     assert tree.sample()[2:5] == (3, 4.0, 500)
-    made.now = {1: ([3], 6.0, 3.5, 500), 3: ([], 2.0, 0.0, 0)}  # the second was waited for: it is its parent's now
+    made.now = {
+        1: ([3], 6.0, 3.5, 500),
+        3: ([], 2.0, 0.0, 0),
+    }  # the second was waited for: it is its parent's now
     assert tree.sample()[:5] == (200, 20, 2, 4.5, 500)
     made.now = {1: ([], 7.0, 3.5, 500)}  # the third was nobody's
     assert tree.sample().cpu_seconds == 5.5
@@ -94,7 +99,9 @@ def test_the_children_of_every_thread_are_found() -> None:
 
     started: list[Any] = []
     command = [sys.executable, "-c", "input()"]
-    thread = threading.Thread(target=lambda: started.append(subprocess.Popen(command, stdin=subprocess.PIPE)))
+    thread = threading.Thread(
+        target=lambda: started.append(subprocess.Popen(command, stdin=subprocess.PIPE))
+    )
     thread.start()
     thread.join()
     try:
@@ -111,16 +118,32 @@ def test_a_gpu_that_fails_is_left_out_with_one_warning() -> None:
     told: list[str] = []
     gpus = Gpus(fake_nvml, told.append, visible="0,1")
     looks = [gpus.sample() for _ in range(4)]
-    assert looks[0]["0"] == {"memory": [1024, 8192], "load": 0.75, "temperature": 61, "power": 250, "throttle": ["power cap"]}
+    assert looks[0]["0"] == {
+        "memory": [1024, 8192],
+        "load": 0.75,
+        "temperature": 61,
+        "power": 250,
+        "throttle": ["power cap"],
+    }
     assert "power" not in looks[0]["1"]
     assert [sorted(look) for look in looks] == [["0", "1"], ["0", "1"], ["0"], ["0"]]
     assert told == ["monitor: GPU 1 cannot be read any more and is left out (GPU is lost)."]
 
 
 @pytest.mark.parametrize(
-    ("visible", "seen"), [("", []), ("-1", []), ("0", ["0"]), ("1,7,0", ["1"]), ("GPU-second", ["1"]), ("MIG-x,0", ["0"])]
+    ("visible", "seen"),
+    [
+        ("", []),
+        ("-1", []),
+        ("0", ["0"]),
+        ("1,7,0", ["1"]),
+        ("GPU-second", ["1"]),
+        ("MIG-x,0", ["0"]),
+    ],
 )
-def test_only_the_gpus_that_the_program_sees_are_looked_at(visible: str, seen: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_gpus_that_the_program_sees_are_looked_at(
+    visible: str, seen: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fake_nvml, "_looks", {0: 10, 1: 10})
     assert list(Gpus(fake_nvml, pytest.fail, visible).sample()) == seen
 
@@ -140,14 +163,21 @@ def test_levels_have_least_mean_and_most_and_counts_the_same_per_second(tmp_path
     assert found["monitor"] == {
         "interval_s": 1.0,
         "rss": {"min": 100, "mean": 200, "max": 300, "units": "bytes"},
-        "read": {"min": 0, "mean": pytest.approx(50 / 3), "max": 50, "total": 50, "units": "bytes/s"},
+        "read": {
+            "min": 0,
+            "mean": pytest.approx(50 / 3),
+            "max": 50,
+            "total": 50,
+            "units": "bytes/s",
+        },
     }
 
 
 def test_a_first_and_a_last_sample_come_whatever_the_interval_and_the_thread_is_joined() -> None:
     recorded: list[tuple[str, float]] = []
     recorder = SimpleNamespace(
-        name=lambda category, name, kind, value: name, counter=lambda name, at, value: recorded.append((name, value))
+        name=lambda category, name, kind, value: name,
+        counter=lambda name, at, value: recorded.append((name, value)),
     )
     looks = iter([(0, {"cpudata": {}}, {"rss": 1.0}), (10**9, {"cpudata": {}}, {"rss": 2.0})])
     given: list[Any] = []
@@ -166,7 +196,9 @@ def test_a_sample_that_fails_is_told_once_and_the_thread_goes_to_its_end() -> No
         raise OSError("no /proc")
 
     told: list[str] = []
-    sampler = Sampler(SimpleNamespace(sample=fail, close=lambda: None), 0.001, None, None, told.append)
+    sampler = Sampler(
+        SimpleNamespace(sample=fail, close=lambda: None), 0.001, None, None, told.append
+    )
     sampler.start()
     deadline = time.monotonic() + 60
     while not sampler.failed and time.monotonic() < deadline:
@@ -205,13 +237,17 @@ def with_module(place: Place, module: str, text: str, **programs: str) -> Callab
     place.write({f"lib/{module}.py": text}, **programs)
 
     def run(*words: str, visible: str = "") -> Ended:
-        return place.voirkit(*words, env={"PYTHONPATH": str(place.folder / "lib"), "CUDA_VISIBLE_DEVICES": visible})
+        return place.voirkit(
+            *words, env={"PYTHONPATH": str(place.folder / "lib"), "CUDA_VISIBLE_DEVICES": visible}
+        )
 
     return run
 
 
 def test_a_monitored_run(place: Place) -> None:
-    ended = with_module(place, "pynvml", FAKE, main=SCRIPT, voirfile=VOIRFILE)("--monitor=0.02", "main.py", visible="0,1")
+    ended = with_module(place, "pynvml", FAKE, main=SCRIPT, voirfile=VOIRFILE)(
+        "--monitor=0.02", "main.py", visible="0,1"
+    )
     assert (ended.code, ended.out) == (0, "done\n")
     summary = ended.summary
     assert summary["seen"] == ["cpudata", "gpudata", "iodata", "netdata"]
@@ -222,9 +258,17 @@ def test_a_monitored_run(place: Place) -> None:
     assert monitor["gpu0_power"] == {"min": 250, "mean": 250, "max": 250, "units": "W"}
     assert 0 < monitor["rss"]["min"] <= monitor["rss"]["mean"] <= monitor["rss"]["max"]
     assert monitor["processes"]["max"] == 2
-    assert [w for w in summary["warnings"] if "GPU" in w] == ["monitor: GPU 1 cannot be read any more and is left out (GPU is lost)."]
+    assert [w for w in summary["warnings"] if "GPU" in w] == [
+        "monitor: GPU 1 cannot be read any more and is left out (GPU is lost)."
+    ]
     with open_run(str(place.folder / "run")) as run:
-        names = run.connection().execute("SELECT DISTINCT name FROM spans WHERE kind = 'counter' AND category = 'monitor'").fetchall()
+        names = (
+            run.connection()
+            .execute(
+                "SELECT DISTINCT name FROM spans WHERE kind = 'counter' AND category = 'monitor'"
+            )
+            .fetchall()
+        )
         falls = (
             "SELECT count(*) FROM (SELECT number - lag(number) OVER (PARTITION BY name ORDER BY start_ns) AS d FROM spans "
             "WHERE kind = 'counter' AND name IN ('read', 'write', 'net_sent')) WHERE d < 0"
@@ -234,7 +278,9 @@ def test_a_monitored_run(place: Place) -> None:
 
 
 def test_without_the_package_that_reads_gpus_all_else_is_monitored(place: Place) -> None:
-    ended = with_module(place, "pynvml", "raise ImportError(name='pynvml')", main="print('hello')")("--monitor", "main.py")
+    ended = with_module(place, "pynvml", "raise ImportError(name='pynvml')", main="print('hello')")(
+        "--monitor", "main.py"
+    )
     assert (ended.code, ended.out) == (0, "hello\n")
     assert "rss" in ended.summary["monitor"]
 

@@ -62,7 +62,9 @@ def why_not() -> str:
     if shutil.which("perf") is None:
         return "perf is not installed"
     command = ["perf", "record", "--event", "cpu-clock", "--output", "-", "--", "true"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False
+    )
     return done.stderr.decode(errors="replace").strip()[:200] if done.returncode else ""
 
 
@@ -129,11 +131,16 @@ for epoch in ai.pipeline.epoch.iter(range(2)):
 
 
 @pytest.mark.usefixtures("perf")
-def test_an_annotated_operation_outside_of_a_loader_is_mapped_to_the_libraries_that_it_works_in(place: Place) -> None:
+def test_an_annotated_operation_outside_of_a_loader_is_mapped_to_the_libraries_that_it_works_in(
+    place: Place,
+) -> None:
     place.write(main=ANNOTATED)
     assert place.voirkit("--native", "main.py").code == 0
     operations = document(place)["operations"]
-    assert {name: row["n"] for name, row in operations.items()} == {"data.preprocess.pack": 12, "data.preprocess.digest": 12}
+    assert {name: row["n"] for name, row in operations.items()} == {
+        "data.preprocess.pack": 12,
+        "data.preprocess.digest": 12,
+    }
     assert "libz" in libraries(operations["data.preprocess.pack"])
     assert "libz" not in libraries(operations["data.preprocess.digest"])
 
@@ -148,8 +155,12 @@ def test_an_annotated_operation_outside_of_a_loader_is_mapped_to_the_libraries_t
         ("pipeline", "epoch.iter", None),
     ],
 )
-def test_annotations_are_operations_but_for_stages_of_a_run_and_bodies_of_loops(category: str, name: str, operation: str | None) -> None:
-    assert name_of("span", category, name) == (None if operation is None else ("operation", operation))
+def test_annotations_are_operations_but_for_stages_of_a_run_and_bodies_of_loops(
+    category: str, name: str, operation: str | None
+) -> None:
+    assert name_of("span", category, name) == (
+        None if operation is None else ("operation", operation)
+    )
 
 
 @pytest.mark.usefixtures("perf")
@@ -218,19 +229,30 @@ def test_a_script_that_closes_every_descriptor_is_sampled_to_its_end(place: Plac
 
 def still_sampling(place: Place) -> bool:
     """Whether perf goes on."""
-    (known,) = [json.loads(path.read_text()) for path in (place.folder / "run" / "native").glob("*[0-9].json")]
+    (known,) = [
+        json.loads(path.read_text())
+        for path in (place.folder / "run" / "native").glob("*[0-9].json")
+    ]
     try:
-        state = Path(f"/proc/{known['profiler_pid']}/stat").read_text().rpartition(")")[2].split()[0]
+        state = (
+            Path(f"/proc/{known['profiler_pid']}/stat").read_text().rpartition(")")[2].split()[0]
+        )
     except FileNotFoundError:
         return False
     return state not in "ZX"  # nobody may wait for orphans here
 
 
 @pytest.mark.usefixtures("perf")
-@pytest.mark.parametrize("end", ["raise SystemExit(3)", "raise ValueError('x')", "os._exit(5)", "os.kill(os.getpid(), 9)"])
+@pytest.mark.parametrize(
+    "end",
+    ["raise SystemExit(3)", "raise ValueError('x')", "os._exit(5)", "os.kill(os.getpid(), 9)"],
+)
 def test_however_a_script_ends_it_ends_so_and_perf_too(place: Place, end: str) -> None:
     place.write(main=SPANS + f"load(3)\n{end}\n")
-    plain, ended = place.python("-c", f"import os\n{end}"), place.voirkit("--native=1999", "main.py")
+    plain, ended = (
+        place.python("-c", f"import os\n{end}"),
+        place.voirkit("--native=1999", "main.py"),
+    )
     assert ended.code == plain.code
     report = place.run(sys.executable, "-m", "voirkit", "report", "run", "--json")
     found = json.loads(report.out)["native"]
@@ -243,13 +265,21 @@ def test_every_rank_is_sampled_and_they_are_added(place: Place) -> None:
     place.write(main=SPANS + "load(3)\n")
     command = [sys.executable, "-m", "voirkit", "--run-dir", "run", "--native=1999", "main.py"]
     ranks = [
-        subprocess.Popen(command, cwd=place.folder, env={**CLEAN, "RANK": str(rank), "WORLD_SIZE": "2"}, stdout=subprocess.DEVNULL)
+        subprocess.Popen(
+            command,
+            cwd=place.folder,
+            env={**CLEAN, "RANK": str(rank), "WORLD_SIZE": "2"},
+            stdout=subprocess.DEVNULL,
+        )
         for rank in range(2)
     ]
     assert [process.wait(timeout=100) for process in ranks] == [0, 0]
     report = place.run(sys.executable, "-m", "voirkit", "report", "run", "--json")
     assert set(json.loads(report.out)["native"]["operations"]) == {"Compress", "Digest"}
-    assert {name: row["n"] for name, row in document(place)["operations"].items()} == {"Compress": 6, "Digest": 6}
+    assert {name: row["n"] for name, row in document(place)["operations"].items()} == {
+        "Compress": 6,
+        "Digest": 6,
+    }
 
 
 @pytest.mark.usefixtures("perf")
@@ -272,11 +302,16 @@ def test_the_file_is_bounded_and_it_is_said_that_sampling_ended(place: Place) ->
 
 
 @pytest.mark.usefixtures("perf")
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv")
+@pytest.mark.skipif(
+    os.name != "posix" or os.geteuid() != 0 or shutil.which("setpriv") is None,
+    reason="needs root and setpriv",
+)
 def test_without_privileges_the_kernel_is_left_out(place: Place) -> None:
     place.write(main=SPANS + "load(4)\n")
     drop = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all", "--ambient-caps", "-all"]
-    ended = place.run(*drop, sys.executable, "-m", "voirkit", "--run-dir", "run", "--native=1999", "main.py")
+    ended = place.run(
+        *drop, sys.executable, "-m", "voirkit", "--run-dir", "run", "--native=1999", "main.py"
+    )
     assert ended.code == 0, ended.err
     if "--native:" in ended.err:
         pytest.skip(ended.err)
@@ -322,7 +357,12 @@ def test_a_perf_that_may_not_sample_is_told_with_what_to_do(place: Place) -> Non
 
 def test_a_perf_that_is_too_old_is_told(place: Place) -> None:
     place.write(main="print('hello')\n")
-    ended = started(place, "--native", "main.py", env=only(place, perf='echo "Error: unknown option \\`control"; exit 129', py_spy=REFUSED))
+    ended = started(
+        place,
+        "--native",
+        "main.py",
+        env=only(place, perf='echo "Error: unknown option \\`control"; exit 129', py_spy=REFUSED),
+    )
     assert ended.out == "hello\n"
     assert "too old" in ended.err
 
@@ -337,7 +377,9 @@ def test_a_wrong_rate_is_refused(place: Place, rate: str) -> None:
 
 
 def test_a_run_without_the_flag_loads_nothing_of_it(place: Place) -> None:
-    place.write(main="import sys\nprint([m for m in sys.modules if 'native_' in m or m == 'subprocess'])\n")
+    place.write(
+        main="import sys\nprint([m for m in sys.modules if 'native_' in m or m == 'subprocess'])\n"
+    )
     assert started(place, "--quiet", "main.py").out == "[]\n"
 
 
@@ -352,7 +394,9 @@ def test_a_resize_of_pillow_is_mapped_to_its_function(place: Place) -> None:
     assert hottest == "_ImagingResampleHorizontal_8bpc"
 
 
-@pytest.mark.skipif(shutil.which("py-spy", path=os.path.dirname(sys.executable)) is None, reason="needs py-spy")
+@pytest.mark.skipif(
+    shutil.which("py-spy", path=os.path.dirname(sys.executable)) is None, reason="needs py-spy"
+)
 def test_where_there_is_no_perf_py_spy_samples_by_operation(place: Place) -> None:
     place.write(
         main=SPANS
@@ -397,9 +441,15 @@ def test_with_loader_the_transforms_in_its_workers_are_mapped(place: Place) -> N
     )
     started(place, "--loader", "--native=1999", "main.py")
     operations = document(place)["operations"]
-    assert {name: row["n"] for name, row in operations.items() if name in ("RandomResizedCrop", "ToTensor")} == {
+    assert {
+        name: row["n"]
+        for name, row in operations.items()
+        if name in ("RandomResizedCrop", "ToTensor")
+    } == {
         "RandomResizedCrop": 120,
         "ToTensor": 120,
     }
     functions = [row["function"] for row in operations["RandomResizedCrop"]["functions"].values()]
-    assert "_ImagingResampleHorizontal_8bpc" in functions[:3]  # what the kernel does for new pages may take longer
+    assert (
+        "_ImagingResampleHorizontal_8bpc" in functions[:3]
+    )  # what the kernel does for new pages may take longer

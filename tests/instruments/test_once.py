@@ -8,7 +8,16 @@ import pytest
 from conftest import Ended, Place
 from syscall_runs import use
 
-MADE = ("calls", "flame", "loader", "memory_snapshot", "native", "parameters", "syscalls", "torch_profile")  # of arguments; checks has none
+MADE = (
+    "calls",
+    "flame",
+    "loader",
+    "memory_snapshot",
+    "native",
+    "parameters",
+    "syscalls",
+    "torch_profile",
+)  # of arguments; checks has none
 
 # All of them twice, and the end before the script's beginning: who starts an instrument is told at once.
 TWICE = """
@@ -35,7 +44,9 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 
 
 @pytest.mark.parametrize("name", [*MADE, "checks"])
-def test_an_instrument_that_is_started_twice_runs_once_and_that_is_told(ended: Ended, name: str) -> None:
+def test_an_instrument_that_is_started_twice_runs_once_and_that_is_told(
+    ended: Ended, name: str
+) -> None:
     flag = f"--{name.replace('_', '-')}"
     assert ended.code == 0
     assert ended.err.count(f"voirkit: {flag}: it is started twice") == 1
@@ -43,7 +54,10 @@ def test_an_instrument_that_is_started_twice_runs_once_and_that_is_told(ended: E
 
 
 def test_what_a_voirfile_starts_records_and_the_flag_does_not(place: Place) -> None:
-    place.write(main="print('done')", voirfile="from voirkit_instruments.syscalls import syscalls\ninstrument_a = syscalls('counters')")
+    place.write(
+        main="print('done')",
+        voirfile="from voirkit_instruments.syscalls import syscalls\ninstrument_a = syscalls('counters')",
+    )
     ended = place.voirkit("--quiet", "--syscalls", "main.py")
     assert (ended.code, ended.out) == (0, "done\n")
     assert "syscalls('counters') is what runs; syscalls('counts') does nothing." in ended.err
@@ -52,7 +66,9 @@ def test_what_a_voirfile_starts_records_and_the_flag_does_not(place: Place) -> N
 
 
 @pytest.mark.usefixtures("strace_traces")
-def test_a_strace_that_a_voirfile_starts_has_the_process_for_itself_as_one_that_the_flag_starts(place: Place) -> None:
+def test_a_strace_that_a_voirfile_starts_has_the_process_for_itself_as_one_that_the_flag_starts(
+    place: Place,
+) -> None:
     use(place, "strace")
     place.write(main="print('done')")
     ended = place.voirkit("--quiet", "--flame", "main.py")

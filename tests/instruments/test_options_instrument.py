@@ -81,10 +81,14 @@ def test_arguments_of_subcommands_count_once_and_whole() -> None:
         made.add_subparsers(dest="command").add_parser("train").add_argument("--lr", type=float)
         made.parse_args(["--seed", "3", "train", "--lr", "2"])
 
-    assert [vars(found) for found in run(program).values("options")] == [{"seed": 3, "command": "train", "lr": 2.0}]
+    assert [vars(found) for found in run(program).values("options")] == [
+        {"seed": 3, "command": "train", "lr": 2.0}
+    ]
 
 
-def test_wrong_arguments_end_the_script_as_ever_and_give_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_end_the_script_as_ever_and_give_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     ov = SmallOverseer(options)
     with pytest.raises(SystemExit) as ended:
         ov(lambda ov: parser().parse_args(["--lr", "x"]))
@@ -112,7 +116,9 @@ def test_argparse_is_as_before_when_the_arguments_have_been_found() -> None:
     before = {name: vars(argparse.ArgumentParser)[name] for name in WHOLE + PARTIAL}
 
     def program() -> None:
-        assert any(vars(argparse.ArgumentParser)[name] is not method for name, method in before.items())
+        assert any(
+            vars(argparse.ArgumentParser)[name] is not method for name, method in before.items()
+        )
         parser().parse_args([])
         assert {name: vars(argparse.ArgumentParser)[name] for name in before} == before
 
@@ -127,7 +133,15 @@ def test_argparse_is_as_before_when_a_script_parses_nothing() -> None:
 
 
 def test_what_json_can_not_hold_is_left_out() -> None:
-    values = {"path": Path("a/b"), "f": print, "n": float("inf"), "t": (1, 2), "d": {"x": object(), "y": 1}, "l": [object()], "none": None}
+    values = {
+        "path": Path("a/b"),
+        "f": print,
+        "n": float("inf"),
+        "t": (1, 2),
+        "d": {"x": object(), "y": 1},
+        "l": [object()],
+        "none": None,
+    }
     assert plain(values) == {"path": "a/b", "n": "inf", "t": [1, 2], "d": {"y": 1}, "none": None}
 
 

@@ -17,7 +17,10 @@ from voirkit_instruments.metrics import METRICS
 from voirkit_instruments.otlp_writer import endpoint
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest, ExportMetricsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
 
 SCRIPT = (
     TRAINING
@@ -52,9 +55,15 @@ class Collector:
                     self.send_error(400)
                     return
                 request = ExportMetricsServiceRequest()
-                request.ParseFromString(gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body)
+                request.ParseFromString(
+                    gzip.decompress(body)
+                    if self.headers.get("Content-Encoding") == "gzip"
+                    else body
+                )
                 (of_resource,) = request.resource_metrics
-                resources.append({one.key: one.value.string_value for one in of_resource.resource.attributes})
+                resources.append(
+                    {one.key: one.value.string_value for one in of_resource.resource.attributes}
+                )
                 (scope,) = of_resource.scope_metrics
                 requests.append({metric.name: dict(points(metric)) for metric in scope.metrics})
                 (place.folder / "seen").touch()
@@ -66,7 +75,11 @@ class Collector:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self.requests, self.resources, self._server = requests, resources, ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.requests, self.resources, self._server = (
+            requests,
+            resources,
+            ThreadingHTTPServer(("127.0.0.1", 0), Handler),
+        )
         self.address = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
@@ -92,23 +105,43 @@ def collector(place: Place) -> Iterator[Collector]:
     started.close()
 
 
-def test_a_collector_gets_the_metrics_while_the_run_goes_on_and_at_its_end(place: Place, collector: Collector) -> None:
+def test_a_collector_gets_the_metrics_while_the_run_goes_on_and_at_its_end(
+    place: Place, collector: Collector
+) -> None:
     place.write(main=SCRIPT)
     ended = place.voirkit("--otlp", collector.address, "main.py")
     assert (ended.code, ended.out) == (0, "trained\n"), ended.err
     assert "otlp" not in ended.err
     first, last = collector.requests[0], collector.requests[-1]
-    assert 0 < first["voirkit_steps_total"][()] < last["voirkit_steps_total"][()] == ended.summary["steps"]["n"]
+    assert (
+        0
+        < first["voirkit_steps_total"][()]
+        < last["voirkit_steps_total"][()]
+        == ended.summary["steps"]["n"]
+    )
     assert first["voirkit_phase_share"][(("phase", "wait"),)] == pytest.approx(0.5, abs=0.001)
     assert first["voirkit_step_seconds"][()] == pytest.approx(0.01, rel=0.01)
-    assert last["voirkit_rate_items_per_second"][(("rate", "train_rate"),)] == pytest.approx(400, rel=0.01)
+    assert last["voirkit_rate_items_per_second"][(("rate", "train_rate"),)] == pytest.approx(
+        400, rel=0.01
+    )
     assert last["voirkit_verdict_info"] == {(("kind", ended.summary["verdict"]["kind"]),): 1.0}
-    assert last["voirkit_last_step_timestamp_seconds"][()] >= first["voirkit_last_step_timestamp_seconds"][()] > 1e9
-    assert {name for one in collector.requests for name in one} <= {metric.name for metric in METRICS}
-    assert (collector.resources[0]["service.name"], collector.resources[0]["voirkit.run"]) == ("main.py", "run")
+    assert (
+        last["voirkit_last_step_timestamp_seconds"][()]
+        >= first["voirkit_last_step_timestamp_seconds"][()]
+        > 1e9
+    )
+    assert {name for one in collector.requests for name in one} <= {
+        metric.name for metric in METRICS
+    }
+    assert (collector.resources[0]["service.name"], collector.resources[0]["voirkit.run"]) == (
+        "main.py",
+        "run",
+    )
 
 
-def test_the_program_has_no_child_of_it_and_imports_nothing_for_it(place: Place, collector: Collector) -> None:
+def test_the_program_has_no_child_of_it_and_imports_nothing_for_it(
+    place: Place, collector: Collector
+) -> None:
     place.write(
         main="""
         import os, sys
@@ -124,7 +157,9 @@ def test_the_program_has_no_child_of_it_and_imports_nothing_for_it(place: Place,
     assert "Warning" not in ended.err
 
 
-def test_a_program_that_closes_what_it_does_not_know_finds_nothing_in_its_files(place: Place, collector: Collector) -> None:
+def test_a_program_that_closes_what_it_does_not_know_finds_nothing_in_its_files(
+    place: Place, collector: Collector
+) -> None:
     place.write(
         main=TRAINING
         + """
@@ -146,33 +181,65 @@ print({file.read() for file in files})
 
 def test_a_collector_that_does_not_answer_costs_the_program_nothing(place: Place) -> None:
     place.write(main=TRAINING + "Training(length=20).epoch()\nprint('trained')\n")
-    ended = place.voirkit("--otlp", "http://127.0.0.1:9", "main.py", env={"OTEL_EXPORTER_OTLP_TIMEOUT": "1"})
+    ended = place.voirkit(
+        "--otlp", "http://127.0.0.1:9", "main.py", env={"OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
+    )
     assert (ended.code, ended.out) == (0, "trained\n")
     assert "voirkit: otlp: not all was written (" in ended.err
 
 
-def test_a_collector_that_refuses_once_gets_what_comes_after(place: Place, collector: Collector) -> None:
+def test_a_collector_that_refuses_once_gets_what_comes_after(
+    place: Place, collector: Collector
+) -> None:
     collector.refuses = 1
     place.write(main=SCRIPT)
     ended = place.voirkit("--otlp", collector.address, "main.py")
     n = 1 + len(collector.requests)
     assert n > 2
     assert collector.requests[-1]["voirkit_steps_total"][()] == ended.summary["steps"]["n"]
-    assert f"voirkit: otlp: not all was written (the collector did not take the metrics, or did not answer, 1 of {n} times)." in ended.err
+    assert (
+        f"voirkit: otlp: not all was written (the collector did not take the metrics, or did not answer, 1 of {n} times)."
+        in ended.err
+    )
 
 
 def test_an_address_is_one_of_http() -> None:
-    assert endpoint("http://127.0.0.1:4318") == endpoint("http://127.0.0.1:4318/v1/metrics") == "http://127.0.0.1:4318/v1/metrics"
-    for wrong in ("127.0.0.1:4317", "grpc://127.0.0.1:4317", "http://", "http://127.0.0.1:99999", "http://127.0.0.1:port"):
+    assert (
+        endpoint("http://127.0.0.1:4318")
+        == endpoint("http://127.0.0.1:4318/v1/metrics")
+        == "http://127.0.0.1:4318/v1/metrics"
+    )
+    for wrong in (
+        "127.0.0.1:4317",
+        "grpc://127.0.0.1:4317",
+        "http://",
+        "http://127.0.0.1:99999",
+        "http://127.0.0.1:port",
+    ):
         with pytest.raises(ValueError, match="no address"):
             endpoint(wrong)
 
 
 def test_of_several_ranks_each_has_values_of_its_own() -> None:
-    rows = [{"rank": rank, "host": "a", "time_s": {"median": 0.1 + rank}, "phases": {"wait": {"share": 0.25}}} for rank in (0, 1)]
-    picture = Picture(ranks=rows, last_step_s={0: 100.0, 1: 90.0}, rates=[Number("train_rate", 5.0, "items/s", ())])
+    rows = [
+        {
+            "rank": rank,
+            "host": "a",
+            "time_s": {"median": 0.1 + rank},
+            "phases": {"wait": {"share": 0.25}},
+        }
+        for rank in (0, 1)
+    ]
+    picture = Picture(
+        ranks=rows,
+        last_step_s={0: 100.0, 1: 90.0},
+        rates=[Number("train_rate", 5.0, "items/s", ())],
+    )
     found = {metric.name: dict(metric.values(picture)) for metric in METRICS}
     assert found["voirkit_rank_step_seconds"] == {("0", "a"): 0.1, ("1", "a"): 1.1}
     assert found["voirkit_rank_phase_share"] == {("0", "a", "wait"): 0.25, ("1", "a", "wait"): 0.25}
-    assert found["voirkit_rank_last_step_timestamp_seconds"] == {("0", "a"): 100.0, ("1", "a"): 90.0}
+    assert found["voirkit_rank_last_step_timestamp_seconds"] == {
+        ("0", "a"): 100.0,
+        ("1", "a"): 90.0,
+    }
     assert found["voirkit_last_step_timestamp_seconds"] == {(): 100.0}

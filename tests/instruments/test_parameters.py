@@ -48,7 +48,9 @@ def _rows(weight: Any) -> None:
     weight.data.copy_(weight.data.roll(1, 0))
 
 
-@pytest.mark.parametrize("write", [_through_data, _through_numpy, _another_storage, _by_one_ulp, _signs, _rows])
+@pytest.mark.parametrize(
+    "write", [_through_data, _through_numpy, _another_storage, _by_one_ulp, _signs, _rows]
+)
 def test_a_step_that_writes_past_the_version_counter_is_a_change(write: Any) -> None:
     class Own(torch.optim.Optimizer):
         def step(self, closure: Any = None) -> None:
@@ -89,7 +91,11 @@ def test_between_two_looks_a_change_of_all_elements_is_seen_in_the_sample() -> N
         optimizer.param_groups[0]["lr"] = 0.1 if n in (0, 3) else 0.0
         model(torch.ones(2, 40)).sum().backward()
         seen.step(optimizer, model)
-    assert seen.kept.states("weight") == [{"gradient", "changed"}, {"gradient"}, {"gradient", "changed"}]
+    assert seen.kept.states("weight") == [
+        {"gradient", "changed"},
+        {"gradient"},
+        {"gradient", "changed"},
+    ]
 
 
 # norms
@@ -102,7 +108,9 @@ def test_norms_are_those_of_the_data_before_the_step_of_the_gradient_and_of_the_
     watching.step(torch.optim.SGD(model.parameters(), 0.1), model)
     update = model.weight.detach() - before
     for category, tensor in (("norm", before), ("grad_norm", gradient), ("update_norm", update)):
-        assert watching.kept.of(category, "weight") == [pytest.approx(tensor.norm().item(), rel=1e-6)]
+        assert watching.kept.of(category, "weight") == [
+            pytest.approx(tensor.norm().item(), rel=1e-6)
+        ]
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64, torch.complex64])
@@ -125,8 +133,15 @@ def test_squares_too_large_or_small_for_float32_are_no_inf_and_no_nought() -> No
     large.grad, small.grad = torch.full((300,), 1e25), torch.full((300,), 1e-25)
     watching = Watching()
     watching.step(torch.optim.SGD([large, small], 1.0))
-    assert watching.kept.of("grad_norm") == [pytest.approx(1e25 * 300**0.5), pytest.approx(1e-25 * 300**0.5)]
-    assert watching.kept.states("optimizer0.group0.0") == watching.kept.states("optimizer0.group0.1") == [{"gradient", "changed"}]
+    assert watching.kept.of("grad_norm") == [
+        pytest.approx(1e25 * 300**0.5),
+        pytest.approx(1e-25 * 300**0.5),
+    ]
+    assert (
+        watching.kept.states("optimizer0.group0.0")
+        == watching.kept.states("optimizer0.group0.1")
+        == [{"gradient", "changed"}]
+    )
 
 
 def test_a_sparse_gradient_has_the_norm_of_what_it_adds_up_to() -> None:
@@ -156,7 +171,9 @@ def test_gradients_that_are_none_zero_and_not() -> None:
     parts[2].grad[299] = 1e-30
     watching = Watching()
     watching.step(torch.optim.SGD(parts, 0.1))
-    states = [watching.kept.states(f"optimizer0.group0.{n}")[0] - {"changed", "same"} for n in range(3)]
+    states = [
+        watching.kept.states(f"optimizer0.group0.{n}")[0] - {"changed", "same"} for n in range(3)
+    ]
     assert states == [{"no gradient"}, {"gradient zero"}, {"gradient"}]
 
 
@@ -172,6 +189,7 @@ def test_what_zero_grad_leaves(how: bool, flags: int) -> None:
 
 
 def test_the_gradients_of_a_closure_are_those_of_its_last_call() -> None:
+    torch.manual_seed(0)  # of some beginnings the last gradient is exactly zero
     model, watching = nn.Linear(4, 3), Watching()
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
 
@@ -184,7 +202,9 @@ def test_the_gradients_of_a_closure_are_those_of_its_last_call() -> None:
 
     watching.step(optimizer, model, closure)
     assert watching.kept.states("weight") == [{"gradient", "changed"}]
-    assert watching.kept.of("grad_norm", "weight") == [pytest.approx(model.weight.grad.norm().item(), rel=1e-5)]
+    assert watching.kept.of("grad_norm", "weight") == [
+        pytest.approx(model.weight.grad.norm().item(), rel=1e-5)
+    ]
 
 
 # NaN and Inf
@@ -203,9 +223,15 @@ def test_the_layer_and_the_step_where_nan_began(every: int) -> None:
         if n == 2:
             watching.kept.records.append(("here", "", None))
     at = watching.kept.records.index(("here", "", None))
-    first = [name for category, name, told in watching.kept.records if category == "state" and told & 128]
+    first = [
+        name for category, name, told in watching.kept.records if category == "state" and told & 128
+    ]
     assert first[0] == "1.weight"
-    assert {name for category, name, told in watching.kept.records[:at] if category == "state" and told & 128} <= {"1.weight"}
+    assert {
+        name
+        for category, name, told in watching.kept.records[:at]
+        if category == "state" and told & 128
+    } <= {"1.weight"}
 
 
 def test_inf_is_told_from_nan() -> None:
@@ -213,7 +239,9 @@ def test_inf_is_told_from_nan() -> None:
     weight.grad = torch.tensor([math.inf, 1.0, 1.0])
     watching = Watching()
     watching.step(torch.optim.SGD([weight], 0.1))
-    assert watching.kept.states("optimizer0.group0.0") == [{"gradient", "gradient inf", "changed", "inf"}]
+    assert watching.kept.states("optimizer0.group0.0") == [
+        {"gradient", "gradient inf", "changed", "inf"}
+    ]
 
 
 # what is watched
@@ -225,7 +253,12 @@ def test_names_are_those_of_the_outermost_model_that_was_called() -> None:
     watching = Watching()
     watching.watch.called(inner)
     watching.train(model, torch.optim.SGD(model.parameters(), 0.1), 1)
-    assert [name for category, name, _ in watching.kept.records if category == "seen"] == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    assert [name for category, name, _ in watching.kept.records if category == "seen"] == [
+        "0.weight",
+        "0.bias",
+        "1.weight",
+        "1.bias",
+    ]
 
 
 def test_what_stands_around_a_model_is_in_no_name() -> None:
@@ -238,11 +271,16 @@ def test_what_stands_around_a_model_is_in_no_name() -> None:
             return self.module(x)
 
     model = DistributedDataParallel(torch.compile(nn.Linear(4, 3), backend="eager"))
-    watching = Watching().train(nn.Sequential(), torch.optim.SGD([nn.Parameter(torch.ones(1))], 0.1), 0)
+    watching = Watching().train(
+        nn.Sequential(), torch.optim.SGD([nn.Parameter(torch.ones(1))], 0.1), 0
+    )
     watching.watch.called(model)
     model.module.weight.grad = torch.ones(3, 4)
     watching.step(torch.optim.SGD(model.parameters(), 0.1), model)
-    assert [name for category, name, _ in watching.kept.records if category == "seen"] == ["weight", "bias"]
+    assert [name for category, name, _ in watching.kept.records if category == "seen"] == [
+        "weight",
+        "bias",
+    ]
     assert watching.kept.of("seen")[0]["model"] == "Linear"
 
 
@@ -260,7 +298,11 @@ def test_two_models_with_the_same_names_and_two_optimizers() -> None:
             model(torch.ones(2, 4)).sum().backward()
             watching.watch.called(model)
             watching.step(optimizer)
-    seen = {name: told["optimizer"] for category, name, told in watching.kept.records if category == "seen"}
+    seen = {
+        name: told["optimizer"]
+        for category, name, told in watching.kept.records
+        if category == "seen"
+    }
     assert seen == {"weight": 0, "bias": 0, "Critic.weight": 1, "Critic.bias": 1}
 
 
@@ -282,7 +324,11 @@ def test_parts_of_a_module_that_calls_them_are_named_as_that_module_names_them()
     agent, watching = Agent(), Watching()
     agent.forward_both(watching).backward()
     watching.step(torch.optim.SGD(agent.parameters(), 0.1))
-    seen = [(name, told["model"]) for category, name, told in watching.kept.records if category == "seen"]
+    seen = [
+        (name, told["model"])
+        for category, name, told in watching.kept.records
+        if category == "seen"
+    ]
     assert seen == [(name, "Agent") for name, _ in agent.named_parameters()]
 
 
@@ -334,14 +380,27 @@ def test_looking_for_who_holds_a_model_keeps_no_variable_alive() -> None:
     assert forget_a_batch(Watching())
 
 
-NET, GENERATOR, CRITIC = (Model(0, "Net", False, "net"), Model(0, "Generator", False, None), Model(1, "Critic", False, None))
+NET, GENERATOR, CRITIC = (
+    Model(0, "Net", False, "net"),
+    Model(0, "Generator", False, None),
+    Model(1, "Critic", False, None),
+)
 LABELS = {
     "a single model has none": ([NET], [""]),
     "classes of one model each": ([GENERATOR, CRITIC], ["Generator", "Critic"]),
-    "a class of torch's says less than who holds it": ([Model(0, "Sequential", True, "actor"), CRITIC], ["actor", "Critic"]),
+    "a class of torch's says less than who holds it": (
+        [Model(0, "Sequential", True, "actor"), CRITIC],
+        ["actor", "Critic"],
+    ),
     "of one class, who holds them": ([NET, Model(1, "Net", False, "target")], ["net", "target"]),
-    "of one class in one variable, the class with a number": ([NET, NET._replace(number=1)], ["Net", "Net2"]),
-    "a class and a variable of one name": ([Model(0, "Sequential", True, "Critic"), CRITIC], ["Critic", "Critic2"]),
+    "of one class in one variable, the class with a number": (
+        [NET, NET._replace(number=1)],
+        ["Net", "Net2"],
+    ),
+    "a class and a variable of one name": (
+        [Model(0, "Sequential", True, "Critic"), CRITIC],
+        ["Critic", "Critic2"],
+    ),
 }
 
 
@@ -386,7 +445,9 @@ def test_a_parameter_that_becomes_something_else_is_seen_again() -> None:
     watching.train(model, optimizer, 1)
     model.bfloat16()
     watching.step(optimizer, model)
-    assert [(told["dtype"], told["requires_grad"]) for told in watching.kept.of("seen", "weight")] == [
+    assert [
+        (told["dtype"], told["requires_grad"]) for told in watching.kept.of("seen", "weight")
+    ] == [
         ("float32", True),
         ("float32", False),
         ("bfloat16", False),
@@ -430,7 +491,10 @@ def test_what_can_not_be_looked_at_is_said(parameter: Any, why: str) -> None:
         nn.Parameter(torch.ones(1).expand(400), requires_grad=False),
         nn.Parameter(torch.ones(300, dtype=torch.int64), requires_grad=False),
         nn.Parameter(torch.ones(300, dtype=torch.bool), requires_grad=False),
-        *(nn.Parameter(torch.ones(300).to(kind), requires_grad=False) for kind in (torch.float8_e4m3fn, torch.float8_e5m2)),
+        *(
+            nn.Parameter(torch.ones(300).to(kind), requires_grad=False)
+            for kind in (torch.float8_e4m3fn, torch.float8_e5m2)
+        ),
     ],
 )
 @pytest.mark.parametrize("every", [1, 3])
@@ -466,14 +530,30 @@ def test_versions_graphs_formats_and_random_numbers_are_as_they_were() -> None:
     model(torch.ones(1, 3, 8, 8)).sum().backward()
     watching, state = Watching(), torch.get_rng_state()
     facts = [
-        (p._version, p.grad._version, p.stride(), p.grad.stride(), p.grad.data_ptr(), p.requires_grad, p.grad_fn)
+        (
+            p._version,
+            p.grad._version,
+            p.stride(),
+            p.grad.stride(),
+            p.grad.data_ptr(),
+            p.requires_grad,
+            p.grad_fn,
+        )
         for p in model.parameters()
     ]
     watching.watch.called(model)
     with watching.stepping(torch.optim.SGD(model.parameters(), 0.1)):
         pass
     after = [
-        (p._version, p.grad._version, p.stride(), p.grad.stride(), p.grad.data_ptr(), p.requires_grad, p.grad_fn)
+        (
+            p._version,
+            p.grad._version,
+            p.stride(),
+            p.grad.stride(),
+            p.grad.data_ptr(),
+            p.requires_grad,
+            p.grad_fn,
+        )
         for p in model.parameters()
     ]
     assert after == facts
@@ -486,11 +566,15 @@ def test_a_mode_of_the_program_sees_none_of_it() -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Functions(TorchFunctionMode):
-        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_function__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             raise AssertionError(function)
 
     class Operations(TorchDispatchMode):
-        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             raise AssertionError(function)
 
     weight, watching = nn.Parameter(torch.ones(300)), Watching()
@@ -508,7 +592,9 @@ def test_what_fails_is_told_once_and_ends_the_watch(monkeypatch: pytest.MonkeyPa
     model, watching = nn.Linear(4, 3), Watching()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
 
-    monkeypatch.setattr(watching.watch._figures, "norms", torch.empty(0).max)  # as an error of a device
+    monkeypatch.setattr(
+        watching.watch._figures, "norms", torch.empty(0).max
+    )  # as an error of a device
     for _ in range(3):
         watching.watch.before_step(optimizer)
         optimizer.step()

@@ -74,7 +74,11 @@ class Tensor:
 def test_figures_of_a_step_are_one_copy_and_nobody_waits_for_it() -> None:
     device, found = Device(), []  # type: ignore[var-annotated]
     later = Later(device)
-    tensors = [Tensor(device, torch.tensor(1.5)), np.array([7]), Tensor(device, torch.tensor([2, -3]))]
+    tensors = [
+        Tensor(device, torch.tensor(1.5)),
+        np.array([7]),
+        Tensor(device, torch.tensor([2, -3])),
+    ]
     for _ in range(2):
         later.bring(tensors, found.append)
     later.deliver()
@@ -84,7 +88,11 @@ def test_figures_of_a_step_are_one_copy_and_nobody_waits_for_it() -> None:
     assert not found  # in the order in which they were sent
     device.events[0].happened = True
     later.deliver()
-    assert [float(found[0][0][0]), found[0][1].tolist(), found[1][2].view(np.int64).tolist()] == [1.5, [7], [2, -3]]
+    assert [float(found[0][0][0]), found[0][1].tolist(), found[1][2].view(np.int64).tolist()] == [
+        1.5,
+        [7],
+        [2, -3],
+    ]
     assert [event.waits for event in device.events] == [0, 0]
 
 
@@ -120,10 +128,20 @@ def test_any_one_element_changes_the_digest_of_a_device(size: int) -> None:
         assert figures.sum64(other) != before
 
 
-@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32, torch.int64, torch.bool, torch.complex64])
+@pytest.mark.parametrize(
+    "kind", [torch.float16, torch.bfloat16, torch.float32, torch.int64, torch.bool, torch.complex64]
+)
 def test_signs_and_orders_change_the_digests(kind: torch.dtype) -> None:
-    figures, data = Figures(torch), (torch.randn(64, 64) > 0 if kind is torch.bool else 9 * torch.randn(64, 64)).to(kind)
-    others = [data.flip(0), data.roll(1, 1), ~data if kind is torch.bool else -data, data.t().contiguous()]
+    figures, data = (
+        Figures(torch),
+        (torch.randn(64, 64) > 0 if kind is torch.bool else 9 * torch.randn(64, 64)).to(kind),
+    )
+    others = [
+        data.flip(0),
+        data.roll(1, 1),
+        ~data if kind is torch.bool else -data,
+        data.t().contiguous(),
+    ]
     for digest in (figures.digest, lambda tensor: int(figures.sum64(figures.flat(tensor)))):
         assert len({digest(one) for one in [data, *others]}) == 5
         assert digest(data) == digest(data.clone())

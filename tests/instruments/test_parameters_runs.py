@@ -57,7 +57,10 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("how", [[], ["fused"], ["autocast"], ["compile"]])
 def test_the_program_is_as_it_is_without_it(place: Place, how: list[str]) -> None:
     place.write(main=WHOLE)
-    plain, watched = place.python("main.py", "plain", *how), place.voirkit("--parameters=3", "main.py", "watched", *how)
+    plain, watched = (
+        place.python("main.py", "plain", *how),
+        place.voirkit("--parameters=3", "main.py", "watched", *how),
+    )
     assert (plain.code, watched.code) == (0, 0), watched.err
     assert _read(place.folder / "plain") == _read(place.folder / "watched")
     assert "parameters:" not in watched.err
@@ -68,22 +71,32 @@ def _read(path: Path) -> Any:
 
 
 def test_the_summary_and_the_table_say_what_each_parameter_did(place: Place) -> None:
-    place.write(main=MODEL + TRAIN + "train(model, torch.optim.Adam(model.parameters()), 12, spoil=7)")
+    place.write(
+        main=MODEL + TRAIN + "train(model, torch.optim.Adam(model.parameters()), 12, spoil=7)"
+    )
     ended = place.voirkit("--parameters=2", "main.py")
     assert ended.code == 0, ended.err
     said = ended.summary["parameters"]
     rows = {layer["name"]: layer for layer in said["layers"]}
     assert list(rows) == ["0.weight", "0.bias", "2.weight", "2.bias", "3.weight", "3.bias"]
-    assert (said["every"], said["optimizers"]) == (2, [{"optimizer": 0, "class": "Adam", "steps": 12}])
+    assert (said["every"], said["optimizers"]) == (
+        2,
+        [{"optimizer": 0, "class": "Adam", "steps": 12}],
+    )
     assert said["not_finite"] == {"step": 7, "name": "3.weight", "what": "NaN in the gradient"}
     assert (said["frozen"], said["never_changed"], said["never_gradient"]) == (["0.bias"], [], [])
     assert rows["0.bias"]["none_gradient_steps"] == 12
     assert rows["0.weight"]["nan_step"] == 8
     assert 0 < rows["0.weight"]["update_ratio"]["median"] < 0.1
     assert "NaN in the gradient of 3.weight first, in step 7" in ended.err
-    assert place.python("-m", "voirkit", "export", "run", "--format", "chrome", "-o", "run.json").code == 0
+    assert (
+        place.python("-m", "voirkit", "export", "run", "--format", "chrome", "-o", "run.json").code
+        == 0
+    )
     figures = [
-        one["args"]["figure"] for one in json.loads((place.folder / "run.json").read_text())["traceEvents"] if one.get("cat") == "norm"
+        one["args"]["figure"]
+        for one in json.loads((place.folder / "run.json").read_text())["traceEvents"]
+        if one.get("cat") == "norm"
     ]
     assert figures
     assert None in figures  # nan
@@ -120,7 +133,9 @@ for model in (one, other):
 """
 
 
-def test_a_model_that_was_named_before_the_second_was_called_has_its_class_before_its_names_too(place: Place) -> None:
+def test_a_model_that_was_named_before_the_second_was_called_has_its_class_before_its_names_too(
+    place: Place,
+) -> None:
     place.write(main=GAN)
     ended = place.voirkit("--parameters=1", "--parameters-of=buffers,state", "main.py")
     assert ended.code == 0, ended.err
@@ -128,12 +143,18 @@ def test_a_model_that_was_named_before_the_second_was_called_has_its_class_befor
     paths = ("main.0.weight", "main.0.bias", "main.1.weight", "main.1.bias")
     names = [f"{model}.{path}" for model in ("Generator", "Discriminator") for path in paths]
     assert [layer["name"] for layer in said["layers"]] == names
-    assert {"Generator.main.0.weight:exp_avg", "Discriminator.main.0.weight:exp_avg"} <= set(said["state"])
+    assert {"Generator.main.0.weight:exp_avg", "Discriminator.main.0.weight:exp_avg"} <= set(
+        said["state"]
+    )
     assert "Generator.main.1.running_mean" in said["buffers"]
 
 
 def test_a_killed_run_has_all_steps_that_ended(place: Place) -> None:
-    place.write(main=MODEL + TRAIN + "train(model, torch.optim.Adam(model.parameters()), 9)\nos.kill(os.getpid(), 9)")
+    place.write(
+        main=MODEL
+        + TRAIN
+        + "train(model, torch.optim.Adam(model.parameters()), 9)\nos.kill(os.getpid(), 9)"
+    )
     assert place.voirkit("--parameters=1", "main.py").code in (-9, 137)
     with open_run(place.folder / "run") as run:
         (weight,) = (one for one in parameters_of(run) if one.name == "3.weight")

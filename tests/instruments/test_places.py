@@ -28,9 +28,13 @@ def install(folder: Path, package: str, *, editable: bool = False) -> Path:
         file.write_text("")
     metadata = folder / f"{package}-1.0.dist-info"
     metadata.mkdir()
-    (metadata / "RECORD").write_text(f"{package}/__init__.py,,\n{package}/module.py,,\n{metadata.name}/RECORD,,\n")
+    (metadata / "RECORD").write_text(
+        f"{package}/__init__.py,,\n{package}/module.py,,\n{metadata.name}/RECORD,,\n"
+    )
     if editable:
-        (metadata / "direct_url.json").write_text(json.dumps({"url": folder.as_uri(), "dir_info": {"editable": True}}))
+        (metadata / "direct_url.json").write_text(
+            json.dumps({"url": folder.as_uri(), "dir_info": {"editable": True}})
+        )
     return module
 
 
@@ -38,7 +42,9 @@ def test_a_package_with_metadata_beside_it_is_installed(tmp_path: Path) -> None:
     assert file_owner(str(install(tmp_path / "libs", "trainer"))) is Owner.PACKAGE
 
 
-def test_a_namespace_package_on_the_path_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_namespace_package_on_the_path_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = install(tmp_path / "libs", "trainer")
     (module.parent / "__init__.py").unlink()
     monkeypatch.syspath_prepend(tmp_path / "libs")
@@ -130,14 +136,23 @@ MAIN = """
 
 @pytest.mark.long
 @pytest.mark.parametrize("installed", [True, False])
-def test_checks_name_a_line_of_the_program_however_packages_are_found(tmp_path: Path, installed: bool) -> None:
+def test_checks_name_a_line_of_the_program_however_packages_are_found(
+    tmp_path: Path, installed: bool
+) -> None:
     """In an environment that finds torch through a ``.pth`` and a link, beside the system's packages; and the trainer through PYTHONPATH."""
     torch = pytest.importorskip("torch")
     environment, run = tmp_path / "env", tmp_path / "run"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", environment], check=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", environment],
+        check=True,
+        timeout=120,
+    )
     (tmp_path / "deps").symlink_to(Path(torch.__file__).parent.parent)
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    checkout = {str(Path(str(sys.modules[name].__file__)).parent.parent) for name in ("voirkit", "voirkit_instruments")}
+    checkout = {
+        str(Path(str(sys.modules[name].__file__)).parent.parent)
+        for name in ("voirkit", "voirkit_instruments")
+    }
     hook = environment / "lib" / version / "site-packages" / "deps.pth"
     hook.write_text("\n".join([str(tmp_path / "deps"), *checkout]))
     module = install(tmp_path / "libs", "trainer")
@@ -147,7 +162,16 @@ def test_checks_name_a_line_of_the_program_however_packages_are_found(tmp_path: 
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "main.py").write_text(dedent(MAIN).lstrip().format(package="trainer"))
-    command = [environment / "bin" / "python", "-m", "voirkit", "--checks", "--quiet", "--run-dir", run, "main.py"]
+    command = [
+        environment / "bin" / "python",
+        "-m",
+        "voirkit",
+        "--checks",
+        "--quiet",
+        "--run-dir",
+        run,
+        "main.py",
+    ]
     env = {**CLEAN, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path / "libs")}
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=env, timeout=240)
     assert done.returncode == 0, done.stderr

@@ -28,13 +28,32 @@ SCRIPT = TRAINING + "Training(length=40).epoch()\nprint('trained', flush=True)\n
 def test_a_run_is_served_while_it_goes_on_and_no_longer(place: Place) -> None:
     place.write(main=SCRIPT)
     port = free_port()
-    command = [sys.executable, "-m", "voirkit", "--monitor", "--prometheus", str(port), "--run-dir", "run", "main.py"]
-    process = subprocess.Popen(command, cwd=place.folder, env=CLEAN, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    command = [
+        sys.executable,
+        "-m",
+        "voirkit",
+        "--monitor",
+        "--prometheus",
+        str(port),
+        "--run-dir",
+        "run",
+        "main.py",
+    ]
+    process = subprocess.Popen(
+        command,
+        cwd=place.folder,
+        env=CLEAN,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"trained\n"
         text, limit = "", time.monotonic() + 60
-        while "voirkit_monitor{" not in text and time.monotonic() < limit:  # its first sample comes from a thread
+        while (
+            "voirkit_monitor{" not in text and time.monotonic() < limit
+        ):  # its first sample comes from a thread
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
                 text = answer.read().decode()
     finally:
@@ -45,11 +64,18 @@ def test_a_run_is_served_while_it_goes_on_and_no_longer(place: Place) -> None:
     assert "voirkit_steps_total 40.0" in text
     assert 'voirkit_phase_share{phase="wait"} 0.5' in text
     rate = text.partition('voirkit_rate_items_per_second{rate="train_rate"} ')[2].partition("\n")[0]
-    assert float(rate) == pytest.approx(400, rel=0.01)  # items over time: the iterator is made in the first step
+    assert float(rate) == pytest.approx(
+        400, rel=0.01
+    )  # items over time: the iterator is made in the first step
     assert 'voirkit_monitor{name="rss",units="bytes"}' in text
-    assert json.loads((place.folder / "run/summary.json").read_text())["monitor"]["processes"]["max"] == 1
+    assert (
+        json.loads((place.folder / "run/summary.json").read_text())["monitor"]["processes"]["max"]
+        == 1
+    )
     assert 'voirkit_verdict_info{kind="input-bound"} 1.0' in text
-    last_step_s = float(text.partition("\nvoirkit_last_step_timestamp_seconds ")[2].partition("\n")[0])
+    last_step_s = float(
+        text.partition("\nvoirkit_last_step_timestamp_seconds ")[2].partition("\n")[0]
+    )
     assert abs(last_step_s - time.time()) < 600
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10)

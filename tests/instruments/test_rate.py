@@ -18,7 +18,9 @@ class Steps:
         self.clock = Clock()
         self.given: list[dict[str, Any]] = []
         count = options.pop("count", count_items)
-        self.rate = StepRate(lambda **event: self.given.append(event), count, clock=self.clock, **options)
+        self.rate = StepRate(
+            lambda **event: self.given.append(event), count, clock=self.clock, **options
+        )
 
     def delta(self, seconds: float, task: str = "train", **keys: Any) -> Steps:
         self.clock.on(seconds)
@@ -26,9 +28,21 @@ class Steps:
         return self
 
     def wrap(self, seconds: float, task: str = "train", identity: int = 1, **keys: Any) -> Steps:
-        self.rate.on_event({"$wrap": {"name": "step", "step": "begin", "id": identity}, "task": task, "batch": None})
+        self.rate.on_event(
+            {
+                "$wrap": {"name": "step", "step": "begin", "id": identity},
+                "task": task,
+                "batch": None,
+            }
+        )
         self.clock.on(seconds)
-        self.rate.on_event({"$wrap": {"name": "step", "step": "end", "id": identity}, "task": task, **(keys or {"batch": [1] * 10})})
+        self.rate.on_event(
+            {
+                "$wrap": {"name": "step", "step": "end", "id": identity},
+                "task": task,
+                **(keys or {"batch": [1] * 10}),
+            }
+        )
         return self
 
     @property
@@ -74,7 +88,9 @@ def test_a_wrap_without_a_batch_is_no_step() -> None:
     assert Steps().wrap(0.5, batch=None).wrap(0.5, batch_size=None).rates == []
 
 
-@pytest.mark.parametrize(("method", "expected"), [("delta", [5.0]), ("wrap", [20.0]), (None, [5.0, 20.0])])
+@pytest.mark.parametrize(
+    ("method", "expected"), [("delta", [5.0]), ("wrap", [20.0]), (None, [5.0, 20.0])]
+)
 def test_a_method_can_be_chosen(method: Any, expected: list[float]) -> None:
     steps = Steps(method=method).delta(1).delta(2).wrap(0.5)
     assert [value for _, value in steps.rates] == expected
@@ -135,7 +151,9 @@ def test_the_instrument_gives_rates() -> None:
             ov.give(task="train", batch=[1, 2])
 
     ov(program)
-    assert [(event["units"], event["task"]) for event in ov.events if "rate" in event] == [("items/s", "train")] * 2
+    assert [(event["units"], event["task"]) for event in ov.events if "rate" in event] == [
+        ("items/s", "train")
+    ] * 2
     assert ov.errors == []
 
 

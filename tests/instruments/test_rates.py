@@ -34,7 +34,9 @@ def batch(items: int) -> torch.Tensor:
 # train_rate
 
 
-def test_the_batch_that_a_step_event_brings_is_counted_over_the_time_since_the_one_before(ov: SmallOverseer) -> None:
+def test_the_batch_that_a_step_event_brings_is_counted_over_the_time_since_the_one_before(
+    ov: SmallOverseer,
+) -> None:
     clock = Clock()
     rate = Rate(ov, "train_rate", clock)
     rate.on_step({"step": True, "batch": batch(1000)})  # the first has no time: it is not counted
@@ -44,7 +46,9 @@ def test_the_batch_that_a_step_event_brings_is_counted_over_the_time_since_the_o
     assert rounded(ov) == [(None, 20.0)]
 
 
-def test_the_first_step_has_the_time_since_the_recorder_saw_its_batch_requested(ov: SmallOverseer) -> None:
+def test_the_first_step_has_the_time_since_the_recorder_saw_its_batch_requested(
+    ov: SmallOverseer,
+) -> None:
     clock = Clock()
     rate = Rate(ov, "train_rate", clock)
     began_ns = clock()
@@ -57,11 +61,15 @@ def test_the_first_step_has_the_time_since_the_recorder_saw_its_batch_requested(
     assert ov.summary["rates"]["train_rate"]["value"] == pytest.approx(10.0)
 
 
-def test_a_step_that_the_recorder_gave_before_the_program_did_is_not_counted_twice(ov: SmallOverseer) -> None:
+def test_a_step_that_the_recorder_gave_before_the_program_did_is_not_counted_twice(
+    ov: SmallOverseer,
+) -> None:
     clock = Clock()
     rate = Rate(ov, "train_rate", clock)
     clock.on(0.5)
-    rate.on_steps([FinishedStep(clock() - 500_000_000, clock(), clock(), 10, None, threading.get_ident())])
+    rate.on_steps(
+        [FinishedStep(clock() - 500_000_000, clock(), clock(), 10, None, threading.get_ident())]
+    )
     clock.on(0.01)
     for n in range(5):
         rate.on_step({"step": n, "batch": batch(10)})
@@ -70,7 +78,9 @@ def test_a_step_that_the_recorder_gave_before_the_program_did_is_not_counted_twi
     assert ov.summary["rates"]["train_rate"]["value"] == pytest.approx(20.0)
 
 
-def test_the_recorder_tells_of_several_steps_at_once_and_each_counts_with_its_own_time(ov: SmallOverseer) -> None:
+def test_the_recorder_tells_of_several_steps_at_once_and_each_counts_with_its_own_time(
+    ov: SmallOverseer,
+) -> None:
     clock = Clock()
     rate = Rate(ov, "train_rate", clock)
     steps = []
@@ -90,10 +100,14 @@ def test_steps_without_a_loader_are_counted_as_steps(ov: SmallOverseer) -> None:
     ends = [clock() + n * 500_000_000 for n in range(4)]
     rate.on_steps([FinishedStep(None, None, end, None, None, 1) for end in ends])
     rate.finish()
-    assert [(record["train_rate"], record["units"]) for record in ov.records] == [(pytest.approx(2.0), "steps/s")]
+    assert [(record["train_rate"], record["units"]) for record in ov.records] == [
+        (pytest.approx(2.0), "steps/s")
+    ]
 
 
-def test_steps_of_the_recorder_are_left_out_once_the_program_gives_its_own(ov: SmallOverseer) -> None:
+def test_steps_of_the_recorder_are_left_out_once_the_program_gives_its_own(
+    ov: SmallOverseer,
+) -> None:
     rate = Rate(ov, "train_rate", Clock())
     ov.give(step=0, batch=batch(10))
     rate.on_steps([FinishedStep(0, 0, 1_000_000_000, 10, None, 1)])
@@ -185,7 +199,9 @@ def test_a_wrapper_whose_begin_and_end_have_step_and_batch_is_one_step(ov: Small
     rate = Rate(ov, "train_rate", clock)
     for n in range(5):
         for part in ("begin", "end"):
-            rate.on_step({"$wrap": {"id": n, "name": "s", "step": part}, "step": n, "batch": batch(10)})
+            rate.on_step(
+                {"$wrap": {"id": n, "name": "s", "step": part}, "step": n, "batch": batch(10)}
+            )
             clock.on(0.1)
     rate.finish()
     assert ov.summary["rates"]["train_rate"]["median"] == pytest.approx(50.0)
@@ -195,15 +211,25 @@ def test_a_wrapper_whose_end_alone_has_step_and_batch_is_one_step(ov: SmallOvers
     clock = Clock()
     rate = Rate(ov, "train_rate", clock)
     for _ in range(5):
-        rate.on_step({"$wrap": {"id": 1, "name": "start", "step": "begin"}, "start": True, "batch": batch(10)})
+        rate.on_step(
+            {
+                "$wrap": {"id": 1, "name": "start", "step": "begin"},
+                "start": True,
+                "batch": batch(10),
+            }
+        )
         clock.on(0.1)
-        rate.on_step({"$wrap": {"id": 1, "name": "start", "step": "end"}, "step": True, "batch": batch(10)})
+        rate.on_step(
+            {"$wrap": {"id": 1, "name": "start", "step": "end"}, "step": True, "batch": batch(10)}
+        )
         clock.on(0.1)
     rate.finish()
     assert ov.summary["rates"]["train_rate"]["median"] == pytest.approx(50.0)
 
 
-def test_the_device_is_waited_for_once_an_interval_and_the_wait_is_time_of_the_step(ov: SmallOverseer) -> None:
+def test_the_device_is_waited_for_once_an_interval_and_the_wait_is_time_of_the_step(
+    ov: SmallOverseer,
+) -> None:
     clock, waits = Clock(), []
 
     def wait() -> None:
@@ -297,7 +323,9 @@ def test_wrappers_that_overlap_are_paired_by_their_id(ov: SmallOverseer) -> None
     clock.on(0.1)
     rate.on_wrap(wrap("end", 2, batch=batch(20)))
     rate.finish()
-    assert rounded(ov, "compute_rate") == [(None, 100.0)]  # 30 items in 0.3 s, what overlaps counted once
+    assert rounded(ov, "compute_rate") == [
+        (None, 100.0)
+    ]  # 30 items in 0.3 s, what overlaps counted once
 
 
 def test_an_end_without_a_begin_counts_nothing(ov: SmallOverseer) -> None:
@@ -343,7 +371,9 @@ def test_rates_are_there_when_the_script_fails() -> None:
 
 
 def test_a_script_that_never_began_is_not_said_to_have_given_nothing() -> None:
-    ov = SmallOverseer(train_rate, loading_rate, options={"--train-rate": True, "--loading-rate": True})
+    ov = SmallOverseer(
+        train_rate, loading_rate, options={"--train-rate": True, "--loading-rate": True}
+    )
     for phase in (ov.phases.init, ov.phases.parse_args):
         with ov.run_phase(phase):
             pass

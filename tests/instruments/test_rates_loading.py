@@ -59,12 +59,16 @@ def watched() -> Iterator[Watched]:
 
 
 @pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
-def test_every_batch_of_a_given_dataloader_is_timed(watched: Watched, workers: int, persistent: bool) -> None:
+def test_every_batch_of_a_given_dataloader_is_timed(
+    watched: Watched, workers: int, persistent: bool
+) -> None:
     loader = DataLoader(Slow(), batch_size=8, num_workers=workers, persistent_workers=persistent)
     watched.watch.watch(loader, "train")
     lengths = [len(batch) for _ in range(2) for batch in loader]
     assert lengths == [8, 8, 4] * 2
-    assert [(task, len(batch)) for task, batch in watched.arrived] == [("train", n) for n in lengths]
+    assert [(task, len(batch)) for task, batch in watched.arrived] == [
+        ("train", n) for n in lengths
+    ]
     assert min(watched.times) > 0
 
 
@@ -107,7 +111,9 @@ def test_a_dataloader_is_given_after_its_workers_were_started(watched: Watched) 
     assert len(watched.arrived) == 2
 
 
-def test_a_dataloader_whose_iter_is_a_generator_that_calls_the_original_is_timed(watched: Watched) -> None:
+def test_a_dataloader_whose_iter_is_a_generator_that_calls_the_original_is_timed(
+    watched: Watched,
+) -> None:
     class Sharded(DataLoader[torch.Tensor]):
         def __iter__(self) -> Any:  # as accelerate does
             yield from super().__iter__()
@@ -138,7 +144,15 @@ def test_an_iterator_that_calls_the_one_it_overrides_is_timed_once(watched: Watc
     assert [batch for _, batch in watched.arrived] == [[1, 2], [1, 2, 3], [1, 2, 3]]
 
 
-@pytest.mark.parametrize("make", [lambda: (x for x in [[1]]), lambda: [[1], [2]], lambda: iter([[1]]), lambda: zip([1], [2], strict=True)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: (x for x in [[1]]),
+        lambda: [[1], [2]],
+        lambda: iter([[1]]),
+        lambda: zip([1], [2], strict=True),
+    ],
+)
 def test_what_can_not_be_observed_is_said_and_left_alone(watched: Watched, make: Any) -> None:
     loader = make()
     watched.watch.watch(loader)
@@ -148,7 +162,9 @@ def test_what_can_not_be_observed_is_said_and_left_alone(watched: Watched, make:
     assert "cannot be observed" in watched.warned[0]
 
 
-def test_a_class_whose_iter_is_a_generator_is_said_once_for_all_its_objects(watched: Watched) -> None:
+def test_a_class_whose_iter_is_a_generator_is_said_once_for_all_its_objects(
+    watched: Watched,
+) -> None:
     class Yields:
         def __iter__(self) -> Iterator[int]:
             yield 1
@@ -173,7 +189,12 @@ def test_what_a_loader_raises_reaches_the_program(watched: Watched) -> None:
 def test_all_classes_are_as_before_when_the_watch_ends() -> None:
     from torch.utils.data import dataloader
 
-    names = ("_BaseDataLoaderIter", "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter", "DataLoader")
+    names = (
+        "_BaseDataLoaderIter",
+        "_SingleProcessDataLoaderIter",
+        "_MultiProcessingDataLoaderIter",
+        "DataLoader",
+    )
     kinds = [getattr(dataloader, name) for name in names] + [Batches]
     before = [dict(vars(kind)) for kind in kinds]
     watched = Watched()

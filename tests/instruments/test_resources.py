@@ -63,7 +63,9 @@ sys.stdin.read()
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems tell nothing of it")
 def test_work_of_a_child_that_still_runs_is_the_scripts_own() -> None:
     processors = Processors()
-    with subprocess.Popen([sys.executable, "-c", BURNS], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    with subprocess.Popen(
+        [sys.executable, "-c", BURNS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"done\n"
         processors.stop()
@@ -74,7 +76,9 @@ def test_work_of_a_child_that_still_runs_is_the_scripts_own() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems tell nothing of it")
-def test_work_of_what_voirkit_runs_beside_the_script_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_of_what_voirkit_runs_beside_the_script_is_nobody_elses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cpus = len(os.sched_getaffinity(0))
     clock, busy_s = iter((100.0, 110.0)), iter((1000.0, 1000.0 + 6 * cpus))
     monkeypatch.setattr(resources.time, "perf_counter", lambda: next(clock))

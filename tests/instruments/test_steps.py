@@ -33,7 +33,12 @@ def test_phases_end_before_the_next_begins(kept: Kept) -> None:
 
 def test_gradients_of_several_batches_for_one_step(kept: Kept) -> None:
     model = net()
-    train(model, DataLoader(points(8), batch_size=2), torch.optim.SGD(model.parameters(), 0.1), every=2)
+    train(
+        model,
+        DataLoader(points(8), batch_size=2),
+        torch.optim.SGD(model.parameters(), 0.1),
+        every=2,
+    )
     assert (kept.kinds().count("dataloader.fetch"), kept.kinds().count("compute.step")) == (4, 2)
 
 
@@ -100,7 +105,9 @@ def test_a_gradient_penalty_inside_of_a_module_is_backward_in_forward(kept: Kept
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_what_a_checkpoint_computes_again_is_backward(kept: Kept, reentrant: bool) -> None:
     model = net()
-    checkpoint(model, torch.randn(2, 4, requires_grad=True), use_reentrant=reentrant).sum().backward()
+    checkpoint(
+        model, torch.randn(2, 4, requires_grad=True), use_reentrant=reentrant
+    ).sum().backward()
     assert kept.kinds() == ["compute.forward", "compute.backward"]
 
 
@@ -116,7 +123,10 @@ def test_the_step_of_the_class_above_is_no_second_one(kept: Kept) -> None:
     w.grad = torch.ones(2)
     torch.optim.SGD([w], 0.1).step()
     Own([w], 0.1).step()
-    assert [(step["optimizer"], step["which"]) for step in kept.seen("compute.step")] == [("SGD", 0), ("Own", 1)]
+    assert [(step["optimizer"], step["which"]) for step in kept.seen("compute.step")] == [
+        ("SGD", 0),
+        ("Own", 1),
+    ]
 
 
 def test_how_an_optimizer_was_made_is_recorded_with_its_steps(kept: Kept) -> None:
@@ -183,7 +193,11 @@ def test_a_step_that_a_scheduler_or_a_scaler_calls(kept: Kept) -> None:
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     model(torch.randn(2, 4)).sum().backward()
-    scaler = torch.amp.GradScaler("cpu", enabled=False) if hasattr(torch.amp, "GradScaler") else torch.cuda.amp.GradScaler(enabled=False)
+    scaler = (
+        torch.amp.GradScaler("cpu", enabled=False)
+        if hasattr(torch.amp, "GradScaler")
+        else torch.cuda.amp.GradScaler(enabled=False)
+    )
     scaler.step(optimizer)
     scheduler.step()
     assert kept.kinds().count("compute.step") == 1

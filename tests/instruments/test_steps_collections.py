@@ -85,7 +85,13 @@ def test_the_callback_is_the_first_and_goes_with_the_run() -> None:
 
 
 def test_a_collection_in_a_phase_is_the_collectors_time_and_not_the_phases() -> None:
-    names = [("dataloader", "fetch"), ("compute", "forward"), ("compute", "backward"), ("compute", "step"), ("gc", "collect")]
+    names = [
+        ("dataloader", "fetch"),
+        ("compute", "forward"),
+        ("compute", "backward"),
+        ("compute", "step"),
+        ("gc", "collect"),
+    ]
     rows = []
     for i in range(4):
         at = i * 20 * MS
@@ -98,7 +104,16 @@ def test_a_collection_in_a_phase_is_the_collectors_time_and_not_the_phases() -> 
     start, duration, name = (np.array(column) for column in zip(*rows, strict=True))
     zeros = np.zeros(n, np.int64)
     records = Records(
-        start, duration, name, zeros, np.where(name == 0, 4, -1), zeros, zeros, names, [{"episode": 0, "loader": 0}], [(0, "host", 1)]
+        start,
+        duration,
+        name,
+        zeros,
+        np.where(name == 0, 4, -1),
+        zeros,
+        zeros,
+        names,
+        [{"episode": 0, "loader": 0}],
+        [(0, "host", 1)],
     )
     (rank,) = ranks(records)
     table = rank.steps.train

@@ -38,7 +38,9 @@ class FlightRecorder:
                 "time_discovered_started_ns": None, "time_discovered_completed_ns": None, "retired": True, **more,
             })  # fmt: skip
 
-    def dump(self, collectives: bool, stacks: bool, active: bool = False, backend: str = "gloo") -> bytes:
+    def dump(
+        self, collectives: bool, stacks: bool, active: bool = False, backend: str = "gloo"
+    ) -> bytes:
         assert collectives
         assert not stacks
         if backend != self.backend:
@@ -50,7 +52,9 @@ class FlightRecorder:
 def recorded(ring, config="cpu:gloo,cuda:gloo", **functions):
     kept = Kept()
     c10d = SimpleNamespace(**(functions or {"_dump_fr_trace": ring.dump}))
-    recording = Recording(kept, SimpleNamespace(_C=SimpleNamespace(_distributed_c10d=c10d)), [].append)
+    recording = Recording(
+        kept, SimpleNamespace(_C=SimpleNamespace(_distributed_c10d=c10d)), [].append
+    )
     collectives = CollectiveRecording(recording)
     collectives.start_reading(config)
     return kept, collectives
@@ -67,7 +71,12 @@ def test_each_collective_is_written_once_with_its_number_group_and_bytes():
         ring.begin(2)
         collectives.read()
     assert entries(kept) == [1, 2, 3, 4, 5, 6]
-    assert kept.seen("gloo.all_reduce")[0] == {"group": "0", "description": "default_pg", "bytes": 24, "number": 1}
+    assert kept.seen("gloo.all_reduce")[0] == {
+        "group": "0",
+        "description": "default_pg",
+        "bytes": 24,
+        "number": 1,
+    }
 
 
 def test_messages_between_two_ranks_are_no_collectives():
@@ -121,7 +130,10 @@ def test_nccl_has_a_recorder_of_its_own_by_its_name(backend):
 def test_nccl_of_torch_up_to_2_14_has_a_recorder_with_a_function_of_its_own():
     ring = FlightRecorder(backend="gloo")
     kept, collectives = recorded(
-        ring, "cuda:nccl", _dump_nccl_trace=ring.dump, _dump_fr_trace=lambda _collectives, _stacks: pickle.dumps({})
+        ring,
+        "cuda:nccl",
+        _dump_nccl_trace=ring.dump,
+        _dump_fr_trace=lambda _collectives, _stacks: pickle.dumps({}),
     )
     ring.begin(2)
     collectives.read()
@@ -136,18 +148,28 @@ def test_two_back_ends_of_a_group_count_its_collectives_each_by_itself():
     gloo.begin()
     nccl.begin()
     collectives.read()
-    assert [seen["group"] for name in ("gloo", "nccl2") for seen in kept.seen(f"{name}.all_reduce")] == ["0 (gloo)", "0 (nccl2)"]
+    assert [
+        seen["group"] for name in ("gloo", "nccl2") for seen in kept.seen(f"{name}.all_reduce")
+    ] == ["0 (gloo)", "0 (nccl2)"]
 
 
 def lengths_ms(kept):
-    return [(end - begin) / 1e6 for name, begin, end, _, _ in kept.spans if kept._names[name - 1][1] == "all_reduce"]
+    return [
+        (end - begin) / 1e6
+        for name, begin, end, _, _ in kept.spans
+        if kept._names[name - 1][1] == "all_reduce"
+    ]
 
 
 def test_a_collective_lasts_as_long_as_it_ran_on_the_device_not_until_somebody_looked():
     ring = FlightRecorder(backend="nccl2")
     kept, collectives = recorded(ring, "cuda:nccl")
-    looked = time.time_ns() + 100_000_000  # torch's watchdog, for what had begun and ended long before
-    ring.begin(1, duration_ms=2.5, time_discovered_started_ns=looked, time_discovered_completed_ns=looked)
+    looked = (
+        time.time_ns() + 100_000_000
+    )  # torch's watchdog, for what had begun and ended long before
+    ring.begin(
+        1, duration_ms=2.5, time_discovered_started_ns=looked, time_discovered_completed_ns=looked
+    )
     collectives.read()
     assert lengths_ms(kept) == pytest.approx([2.5])
 
@@ -198,7 +220,9 @@ def ranks(monkeypatch):
     """What torch.distributed knows of groups: of ``other`` this process is no member."""
     names = {"whole": "0", "half": "1", "other": "2"}
     known = SimpleNamespace(
-        _world=SimpleNamespace(pg_names=names), _get_default_group=lambda: "whole", get_rank=lambda group: -1 if group == "other" else 0
+        _world=SimpleNamespace(pg_names=names),
+        _get_default_group=lambda: "whole",
+        get_rank=lambda group: -1 if group == "other" else 0,
     )
     monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", known)
 
@@ -206,7 +230,10 @@ def ranks(monkeypatch):
 def without_recorder(**functions):
     kept = Kept()
     torch = SimpleNamespace(
-        Tensor=int, _C=SimpleNamespace(_distributed_c10d=SimpleNamespace(**functions), DisableTorchFunction=nullcontext)
+        Tensor=int,
+        _C=SimpleNamespace(
+            _distributed_c10d=SimpleNamespace(**functions), DisableTorchFunction=nullcontext
+        ),
     )
     collectives = CollectiveRecording(Recording(kept, torch, [].append))
     collectives.start_reading("cpu:gloo")
@@ -214,17 +241,26 @@ def without_recorder(**functions):
 
 
 EMPTY = {"_dump_fr_trace": lambda *_: pickle.dumps({"version": "2.10"})}  # switched off
-OLD = {"_dump_nccl_trace": lambda *_: pickle.dumps({"entries": [{"seq_id": 1, "record_id": 0}]})}  # torch 2.3
+OLD = {
+    "_dump_nccl_trace": lambda *_: pickle.dumps({"entries": [{"seq_id": 1, "record_id": 0}]})
+}  # torch 2.3
 
 
 @pytest.mark.parametrize("functions", [{}, EMPTY, OLD], ids=["none", "off", "old"])
-def test_without_a_recorder_the_functions_that_are_called_are_numbered_in_each_group(ranks, functions):
+def test_without_a_recorder_the_functions_that_are_called_are_numbered_in_each_group(
+    ranks, functions
+):
     kept, collectives = without_recorder(**functions)
     for group in (None, "half", "whole"):
         collectives.called(5, 9, all_reduce, (), {"group": group})
     collectives.called(5, 9, all_reduce, ("tensor", "sum", "half"), {})
     seen = kept.seen("gloo.all_reduce")
-    assert [(one["group"], one["number"]) for one in seen] == [("0 (calls)", 1), ("1 (calls)", 1), ("0 (calls)", 2), ("1 (calls)", 2)]
+    assert [(one["group"], one["number"]) for one in seen] == [
+        ("0 (calls)", 1),
+        ("1 (calls)", 1),
+        ("0 (calls)", 2),
+        ("1 (calls)", 2),
+    ]
 
 
 def test_calls_in_groups_of_others_and_messages_are_not_numbered(ranks):
@@ -245,9 +281,13 @@ def test_with_a_recorder_no_call_is_written_a_second_time(ranks):
 # in torch
 
 
-def test_collectives_are_read_as_the_group_of_all_is_done_with_since_the_process_may_be_killed_next(tmp_path):
+def test_collectives_are_read_as_the_group_of_all_is_done_with_since_the_process_may_be_killed_next(
+    tmp_path,
+):
     with watched() as watch:
-        distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+        distributed.init_process_group(
+            "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+        )
         watch.steps._torch.collectives.start_reading("cpu:gloo")
         half = distributed.new_group([0])
         for _ in range(3):

@@ -14,7 +14,11 @@ from conftest import Place
 
 from voirkit.report.sections import Lines
 from voirkit_instruments.steps import record_phases as steps_pauses
-from voirkit_instruments.steps.record_phases import CompilationRecording, compilation_events, one_line
+from voirkit_instruments.steps.record_phases import (
+    CompilationRecording,
+    compilation_events,
+    one_line,
+)
 from voirkit_instruments.steps.show import sections
 
 
@@ -57,11 +61,15 @@ def recording(spans: list[tuple[int, int]]) -> Any:
     def span(_name: int, begun: int, ended: int) -> None:
         spans.append((begun, ended))
 
-    return SimpleNamespace(recorder=SimpleNamespace(span=span), phase=lambda *_: 1, failed=lambda *_: None)
+    return SimpleNamespace(
+        recorder=SimpleNamespace(span=span), phase=lambda *_: 1, failed=lambda *_: None
+    )
 
 
 @pytest.mark.parametrize("arguments", [(), ("why and what",)])
-def test_a_compilation_is_a_span(handler: Handler, recording: Any, spans: list[Any], arguments: tuple[str, ...]) -> None:
+def test_a_compilation_is_a_span(
+    handler: Handler, recording: Any, spans: list[Any], arguments: tuple[str, ...]
+) -> None:
     CompilationRecording(recording).install()
     handler.begin(*arguments)
     handler.end(*arguments)
@@ -69,7 +77,9 @@ def test_a_compilation_is_a_span(handler: Handler, recording: Any, spans: list[A
     assert begun <= ended
 
 
-def test_one_that_ends_in_another_thread_is_none_of_either(handler: Handler, recording: Any, spans: list[Any]) -> None:
+def test_one_that_ends_in_another_thread_is_none_of_either(
+    handler: Handler, recording: Any, spans: list[Any]
+) -> None:
     CompilationRecording(recording).install()
     handler.begin()
     thread = threading.Thread(target=handler.end)
@@ -85,7 +95,9 @@ def test_afterwards_nobody_is_called_back(handler: Handler, recording: Any) -> N
     assert (handler.start_callbacks, handler.end_callbacks) == ([], [])
 
 
-def test_callbacks_that_the_program_has_cleared_are_not_missed(handler: Handler, recording: Any) -> None:
+def test_callbacks_that_the_program_has_cleared_are_not_missed(
+    handler: Handler, recording: Any
+) -> None:
     compilations = CompilationRecording(recording)
     compilations.install()
     handler.start_callbacks.clear()
@@ -93,8 +105,12 @@ def test_callbacks_that_the_program_has_cleared_are_not_missed(handler: Handler,
     assert handler.end_callbacks == []
 
 
-def test_a_torch_without_callbacks_is_left_alone(handler: Handler, recording: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(__import__("sys").modules["torch._dynamo.callback"], "callback_handler", object())
+def test_a_torch_without_callbacks_is_left_alone(
+    handler: Handler, recording: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        __import__("sys").modules["torch._dynamo.callback"], "callback_handler", object()
+    )
     compilations = CompilationRecording(recording)
     compilations.install()
     compilations.remove()
@@ -121,11 +137,15 @@ def test_a_first_compilation_is_nothing_of_note() -> None:
 
 def test_a_recompilation_is_known_with_its_guard_and_its_time() -> None:
     why = "0/1: self.flag == 0.0         # return self.l(x)  # x/main.py:8 in forward\nUser stack trace:\n  File main.py"
-    assert events(metrics(recompile_reason=why)) == [("recompilation", "forward", "/x/main.py:7", "self.flag == 0.0", 1_500_000)]
+    assert events(metrics(recompile_reason=why)) == [
+        ("recompilation", "forward", "/x/main.py:7", "self.flag == 0.0", 1_500_000)
+    ]
 
 
 def test_what_is_behind_a_graph_break_has_the_name_of_its_function() -> None:
-    ((_, function, *_),) = events(metrics(co_name="torch_dynamo_resume_in_scale_at_5", recompile_reason="1/0: n == 0"))
+    ((_, function, *_),) = events(
+        metrics(co_name="torch_dynamo_resume_in_scale_at_5", recompile_reason="1/0: n == 0")
+    )
     assert function == "scale, behind line 5"
 
 
@@ -137,21 +157,50 @@ def test_a_module_of_torch_is_where_the_script_calls_it() -> None:
         f"Line: 1787, Name: _wrapped_call_impl, Filename: {library / 'nn' / 'modules' / 'module.py'}",
         f"Line: 67, Name: inner, Filename: {wrapper}",
     ]
-    inner = metrics(co_name="inner", co_filename=wrapper, stack_trace=stack, recompile_reason="2/0: n == 0")
-    assert events(inner) == [("recompilation", "module called in train", "/x/main.py:8", "n == 0", 1_500_000)]
+    inner = metrics(
+        co_name="inner", co_filename=wrapper, stack_trace=stack, recompile_reason="2/0: n == 0"
+    )
+    assert events(inner) == [
+        ("recompilation", "module called in train", "/x/main.py:8", "n == 0", 1_500_000)
+    ]
     assert events(metrics(**{**vars(inner), "stack_trace": None}))[0][2] == f"{wrapper}:7"
 
 
 def test_a_graph_break_is_where_the_innermost_frame_is() -> None:
-    frames = [SimpleNamespace(filename="main.py", lineno=line, name=name) for line, name in ((9, "outer"), (4, "inner"))]
-    found = events(metrics(), SimpleNamespace(reason="generic_jump TensorVariable()", user_stack=frames))
-    assert found == [("graph break", "inner", "main.py:4", "data-dependent branching (generic_jump TensorVariable())", 0)]
+    frames = [
+        SimpleNamespace(filename="main.py", lineno=line, name=name)
+        for line, name in ((9, "outer"), (4, "inner"))
+    ]
+    found = events(
+        metrics(), SimpleNamespace(reason="generic_jump TensorVariable()", user_stack=frames)
+    )
+    assert found == [
+        (
+            "graph break",
+            "inner",
+            "main.py:4",
+            "data-dependent branching (generic_jump TensorVariable())",
+            0,
+        )
+    ]
 
 
 def test_at_the_recompile_limit_a_function_is_left_to_eager_mode() -> None:
     limit = "Dynamo recompile limit exceeded\n  Explanation: Dynamo attempted to recompile the code object too many times"
-    found = events(metrics(co_name=None, recompile_reason="2/7: n == 7", fail_type="Unsupported", fail_reason=limit))
-    assert found == [("eager fallback", "forward", "/x/main.py:7", "recompile limit reached; the last guard that failed: n == 7", 0)]
+    found = events(
+        metrics(
+            co_name=None, recompile_reason="2/7: n == 7", fail_type="Unsupported", fail_reason=limit
+        )
+    )
+    assert found == [
+        (
+            "eager fallback",
+            "forward",
+            "/x/main.py:7",
+            "recompile limit reached; the last guard that failed: n == 7",
+            0,
+        )
+    ]
 
 
 def test_an_error_that_the_program_gets_is_no_graph_break() -> None:
@@ -169,11 +218,23 @@ def test_a_reason_is_one_line(reason: str, line: str) -> None:
 
 
 def test_the_report_says_how_often_how_long_and_why() -> None:
-    row = {"function": "forward", "place": "/x/main.py:7", "reason": "n == 0", "n": 3, "total_s": 1.5}
-    (section,) = sections({"recompilations": [row], "graph_breaks": [], "eager_fallbacks": []}, {"world_size": 1})
+    row = {
+        "function": "forward",
+        "place": "/x/main.py:7",
+        "reason": "n == 0",
+        "n": 3,
+        "total_s": 1.5,
+    }
+    (section,) = sections(
+        {"recompilations": [row], "graph_breaks": [], "eager_fallbacks": []}, {"world_size": 1}
+    )
     figures, table = section.blocks
-    assert [(one.name, one.value, one.note) for one in figures.figures] == [("recompilations", 3, "1.5 s in all")]
-    assert table.rows == [("recompiled", "forward", "main.py:7", "3", "1.5 s", "", Lines(["n == 0"]))]
+    assert [(one.name, one.value, one.note) for one in figures.figures] == [
+        ("recompilations", 3, "1.5 s in all")
+    ]
+    assert table.rows == [
+        ("recompiled", "forward", "main.py:7", "3", "1.5 s", "", Lines(["n == 0"]))
+    ]
 
 
 COMPILES = """

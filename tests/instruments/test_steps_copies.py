@@ -26,7 +26,9 @@ def test_a_copy_is_told_with_its_bytes_and_what_is_none_is_not(kept: Kept) -> No
     x.to(torch.float64)
     x.to("cpu", copy=True)
     nn.Parameter(x).to(torch.float16)
-    assert [(s["from"], s["to"], s["bytes"]) for s in kept.seen("device.transfer")] == [("cpu", "cpu", n) for n in (96, 48, 24)]
+    assert [(s["from"], s["to"], s["bytes"]) for s in kept.seen("device.transfer")] == [
+        ("cpu", "cpu", n) for n in (96, 48, 24)
+    ]
 
 
 def test_inside_of_a_module_only_another_device_is_a_copy(kept: Kept) -> None:
@@ -53,7 +55,9 @@ def test_checkpoints_are_told_with_their_bytes(kept: Kept, tmp_path: Path) -> No
     torch.save(net().state_dict(), file)
     torch.load(file)
     size = file.stat().st_size
-    assert [*kept.seen("checkpoint.capture"), *kept.seen("checkpoint.restart")] == [{"bytes": size}] * 2
+    assert [*kept.seen("checkpoint.capture"), *kept.seen("checkpoint.restart")] == [
+        {"bytes": size}
+    ] * 2
     with pytest.raises(FileNotFoundError):
         torch.load(tmp_path / "none.pt")
     assert kept.seen("checkpoint.restart")[-1] == {"bytes": -1}
@@ -71,7 +75,9 @@ def test_collectives_are_told_with_their_bytes(kept: Kept, tmp_path: Path) -> No
     assert kept.kinds() == ["comm.all_reduce", "comm.barrier"]
 
 
-def test_buffers_that_ddp_takes_from_the_first_rank_are_communication(kept: Kept, tmp_path: Path) -> None:
+def test_buffers_that_ddp_takes_from_the_first_rank_are_communication(
+    kept: Kept, tmp_path: Path
+) -> None:
     # The other ranks wait there for the first one: as forward it would make them look slow.
     dist = torch.distributed
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
@@ -79,13 +85,21 @@ def test_buffers_that_ddp_takes_from_the_first_rank_are_communication(kept: Kept
         torch.nn.parallel.DistributedDataParallel(torch.nn.BatchNorm1d(4))(torch.ones(2, 4))
     finally:
         dist.destroy_process_group()
-    assert kept.seen("comm.broadcast_buffers") == [{"bytes": 40}]  # mean, variance, number of batches
+    assert kept.seen("comm.broadcast_buffers") == [
+        {"bytes": 40}
+    ]  # mean, variance, number of batches
     assert kept.kinds()[-2:] == ["comm.broadcast_buffers", "compute.forward"]
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs signals")
-@pytest.mark.parametrize("tensor", ["torch.randn(1500, 1500)", "torch.nn.Parameter(torch.randn(1500, 1500))"], ids=["tensor", "parameter"])
-def test_what_a_signal_handler_raises_while_a_copy_is_made_reaches_the_program(place: Place, engine: str, tensor: str) -> None:
+@pytest.mark.parametrize(
+    "tensor",
+    ["torch.randn(1500, 1500)", "torch.nn.Parameter(torch.randn(1500, 1500))"],
+    ids=["tensor", "parameter"],
+)
+def test_what_a_signal_handler_raises_while_a_copy_is_made_reaches_the_program(
+    place: Place, engine: str, tensor: str
+) -> None:
     place.write(
         main=f"""
         import signal, torch
@@ -112,5 +126,7 @@ def test_what_a_signal_handler_raises_while_a_copy_is_made_reaches_the_program(p
         print(fired, reached)
         """
     )
-    ended = place.voirkit("--quiet", "main.py", env={"VOIRKIT_NO_EXTENSION": "0" if engine == "C" else "1"})
+    ended = place.voirkit(
+        "--quiet", "main.py", env={"VOIRKIT_NO_EXTENSION": "0" if engine == "C" else "1"}
+    )
     assert (ended.out, ended.err) == ("20 20\n", "")

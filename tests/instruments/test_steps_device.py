@@ -73,7 +73,9 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
 class Times(DeviceTimes):
     def __init__(self, cuda: Cuda) -> None:
         self.spans: list[tuple[int, int, int, int, int]] = []
-        super().__init__(cuda, lambda *span: self.spans.append(span), lambda name: name + 100, SimpleNamespace())
+        super().__init__(
+            cuda, lambda *span: self.spans.append(span), lambda name: name + 100, SimpleNamespace()
+        )
 
     def phase(self, cuda: Cuda, takes_us: float, name: int = 1) -> None:
         self.begin()
@@ -98,10 +100,14 @@ def test_the_host_is_ahead_and_never_waits(cuda: Cuda) -> None:
     cuda.host_ns += 10_000 * US
     times.resolve(100)
     assert [(end - begin) // US for _, begin, end, _, _ in times.spans] == [300] * 10
-    assert [begin // US for _, begin, _, _, _ in times.spans] == [1_000 + 300 * n for n in range(10)]
+    assert [begin // US for _, begin, _, _, _ in times.spans] == [
+        1_000 + 300 * n for n in range(10)
+    ]
 
 
-def test_no_span_begins_before_it_was_put_or_ends_after_it_was_seen_whatever_the_clocks_do(cuda: Cuda) -> None:
+def test_no_span_begins_before_it_was_put_or_ends_after_it_was_seen_whatever_the_clocks_do(
+    cuda: Cuda,
+) -> None:
     times = Times(cuda)
     drift = 0
     for n in range(400):
@@ -145,7 +151,9 @@ def test_nothing_is_put_into_a_graph_that_is_captured(cuda: Cuda) -> None:
     assert times.finish() == 0
 
 
-def test_what_the_device_is_too_far_behind_with_is_given_up_and_counted(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_device_is_too_far_behind_with_is_given_up_and_counted(
+    cuda: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(steps_device, "MOST_PENDING", 5)
     times = Times(cuda)
     for _ in range(8):

@@ -37,7 +37,11 @@ class Raises(nn.Module):
         raise self.error
 
 
-@pytest.mark.parametrize("error", [ValueError(), KeyboardInterrupt(), SystemExit(), GeneratorExit()], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize(
+    "error",
+    [ValueError(), KeyboardInterrupt(), SystemExit(), GeneratorExit()],
+    ids=lambda e: type(e).__name__,
+)
 def test_whatever_leaves_a_call_the_next_is_recorded(watch: Watched, error: BaseException) -> None:
     inner = Raises(error)
     for _ in range(2):
@@ -77,7 +81,9 @@ def test_nothing_of_the_program_is_kept(watch: Watched) -> None:
             model(moved).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-        return [weakref.ref(thing) for thing in (model, optimizer, loader, iterator, batch, moved, Net)]
+        return [
+            weakref.ref(thing) for thing in (model, optimizer, loader, iterator, batch, moved, Net)
+        ]
 
     kept = program()
     gc.collect()
@@ -125,11 +131,15 @@ def test_batches_of_every_kind_are_counted(watch: Watched) -> None:
     assert [seen["items"] for seen in watch.kept.seen("dataloader.fetch")] == [3, 4, 5, 6, 7, 1]
 
 
-def test_what_the_program_does_at_each_look_at_a_tensor_is_not_done_for_voirkit(watch: Watched) -> None:
+def test_what_the_program_does_at_each_look_at_a_tensor_is_not_done_for_voirkit(
+    watch: Watched,
+) -> None:
     looks: list[str] = []
 
     class Looks(torch.overrides.TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             looks.append(func.__name__)
             return func(*args, **(kwargs or {}))
 
@@ -206,8 +216,10 @@ def test_what_says_where_a_thread_is_is_not_copied(watch: Watched) -> None:
 def test_what_the_records_took_is_counted_as_they_are_made(watch: Watched) -> None:
     for _ in range(10):
         nn.Identity()(torch.zeros(1))
+    gc.collect()
     spans, own_ns = hot(watch).spans, hot(watch).own_ns
-    assert spans == 10
+    assert watch.kept.kinds() == ["compute.forward"] * 10
+    assert spans == 10 + len(watch.kept.pauses)
     watch.steps.end()
     assert watch.kept.took == (spans, own_ns)
     assert own_ns > 0

@@ -60,8 +60,13 @@ def test_safetensors_files_are_checkpoints(library: Path, kept: Kept) -> None:
     safetensors.save_file({"x": torch.zeros(3)}, filename=str(file))
     safetensors.load_file(file)
     size = file.stat().st_size
-    assert kept.kinds() == ["checkpoint.capture", "checkpoint.restart"]  # what they write by is no second one
-    assert [*kept.seen("checkpoint.capture"), *kept.seen("checkpoint.restart")] == [{"bytes": size}] * 2
+    assert kept.kinds() == [
+        "checkpoint.capture",
+        "checkpoint.restart",
+    ]  # what they write by is no second one
+    assert [*kept.seen("checkpoint.capture"), *kept.seen("checkpoint.restart")] == [
+        {"bytes": size}
+    ] * 2
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -71,7 +76,10 @@ def test_checkpoints_of_torch_distributed_are_told_once_each(kept: Kept, tmp_pat
     state = {"x": torch.zeros(3)}
     checkpoint.save(state, checkpoint_id=tmp_path / "one", no_dist=True)
     checkpoint.load(state, checkpoint_id=tmp_path / "one", no_dist=True)
-    assert [kind for kind in kept.kinds() if kind.startswith("checkpoint")] == ["checkpoint.capture", "checkpoint.restart"]
+    assert [kind for kind in kept.kinds() if kind.startswith("checkpoint")] == [
+        "checkpoint.capture",
+        "checkpoint.restart",
+    ]
     assert kept.seen("checkpoint.capture") == [{"bytes": -1}]  # a folder
 
 
@@ -88,7 +96,9 @@ def test_an_optimizer_of_keras_steps_where_it_applies_gradients(library: Path, k
     assert (optimizer.applied, told) == ([1], [("Adam", 0), ("SGD", 1)])
 
 
-def test_keras_on_another_backend_is_left_alone_without_a_warning(library: Path, kept: Kept) -> None:
+def test_keras_on_another_backend_is_left_alone_without_a_warning(
+    library: Path, kept: Kept
+) -> None:
     for module in ("keras", "keras.src", "keras.src.optimizers", "keras.src.backend"):
         write(library, module)
     write(library, "keras.src.optimizers.base_optimizer", KERAS)

@@ -45,21 +45,39 @@ class Keeping(DataLoader[Any]):
 def test_an_iterator_that_the_loader_makes_by_itself_is_known_with_its_loader(kept: Kept) -> None:
     list(Keeping(points(6), batch_size=3))
     (begun,) = kept.seen("dataloader.iter")
-    assert (begun["loader"], begun["episode"], begun["workers"], begun["dataset"]) == (0, 0, 0, "TensorDataset")
-    assert [(seen["loader"], seen["episode"]) for seen in kept.seen("dataloader.fetch")] == [(0, 0)] * 2
+    assert (begun["loader"], begun["episode"], begun["workers"], begun["dataset"]) == (
+        0,
+        0,
+        0,
+        "TensorDataset",
+    )
+    assert [(seen["loader"], seen["episode"]) for seen in kept.seen("dataloader.fetch")] == [
+        (0, 0)
+    ] * 2
 
 
 class StandIn:
     """What fastai makes torch's iterator from: no loader of torch, and its own dataset; no attribute may be asked for that is not plain."""
 
-    _IterableDataset_len_called, _auto_collation, drop_last, in_order, _index_sampler = None, False, False, True, range(4)
+    _IterableDataset_len_called, _auto_collation, drop_last, in_order, _index_sampler = (
+        None,
+        False,
+        False,
+        True,
+        range(4),
+    )
     generator = worker_init_fn = prefetch_factor = multiprocessing_context = None
     _dataset_kind = dataset_kind = 1
     pin_memory_device = ""
 
     def __init__(self, loader: Any) -> None:
         self.d, self.dataset = loader, self
-        self.num_workers, self.pin_memory, self.timeout, self.persistent_workers = 0, False, 0, False
+        self.num_workers, self.pin_memory, self.timeout, self.persistent_workers = (
+            0,
+            False,
+            0,
+            False,
+        )
 
     def collate_fn(self, batch: Any) -> Any:
         return batch
@@ -81,7 +99,12 @@ def test_an_iterator_of_what_is_no_loader_of_torch_is_known_by_plain_attributes(
     made = torch.utils.data.dataloader._SingleProcessDataLoaderIter(StandIn(Behind()))  # type: ignore[arg-type]
     next(made)
     (begun,) = kept.seen("dataloader.iter")
-    assert (begun["workers"], begun["batch_size"], begun["length"], begun["dataset"]) == (0, 2, None, "TensorDataset")
+    assert (begun["workers"], begun["batch_size"], begun["length"], begun["dataset"]) == (
+        0,
+        2,
+        None,
+        "TensorDataset",
+    )
 
 
 class Stream(IterableDataset[int]):
@@ -115,10 +138,19 @@ with watched() as watch:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_workers_record_nothing_of_their_own(workers: int) -> None:
     command = [sys.executable, "-c", FORKED, str(workers)]
-    ended = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    )
     assert ended.returncode == 0, ended.stderr
     started, stopped = "dataloader.start_workers", "dataloader.stop_workers"
-    assert ended.stdout.split() == [started, "dataloader.iter", *STEP * 3, stopped, "dataloader.end", "pipeline.epoch"]
+    assert ended.stdout.split() == [
+        started,
+        "dataloader.iter",
+        *STEP * 3,
+        stopped,
+        "dataloader.end",
+        "pipeline.epoch",
+    ]
 
 
 class Transformed(Dataset[Any]):
@@ -146,7 +178,9 @@ def test_persistent_workers_have_an_episode_each_epoch(kept: Kept) -> None:
     loader = DataLoader(points(4), batch_size=2, num_workers=1, persistent_workers=True)
     for _ in range(2):
         list(loader)
-    assert [(seen["loader"], seen["episode"]) for seen in kept.seen("dataloader.fetch")] == [(0, 0)] * 2 + [(0, 1)] * 2
+    assert [(seen["loader"], seen["episode"]) for seen in kept.seen("dataloader.fetch")] == [
+        (0, 0)
+    ] * 2 + [(0, 1)] * 2
 
 
 def test_requests_by_hand_and_by_zip(kept: Kept) -> None:
@@ -175,7 +209,10 @@ def test_a_request_that_fails_has_no_items_and_the_error(kept: Kept) -> None:
         with pytest.raises(KeyError):
             list(DataLoader(Broken(), batch_size=2))
     place = {"loader": 0, "episode": 0}
-    assert kept.seen("dataloader.fetch") == [{**place, "items": 2}, {**place, "error": "KeyError", "items": -1}]
+    assert kept.seen("dataloader.fetch") == [
+        {**place, "items": 2},
+        {**place, "error": "KeyError", "items": -1},
+    ]
 
 
 def test_an_iterator_that_can_not_be_made_is_told(kept: Kept) -> None:
@@ -276,8 +313,13 @@ def test_a_loop_is_an_epoch_if_it_trains_and_an_evaluation_if_it_only_calls(kept
     for x, _ in loader:
         model(x)
     list(loader)
-    told = [(kind, seen) for kind in ("pipeline.epoch", "pipeline.evaluate") for seen in kept.seen(kind)]
-    assert told == [("pipeline.epoch", {"loader": 0, "episode": 0}), ("pipeline.evaluate", {"loader": 0, "episode": 1})]
+    told = [
+        (kind, seen) for kind in ("pipeline.epoch", "pipeline.evaluate") for seen in kept.seen(kind)
+    ]
+    assert told == [
+        ("pipeline.epoch", {"loader": 0, "episode": 0}),
+        ("pipeline.evaluate", {"loader": 0, "episode": 1}),
+    ]
 
 
 def test_a_loop_that_is_left_is_over_where_it_is_left(kept: Kept) -> None:
@@ -286,7 +328,10 @@ def test_a_loop_that_is_left_is_over_where_it_is_left(kept: Kept) -> None:
         model(x)
         break
     model(x)
-    (begin, end), (_, called), (after, _) = *kept.times("pipeline.evaluate"), *kept.times("compute.forward")
+    (begin, end), (_, called), (after, _) = (
+        *kept.times("pipeline.evaluate"),
+        *kept.times("compute.forward"),
+    )
     assert begin < called < end < after
 
 
@@ -310,3 +355,17 @@ def test_training_lasts_from_the_first_epoch_until_the_last_is_over() -> None:
     ((begin, end),) = watch.kept.times("pipeline.train")
     assert begin == epochs[0][0]
     assert end >= epochs[1][1]  # it lies around them
+
+
+def test_iterators_that_are_let_go_while_a_loop_begins_cost_no_record(kept: Kept) -> None:
+    loader = DataLoader(points(4), batch_size=2)
+    left = [iter(loader) for _ in range(300)]
+    sys.setprofile(
+        lambda *_: left.pop() and None if left else None
+    )  # as another thread, or the garbage collector, might
+    try:
+        iterator = iter(loader)
+    finally:
+        sys.setprofile(None)
+    assert len(kept.seen("dataloader.iter")) == 301
+    del iterator

@@ -160,6 +160,41 @@ def test_a_loader_that_keeps_its_iterator_for_ever(says: Says) -> None:
     assert found.rank.facts["dataset"] == "Points"
 
 
+class Unlabelled(Points):
+    """Of which a sample costs 3 ms."""
+
+    def __init__(self) -> None:
+        super().__init__(20, cost=3)
+
+
+def test_the_dataset_that_is_waited_for_longest_is_named_also_where_another_loader_leads(
+    says: Says,
+) -> None:
+    loop = Loop()
+    unlabelled: DataLoader[Any] = DataLoader(Unlabelled(), batch_size=4)
+
+    def script() -> None:
+        for batch, _ in zip(loop.loader, unlabelled, strict=True):
+            loop.train_on(batch)
+
+    found = says(script)
+    assert found.n == 5
+    assert found.rank.facts["dataset"] == "Unlabelled"
+
+
+def test_a_loader_of_which_a_batch_is_evaluated_in_each_step_is_not_named(says: Says) -> None:
+    loop = Loop()
+    held_out: DataLoader[Any] = DataLoader(Unlabelled(), batch_size=4)
+
+    def script() -> None:
+        for batch in loop.loader:
+            loop.held_out = [next(iter(held_out))]  # type: ignore[assignment]
+            loop.evaluate()
+            loop.train_on(batch)
+
+    assert says(script).rank.facts["dataset"] == "Points"
+
+
 # batches that another thread fetches
 
 
@@ -377,7 +412,9 @@ def test_cycle(says: Says, loop: Loop) -> None:
             loop.train_on(batch)
         clock.spend(1000)
 
-    found = says(script)  # what goes on without the loader runs from one step of the optimizer to the next, with batches nobody saw come
+    found = says(
+        script
+    )  # what goes on without the loader runs from one step of the optimizer to the next, with batches nobody saw come
     assert (found.n, found.items) == (12, [4] * 5 + [-1] * 7)
     assert found.ms == [STEP] * 5 + [STEP - WAIT - OTHER] + [STEP - WAIT] * 6
     assert found.phases == {**usual(12), "wait": WAIT * 5, "other": OTHER * 11}
@@ -432,7 +469,9 @@ def read_ahead(loader: Any) -> Iterator[Any]:
     yield batch
 
 
-def test_the_next_batch_is_asked_for_before_the_work_and_the_loop_is_left(says: Says, loop: Loop) -> None:
+def test_the_next_batch_is_asked_for_before_the_work_and_the_loop_is_left(
+    says: Says, loop: Loop
+) -> None:
     def script() -> None:
         for _ in range(2):
             for i, batch in enumerate(read_ahead(loop.loader)):
@@ -445,7 +484,9 @@ def test_the_next_batch_is_asked_for_before_the_work_and_the_loop_is_left(says: 
     assert (found.n, found.items) == (6, [4] * 6)
 
 
-def test_batches_that_are_read_several_at_a_time_and_one_ahead_are_a_step_each(says: Says, loop: Loop) -> None:
+def test_batches_that_are_read_several_at_a_time_and_one_ahead_are_a_step_each(
+    says: Says, loop: Loop
+) -> None:
     """The Trainer of transformers with gradients accumulated over two batches, on accelerate's loader."""
 
     def script() -> None:
@@ -591,7 +632,9 @@ def full_batch(loop: Loop, n: int) -> None:
 BY_HAND = STEP - WAIT
 
 
-@pytest.mark.parametrize("order", ["loader hand", "hand loader", "hand loader hand", "loader hand loader", "hand"])
+@pytest.mark.parametrize(
+    "order", ["loader hand", "hand loader", "hand loader hand", "loader hand loader", "hand"]
+)
 def test_steps_beside_a_loader_count_wherever_they_lie(says: Says, loop: Loop, order: str) -> None:
     def script() -> None:
         for part in order.split():
@@ -604,8 +647,12 @@ def test_steps_beside_a_loader_count_wherever_they_lie(says: Says, loop: Loop, o
 
     found = says(script)
     by_hand, looped = [BY_HAND - OTHER, BY_HAND, BY_HAND], [STEP] * 5
-    assert found.ms == [ms for part in order.split() for ms in (by_hand if part == "hand" else looped)]
-    assert found.items == [n for part in order.split() for n in ([-1] * 3 if part == "hand" else [4] * 5)]
+    assert found.ms == [
+        ms for part in order.split() for ms in (by_hand if part == "hand" else looped)
+    ]
+    assert found.items == [
+        n for part in order.split() for n in ([-1] * 3 if part == "hand" else [4] * 5)
+    ]
 
 
 def test_a_second_stage_with_an_optimizer_of_its_own(says: Says, loop: Loop) -> None:
@@ -632,7 +679,9 @@ def test_steps_by_closures(predicts: bool, says: Says, loop: Loop) -> None:
     def script() -> None:
         for _ in range(3):
             optimizer.step(closure)
-            if predicts:  # evaluation: the closure sets gradients to zero, and its step begins before that
+            if (
+                predicts
+            ):  # evaluation: the closure sets gradients to zero, and its step begins before that
                 with torch.no_grad():
                     loop.model(torch.ones(4, 4))
 
@@ -640,7 +689,9 @@ def test_steps_by_closures(predicts: bool, says: Says, loop: Loop) -> None:
     assert (found.n, found.phases["forward"], found.phases["backward"]) == (3, 9, 15)
 
 
-def test_gradient_descent_by_hand_has_a_step_a_walk_through_the_graph(says: Says, loop: Loop) -> None:
+def test_gradient_descent_by_hand_has_a_step_a_walk_through_the_graph(
+    says: Says, loop: Loop
+) -> None:
     def script() -> None:
         for _ in range(4):
             loop.model(torch.ones(4, 4)).sum().backward()
@@ -664,9 +715,15 @@ def estimate_loss(loop: Loop) -> None:
 
 @pytest.mark.parametrize("every", [1, 2])
 @pytest.mark.parametrize("with_loader", [True, False])
-def test_evaluation_by_hand_is_in_no_step(says: Says, loop: Loop, every: int, with_loader: bool) -> None:
+def test_evaluation_by_hand_is_in_no_step(
+    says: Says, loop: Loop, every: int, with_loader: bool
+) -> None:
     def script() -> None:
-        for i, batch in enumerate(loop.loader if with_loader else [(torch.ones(4, 4), torch.zeros(4, dtype=torch.long))] * 5):
+        for i, batch in enumerate(
+            loop.loader
+            if with_loader
+            else [(torch.ones(4, 4), torch.zeros(4, dtype=torch.long))] * 5
+        ):
             if i % every == 0:
                 estimate_loss(loop)
             loop.train_on(batch)
@@ -675,10 +732,14 @@ def test_evaluation_by_hand_is_in_no_step(says: Says, loop: Loop, every: int, wi
     found = says(script)
     assert found.ms == ([STEP] * 5 if with_loader else [BY_HAND - OTHER] + [BY_HAND] * 4)
     assert found.evaluated == 4 * (len(range(0, 5, every)) + 1)
-    assert sum(found.rank.steps.evaluation.time_ns.tolist()) // 1_000_000 == 16 * (len(range(0, 5, every)) + 1)
+    assert sum(found.rank.steps.evaluation.time_ns.tolist()) // 1_000_000 == 16 * (
+        len(range(0, 5, every)) + 1
+    )
 
 
-def test_what_is_called_without_gradients_between_two_steps_is_evaluation(says: Says, loop: Loop) -> None:
+def test_what_is_called_without_gradients_between_two_steps_is_evaluation(
+    says: Says, loop: Loop
+) -> None:
     def script() -> None:
         for batch in loop.loader:
             loop.train_on(batch)
@@ -691,13 +752,19 @@ def test_what_is_called_without_gradients_between_two_steps_is_evaluation(says: 
 
 @pytest.mark.parametrize("with_loader", [True, False])
 @pytest.mark.parametrize("evaluates", [True, False])
-def test_a_teacher_that_every_step_asks_is_a_part_of_it(says: Says, loop: Loop, with_loader: bool, evaluates: bool) -> None:
+def test_a_teacher_that_every_step_asks_is_a_part_of_it(
+    says: Says, loop: Loop, with_loader: bool, evaluates: bool
+) -> None:
     teacher = Net()
     if evaluates:
         teacher.eval()
 
     def script() -> None:
-        for batch in loop.loader if with_loader else [(torch.ones(4, 4), torch.zeros(4, dtype=torch.long))] * 5:
+        for batch in (
+            loop.loader
+            if with_loader
+            else [(torch.ones(4, 4), torch.zeros(4, dtype=torch.long))] * 5
+        ):
             with torch.no_grad():
                 teacher(batch[0])
             loop.train_on(batch)
@@ -743,7 +810,9 @@ def left_at_once(loop: Loop) -> Any:
 
 
 @pytest.mark.parametrize("draw", [let_go_at_once, left_at_once])
-def test_training_on_one_batch_that_was_drawn_by_hand_is_a_step_an_update(says: Says, loop: Loop, draw: Callable[[Loop], Any]) -> None:
+def test_training_on_one_batch_that_was_drawn_by_hand_is_a_step_an_update(
+    says: Says, loop: Loop, draw: Callable[[Loop], Any]
+) -> None:
     def script() -> None:
         batch = draw(loop)
         for _ in range(7):
@@ -754,7 +823,9 @@ def test_training_on_one_batch_that_was_drawn_by_hand_is_a_step_an_update(says: 
     assert found.ms == [BY_HAND - OTHER] + [BY_HAND] * 6
 
 
-def test_training_on_one_batch_whose_iterator_is_kept_is_a_step_an_update(says: Says, loop: Loop) -> None:
+def test_training_on_one_batch_whose_iterator_is_kept_is_a_step_an_update(
+    says: Says, loop: Loop
+) -> None:
     def script() -> None:
         iterator = iter(loop.loader)
         batch = next(iterator)
@@ -797,7 +868,9 @@ def test_a_batch_that_is_drawn_for_each_step_is_one_of_a_loop(says: Says, loop: 
     is_usual(says(script), 7)
 
 
-def test_a_batch_that_is_drawn_for_an_evaluation_is_waited_for_there(says: Says, loop: Loop) -> None:
+def test_a_batch_that_is_drawn_for_an_evaluation_is_waited_for_there(
+    says: Says, loop: Loop
+) -> None:
     held_out: DataLoader[Any] = DataLoader(Points(40, 5), batch_size=4)  # 20 ms a batch
 
     def script() -> None:
@@ -813,13 +886,22 @@ def test_a_batch_that_is_drawn_for_an_evaluation_is_waited_for_there(says: Says,
 
     found = says(script)
     is_usual(found, 5)
-    assert (found.evaluated, sum(found.rank.steps.evaluation.phase_ns("wait").tolist()) // 1_000_000) == (2, 40)
+    assert (
+        found.evaluated,
+        sum(found.rank.steps.evaluation.phase_ns("wait").tolist()) // 1_000_000,
+    ) == (2, 40)
 
 
 @pytest.mark.parametrize("with_loader", [True, False])
-def test_a_batch_that_is_drawn_anew_for_an_evaluation_is_a_part_of_it(says: Says, loop: Loop, with_loader: bool) -> None:
+def test_a_batch_that_is_drawn_anew_for_an_evaluation_is_a_part_of_it(
+    says: Says, loop: Loop, with_loader: bool
+) -> None:
     def script() -> None:
-        for i, batch in enumerate(loop.loader if with_loader else [(torch.ones(4, 4), torch.zeros(4, dtype=torch.long))] * 5):
+        for i, batch in enumerate(
+            loop.loader
+            if with_loader
+            else [(torch.ones(4, 4), torch.zeros(4, dtype=torch.long))] * 5
+        ):
             loop.train_on(batch)
             if i % 2:
                 x, _ = next(iter(loop.held_out))
@@ -831,7 +913,9 @@ def test_a_batch_that_is_drawn_anew_for_an_evaluation_is_a_part_of_it(says: Says
     assert sum(found.rank.steps.evaluation.phase_ns("wait").tolist()) // 1_000_000 == 2 * WAIT
 
 
-def test_batches_drawn_for_evaluations_make_no_steps_of_a_training_without_a_loader(says: Says, loop: Loop) -> None:
+def test_batches_drawn_for_evaluations_make_no_steps_of_a_training_without_a_loader(
+    says: Says, loop: Loop
+) -> None:
     def script() -> None:
         batches = iter(loop.held_out)
         for _ in range(2):
@@ -886,7 +970,9 @@ def forces(loop: Loop, x: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("switches", [True, False])
-def test_a_loop_that_takes_gradients_and_updates_nothing_is_evaluation(says: Says, loop: Loop, switches: bool) -> None:
+def test_a_loop_that_takes_gradients_and_updates_nothing_is_evaluation(
+    says: Says, loop: Loop, switches: bool
+) -> None:
     def script() -> None:
         for _ in range(2):
             for batch in loop.loader:
@@ -907,7 +993,9 @@ def gradients(loop: Loop, batch: Any) -> None:
     torch.nn.functional.cross_entropy(loop.model(x), y).backward()
 
 
-def test_gradients_that_are_accumulated_when_the_run_ends_are_of_training(says: Says, loop: Loop) -> None:
+def test_gradients_that_are_accumulated_when_the_run_ends_are_of_training(
+    says: Says, loop: Loop
+) -> None:
     def script() -> None:
         for batch in loop.loader:
             loop.train_on(batch)
@@ -918,7 +1006,9 @@ def test_gradients_that_are_accumulated_when_the_run_ends_are_of_training(says: 
     assert (found.n, found.evaluated) == (10, 0)
 
 
-def test_gradients_that_are_cleared_after_each_batch_of_the_last_loop_are_of_evaluation(says: Says, loop: Loop) -> None:
+def test_gradients_that_are_cleared_after_each_batch_of_the_last_loop_are_of_evaluation(
+    says: Says, loop: Loop
+) -> None:
     def script() -> None:
         for batch in loop.loader:
             loop.train_on(batch)
@@ -952,7 +1042,9 @@ def test_an_attack_in_each_step_is_a_part_of_it(says: Says, loop: Loop) -> None:
     assert (found.n, found.evaluated, found.phases["backward"]) == (5, 0, 50)
 
 
-def test_an_attack_on_each_of_several_batches_of_an_update_is_a_part_of_it(says: Says, loop: Loop) -> None:
+def test_an_attack_on_each_of_several_batches_of_an_update_is_a_part_of_it(
+    says: Says, loop: Loop
+) -> None:
     def script() -> None:
         for x, _ in loop.loader:
             loop.model.eval()
@@ -1001,7 +1093,9 @@ def test_an_iterator_that_is_asked_again_after_its_end_has_as_many_steps(says: S
     assert (found.n, found.items) == (7, [4] * 7)
 
 
-def test_groups_of_batches_from_a_queue_that_is_read_by_count_have_a_step_a_batch(says: Says) -> None:
+def test_groups_of_batches_from_a_queue_that_is_read_by_count_have_a_step_a_batch(
+    says: Says,
+) -> None:
     loop = Loop(32)
 
     def groups() -> Iterator[list[Any]]:
@@ -1018,7 +1112,9 @@ def test_groups_of_batches_from_a_queue_that_is_read_by_count_have_a_step_a_batc
     assert (found.n, found.items) == (8, [4] * 8)
 
 
-def test_several_batches_that_are_kept_at_first_are_steps_as_they_may_be_trained_on_later(says: Says, loop: Loop) -> None:
+def test_several_batches_that_are_kept_at_first_are_steps_as_they_may_be_trained_on_later(
+    says: Says, loop: Loop
+) -> None:
     def script() -> None:
         batches = iter(loop.loader)
         kept = [next(batches), next(batches)]
@@ -1029,7 +1125,9 @@ def test_several_batches_that_are_kept_at_first_are_steps_as_they_may_be_trained
     assert says(script).n == 5
 
 
-def test_losses_that_are_summed_and_walked_through_once_are_trained_on(says: Says, loop: Loop) -> None:
+def test_losses_that_are_summed_and_walked_through_once_are_trained_on(
+    says: Says, loop: Loop
+) -> None:
     def script() -> None:
         for _ in range(2):
             torch.stack([loop.model(x).sum() for x, _ in loop.loader]).sum().backward()
@@ -1037,7 +1135,12 @@ def test_losses_that_are_summed_and_walked_through_once_are_trained_on(says: Say
             loop.optimizer.zero_grad()
 
     found = says(script)
-    assert (found.n, found.evaluated, found.items, found.phases["optimizer"]) == (10, 0, [4] * 10, 4)
+    assert (found.n, found.evaluated, found.items, found.phases["optimizer"]) == (
+        10,
+        0,
+        [4] * 10,
+        4,
+    )
 
 
 def test_a_step_by_hand_after_it_is_one_of_its_own(says: Says, loop: Loop) -> None:
@@ -1078,7 +1181,9 @@ def hand_over(loader: Any, left_after: int = 0) -> Iterator[Any]:
             return
 
 
-def test_batches_of_an_evaluation_that_come_through_a_queue_are_no_steps(says: Says, loop: Loop) -> None:
+def test_batches_of_an_evaluation_that_come_through_a_queue_are_no_steps(
+    says: Says, loop: Loop
+) -> None:
     def script() -> None:
         for _ in range(2):
             for batch in hand_over(loop.loader):
@@ -1093,7 +1198,9 @@ def test_batches_of_an_evaluation_that_come_through_a_queue_are_no_steps(says: S
     assert (found.n, found.items, found.evaluated) == (10, [4] * 10, 4)
 
 
-def test_a_loop_over_a_queue_that_is_left_leaves_no_batch_to_the_next(says: Says, loop: Loop) -> None:
+def test_a_loop_over_a_queue_that_is_left_leaves_no_batch_to_the_next(
+    says: Says, loop: Loop
+) -> None:
     def script() -> None:
         for _ in range(2):
             for batch in hand_over(loop.loader, left_after=3):
@@ -1103,7 +1210,9 @@ def test_a_loop_over_a_queue_that_is_left_leaves_no_batch_to_the_next(says: Says
     assert (found.n, found.items) == (6, [4] * 6)
 
 
-def test_an_iterator_that_another_thread_reads_makes_no_steps_where_it_was_made(says: Says, loop: Loop) -> None:
+def test_an_iterator_that_another_thread_reads_makes_no_steps_where_it_was_made(
+    says: Says, loop: Loop
+) -> None:
     def script() -> None:
         prefetcher = Prefetcher(iter(loop.loader), epochs=1)
         while (batch := prefetcher.get()) is not None:

@@ -35,7 +35,10 @@ def watch() -> Iterator[Watched]:
 
 def losses(kept: Kept) -> list[float | None]:
     """The loss of each backward pass, None where it is not known."""
-    return [None if "loss" not in seen else unpack("<d", pack("<q", seen["loss"]))[0] for seen in kept.seen("compute.backward")]
+    return [
+        None if "loss" not in seen else unpack("<d", pack("<q", seen["loss"]))[0]
+        for seen in kept.seen("compute.backward")
+    ]
 
 
 # losses
@@ -53,7 +56,9 @@ def test_the_loss_of_each_backward_pass_is_kept_to_the_last_bit(watch: Watched) 
 @pytest.mark.parametrize("value", [0.0, -0.0, float("inf"), 5e-324, 1.0000001])
 def test_any_float64_is_kept(watch: Watched, value: float) -> None:
     torch.tensor(value, dtype=torch.float64, requires_grad=True).backward()
-    assert [None if loss is None else pack("<d", loss) for loss in losses(watch.kept)] == [pack("<d", value)]
+    assert [None if loss is None else pack("<d", loss) for loss in losses(watch.kept)] == [
+        pack("<d", value)
+    ]
 
 
 def test_a_loss_of_several_numbers_is_not_known_and_neither_is_that_of_grad(watch: Watched) -> None:
@@ -82,7 +87,11 @@ def digests(kept: Kept) -> list[int]:
 def test_each_batch_of_a_map_style_loader_has_the_digest_of_its_indices(watch: Watched) -> None:
     for _ in DataLoader(points(6), batch_size=2):
         pass
-    assert digests(watch.kept) == [digest_indices([0, 1]), digest_indices([2, 3]), digest_indices([4, 5])]
+    assert digests(watch.kept) == [
+        digest_indices([0, 1]),
+        digest_indices([2, 3]),
+        digest_indices([4, 5]),
+    ]
 
 
 def test_indices_are_recorded_within_the_request_that_asks_for_them(watch: Watched) -> None:
@@ -120,7 +129,9 @@ def drawn(watch: Watched, indices: Iterable[Any]) -> list[int]:
     return digests(watch.kept)[before:]
 
 
-def test_indices_that_are_texts_pairs_or_of_numpy_have_digests_that_tell_them_apart(watch: Watched) -> None:
+def test_indices_that_are_texts_pairs_or_of_numpy_have_digests_that_tell_them_apart(
+    watch: Watched,
+) -> None:
     kinds = ["a", "b", (1, 2), (2, 1), (1, (2,)), np.int64(7), 1.5, True, 2**70]
     first, second = drawn(watch, kinds), drawn(watch, kinds)
     assert first == second
@@ -144,7 +155,9 @@ def test_a_sampler_that_fails_is_the_programs_own(watch: Watched) -> None:
 def recorded(indices: Any) -> int | None:
     """The digest as the engine has it that records."""
     kept: list[int] = []
-    hot = chosen_engine().HotPath(lambda name, start, end, args=0, value=0: kept.append(value), lambda *_: None)
+    hot = chosen_engine().HotPath(
+        lambda name, start, end, args=0, value=0: kept.append(value), lambda *_: None
+    )
     leave: Callable[..., None] = hot.leave_indices(1, lambda _: None)
     leave(1, 0, indices)
     return kept[0] if kept else None
@@ -153,7 +166,9 @@ def recorded(indices: Any) -> int | None:
 def test_both_engines_have_the_same_digest() -> None:
     source = random.Random(0)
     cases: list[Any] = [[], 0, -1, 2**63 - 1, -(2**63), 2**63, [2**64], [True], ["a"], (1, 2), None]
-    cases += [[source.randrange(-(2**63), 2**63) for _ in range(source.randrange(40))] for _ in range(200)]
+    cases += [
+        [source.randrange(-(2**63), 2**63) for _ in range(source.randrange(40))] for _ in range(200)
+    ]
     assert [recorded(case) for case in cases] == [digest_indices(case) for case in cases]
 
 

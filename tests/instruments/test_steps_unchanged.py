@@ -12,7 +12,17 @@ from typing import Any
 import pytest
 from columns import read
 
-from tests.instruments.unchanged import ALONE, COMPILED, NET, ONLY_IN_C, TOGETHER, environment, parts, run, write
+from tests.instruments.unchanged import (
+    ALONE,
+    COMPILED,
+    NET,
+    ONLY_IN_C,
+    TOGETHER,
+    environment,
+    parts,
+    run,
+    write,
+)
 
 pytestmark = pytest.mark.long
 
@@ -34,7 +44,18 @@ VOIRFILE = """
 def under_voirkit(folder: Path, env: Mapping[str, str]) -> tuple[int, str, str]:
     """Run ``main.py`` while it is recorded."""
     (folder / "voirfile.py").write_text(dedent(VOIRFILE))
-    ended = run(folder, sys.executable, "-m", "voirkit", "--quiet", "--run-dir", "run", "--force", "main.py", env=env)
+    ended = run(
+        folder,
+        sys.executable,
+        "-m",
+        "voirkit",
+        "--quiet",
+        "--run-dir",
+        "run",
+        "--force",
+        "main.py",
+        env=env,
+    )
     assert list((folder / "recorded" / "trace").glob("*.names")), ended[2]
     return ended
 
@@ -55,18 +76,29 @@ def seen(request: pytest.FixtureRequest, folder: Path) -> tuple[str, dict[str, s
 
 
 @pytest.mark.parametrize("name", TOGETHER)
-def test_does_the_same(under_python: dict[str, str], seen: tuple[str, dict[str, str]], name: str) -> None:
+def test_does_the_same(
+    under_python: dict[str, str], seen: tuple[str, dict[str, str]], name: str
+) -> None:
     engine, said = seen
-    if engine == "Python" and name in ONLY_IN_C and (name != "an error of a copy" or sys.version_info < (3, 11)):
+    if (
+        engine == "Python"
+        and name in ONLY_IN_C
+        and (name != "an error of a copy" or sys.version_info < (3, 11))
+    ):
         pytest.skip("without the extension a line of voirkit is named")
     assert said[name] == under_python[name]
 
 
-def test_all_of_torch_that_is_watched_was_watched(seen: tuple[str, dict[str, str]], folder: Path) -> None:
+def test_all_of_torch_that_is_watched_was_watched(
+    seen: tuple[str, dict[str, str]], folder: Path
+) -> None:
     patches = json.loads((folder / "run" / "summary.json").read_text())["patches"]
     assert [patch for patch in patches if patch["why_not"]] == []
     recorded = read(str(folder / "recorded"))
-    names = {f"{recorded.names[code].category}.{recorded.names[code].name}" for code in recorded["name"].tolist()}
+    names = {
+        f"{recorded.names[code].category}.{recorded.names[code].name}"
+        for code in recorded["name"].tolist()
+    }
     assert names >= {
         "dataloader.iter", "dataloader.fetch", "dataloader.end", "device.transfer", "compute.forward", "compute.loss", "compute.backward",
         "compute.step", "compute.zero_grad", "checkpoint.restart",
@@ -82,7 +114,9 @@ def test_does_the_same_alone(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["C", "Python"])
-def test_torch_compile_makes_the_same_graphs_with_the_same_breaks(tmp_path: Path, engine: str) -> None:
+def test_torch_compile_makes_the_same_graphs_with_the_same_breaks(
+    tmp_path: Path, engine: str
+) -> None:
     env = {**environment(engine), "PYTHONWARNINGS": "ignore"}
     (tmp_path / "main.py").write_text(dedent(NET) + dedent(COMPILED))
     theirs = run(tmp_path, sys.executable, "main.py", env=env)

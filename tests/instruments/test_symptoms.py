@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import copy
 import gc
+import io
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from phases import Kept, Watched
-from planted import Loop, Seen, clock, seen
+from planted import MS, Loop, Points, Seen, clock, seen
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, TensorDataset
 
+from voirkit.analysis.phases import Records
+from voirkit.analysis.symptoms import rises
 from voirkit_instruments import resources
 from voirkit_instruments.steps.events import LOSS, StepEvents
+from voirkit_instruments.symptoms.analyse import drawn_at_start_s
 from voirkit_instruments.symptoms.census import Census, growth
-from voirkit_instruments.symptoms.record import SAMPLE_PERIOD, LearningRate, Symptoms, count_objects, private_bytes
+from voirkit_instruments.symptoms.record import (
+    SAMPLE_PERIOD,
+    LearningRate,
+    Symptoms,
+    count_objects,
+    private_bytes,
+)
 
 Marks = Callable[[str], list[dict[str, Any]]]
 
@@ -31,7 +42,9 @@ def recorded() -> Iterator[Marks]:
     symptoms = Symptoms(watch.overseer, kept)
     symptoms.start(torch)
     events = watch.overseer.shared(StepEvents)
-    events.subscribe(LOSS, before=lambda _: setattr(events.here, "stepped", 0))  # as those do who keep the losses
+    events.subscribe(
+        LOSS, before=lambda _: setattr(events.here, "stepped", 0)
+    )  # as those do who keep the losses
     watch.steps.start(torch)
     try:
         yield lambda name: kept.seen(f"symptom.{name}")
@@ -43,7 +56,9 @@ def recorded() -> Iterator[Marks]:
 
 @pytest.fixture
 def model() -> torch.nn.Module:
-    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 2))
+    return torch.nn.Sequential(
+        torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 2)
+    )
 
 
 @pytest.fixture
@@ -55,7 +70,9 @@ def loss_of(model: torch.nn.Module) -> torch.Tensor:
     return F.cross_entropy(model(torch.ones(4, 4)), torch.zeros(4, dtype=torch.long))
 
 
-def test_gradients_that_are_cleared_before_a_step_are_counted(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def test_gradients_that_are_cleared_before_a_step_are_counted(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
     with recorded() as marks:
         for batch in range(8):
             optimizer.zero_grad()
@@ -67,7 +84,9 @@ def test_gradients_that_are_cleared_before_a_step_are_counted(model: torch.nn.Mo
     assert "test_symptoms.py:" in mark["where"]
 
 
-def test_gradients_that_a_model_clears_are_counted(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def test_gradients_that_a_model_clears_are_counted(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
     with recorded() as marks:
         for batch in range(8):
             model.zero_grad()
@@ -94,7 +113,9 @@ def test_what_optimizer_and_model_clear_is_counted_once(
     assert (mark["value"], mark["zero_grads"]) == (6, 8)
 
 
-def test_gradients_that_a_model_clears_after_a_step_are_not(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def test_gradients_that_a_model_clears_after_a_step_are_not(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
     with recorded() as marks:
         for _ in range(8):
             loss_of(model).backward()
@@ -103,7 +124,9 @@ def test_gradients_that_a_model_clears_after_a_step_are_not(model: torch.nn.Modu
     assert marks("cleared") == []
 
 
-def test_gradients_that_are_cleared_after_a_step_are_not(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def test_gradients_that_are_cleared_after_a_step_are_not(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
     with recorded() as marks:
         for batch in range(8):
             loss_of(model).backward()
@@ -176,6 +199,47 @@ def test_a_copy_of_the_weights_is_not(model: torch.nn.Module) -> None:
     assert marks("own_weights") == []
 
 
+def update(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    loss_of(model).backward()
+    optimizer.step()
+
+
+def test_weights_that_are_kept_by_reference_are_marked_where_they_are_saved_or_loaded(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
+    other = copy.deepcopy(model)
+    with recorded() as marks:
+        update(model, optimizer)
+        best = {"score": 1.0, "model": model.state_dict()}
+        update(model, optimizer)
+        torch.save(best, io.BytesIO())
+        other.load_state_dict(best["model"])
+    saved, loaded = marks("kept_weights")
+    assert (saved["how"], loaded["how"]) == (
+        "torch.save() was given",
+        "load_state_dict() was given",
+    )
+    assert "test_symptoms.py:" in saved["where"]
+
+
+def test_weights_that_are_copied_or_saved_at_once_or_follow_the_training_from_its_beginning_are_not(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
+    other, follows = copy.deepcopy(model), model.state_dict()
+    with recorded() as marks:
+        followed = {"model": model.state_dict()}
+        for _ in range(2):
+            update(model, optimizer)
+            weights = model.state_dict()
+            torch.save([weights, followed, follows], io.BytesIO())
+            other.load_state_dict(weights)
+        kept = copy.deepcopy(weights), {name: weight.clone() for name, weight in weights.items()}
+        update(model, optimizer)
+        torch.save(kept, io.BytesIO())
+    assert marks("kept_weights") == []
+
+
 def test_the_epoch_of_a_distributed_sampler_is_marked_for_each_iterator() -> None:
     data = TensorDataset(torch.ones(8, 4))
     sampler = DistributedSampler(data, num_replicas=2, rank=0)
@@ -185,6 +249,19 @@ def test_the_epoch_of_a_distributed_sampler_is_marked_for_each_iterator() -> Non
             sampler.set_epoch(epoch)
             list(loader)
     assert [mark["value"] for mark in marks("sampler_epoch")] == [0, 1]
+
+
+def test_the_epoch_is_marked_of_one_that_is_a_part_of_another_sampler() -> None:
+    class Sampler(DistributedSampler):
+        """A class of the script's own."""
+
+    data = TensorDataset(torch.ones(8, 4))
+    sampler = Sampler(data, num_replicas=2, rank=0)
+    loader = DataLoader(data, sampler=BatchSampler(sampler, 2, False), batch_size=None)
+    with recorded() as marks:
+        for _ in range(2):
+            list(loader)
+    assert [mark["value"] for mark in marks("sampler_epoch")] == [0, 0]
 
 
 def test_memory_is_sampled_at_a_zero_grad_in_so_many(optimizer: torch.optim.Optimizer) -> None:
@@ -201,6 +278,32 @@ def test_a_learning_rate_may_be_a_tensor() -> None:
     for updates, value in ((1, 0.1), (8, torch.tensor(1e-5)), (15, torch.tensor(1e-6))):
         rate.add(updates, [{"lr": value}])
     assert (rate.highest, rate.low_since) == (0.1, 8)
+
+
+def falls(updates: int, after: int) -> None:
+    """An optimizer of a function whose learning rate falls to nothing after so many updates."""
+    optimizer = torch.optim.SGD([torch.ones(2, requires_grad=True)], 0.1)
+    for update in range(updates):
+        optimizer.zero_grad()
+        optimizer.param_groups[0]["lr"] = 0.05 if update < after else 1e-9
+
+
+def test_a_learning_rate_is_told_of_an_optimizer_that_is_gone_from_its_first_value_on() -> None:
+    with recorded() as marks:
+        falls(200, after=20)
+    (mark,) = marks("learning_rate")
+    assert (mark["highest"], mark["last"]) == (0.1, 1e-9)
+    assert mark["updates"] == pytest.approx(20, abs=SAMPLE_PERIOD)
+    assert mark["value"] == pytest.approx(200, abs=SAMPLE_PERIOD)
+
+
+def test_how_long_it_is_low_is_counted_while_the_optimizer_is_used() -> None:
+    with recorded() as marks:
+        for _ in range(3):  # as in folds, each with its own schedule
+            falls(150, after=120)
+    for mark in marks("learning_rate"):
+        assert mark["updates"] == pytest.approx(120, abs=2 * SAMPLE_PERIOD)
+        assert mark["value"] == pytest.approx(150, abs=2 * SAMPLE_PERIOD)
 
 
 def test_what_a_launcher_has_held_is_not_taken_for_the_memory_of_the_process(
@@ -228,7 +331,9 @@ class Described(torch.utils.data.Dataset):
 
 
 def test_objects_of_a_dataset_are_estimated_by_a_few_elements() -> None:
-    assert count_objects(Described()) == 1 + 1000 * (1 + 1 + 3), "a dictionary, a name, and a list of two numbers each"
+    assert count_objects(Described()) == 1 + 1000 * (1 + 1 + 3), (
+        "a dictionary, a name, and a list of two numbers each"
+    )
     assert count_objects(TensorDataset(torch.ones(1000))) < 10
 
 
@@ -242,7 +347,26 @@ def test_the_memory_of_workers_is_looked_at_when_they_end() -> None:
     assert (mark["workers"], mark["dataset"]) == (1, "Described")
 
 
-def test_what_fails_is_said_once_and_costs_the_program_nothing(model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+class Stream(torch.utils.data.IterableDataset):
+    """A few samples for each worker."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(4))
+
+
+@pytest.mark.skipif(private_bytes(os.getpid()) is None, reason="the system does not tell")
+def test_so_is_that_of_workers_that_end_before_their_iterator() -> None:
+    loader = DataLoader(Stream(), 4, num_workers=2, multiprocessing_context="fork")
+    with recorded() as marks:
+        list(loader)
+    first, second = marks("worker_memory")
+    assert first["value"] > 0
+    assert second["value"] > 0
+
+
+def test_what_fails_is_said_once_and_costs_the_program_nothing(
+    model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
     watch = Watched(kept := Kept())
     symptoms = Symptoms(watch.overseer, kept)
     symptoms.start(torch)
@@ -252,7 +376,9 @@ def test_what_fails_is_said_once_and_costs_the_program_nothing(model: torch.nn.M
         model.load_state_dict(model.state_dict())
     finally:
         symptoms.end()
-    assert watch.overseer.warned == ["symptoms: nothing more is looked at (ZeroDivisionError: division by zero)."]
+    assert watch.overseer.warned == [
+        "symptoms: nothing more is looked at (ZeroDivisionError: division by zero)."
+    ]
 
 
 # what is told from the records of a training
@@ -325,7 +451,9 @@ def dropping() -> Loop:
     return loop
 
 
-def test_a_model_with_dropout_that_is_evaluated_in_training_mode_is_told(told: Told, dropping: Loop) -> None:
+def test_a_model_with_dropout_that_is_evaluated_in_training_mode_is_told(
+    told: Told, dropping: Loop
+) -> None:
     def script() -> None:
         epoch(dropping)
         with torch.no_grad():
@@ -342,7 +470,11 @@ def test_without_gradients_switched_off_that_builds_graphs_too(told: Told, dropp
             dropping.model(x)
 
     figures = told(script)
-    assert figures["evaluated_in_training"] == figures["evaluation_graphs"] == {"batches": 2, "batches_of": 2}
+    assert (
+        figures["evaluated_in_training"]
+        == figures["evaluation_graphs"]
+        == {"batches": 2, "batches_of": 2}
+    )
 
 
 def test_a_model_without_such_layers_may_be_evaluated_in_training_mode(told: Told) -> None:
@@ -369,7 +501,9 @@ def test_so_may_one_that_is_evaluated_in_both_modes(told: Told, dropping: Loop) 
     assert "evaluated_in_training" not in told(script)
 
 
-def test_so_may_one_that_looks_at_the_batches_of_its_training_without_gradients(told: Told, dropping: Loop) -> None:
+def test_so_may_one_that_looks_at_the_batches_of_its_training_without_gradients(
+    told: Told, dropping: Loop
+) -> None:
     def script() -> None:
         with torch.no_grad():
             for x, _ in dropping.loader:
@@ -389,7 +523,9 @@ def test_so_may_one_that_is_called_several_times_on_a_batch(told: Told, dropping
     assert "evaluated_in_training" not in told(script)
 
 
-def test_features_that_a_head_is_trained_on_after_their_loop_are_no_evaluation(told: Told, dropping: Loop) -> None:
+def test_features_that_a_head_is_trained_on_after_their_loop_are_no_evaluation(
+    told: Told, dropping: Loop
+) -> None:
     head = torch.nn.Linear(3, 1)
 
     def script() -> None:
@@ -426,7 +562,9 @@ def test_training_that_stays_in_it_to_the_end_of_an_epoch_is_told(told: Told) ->
     assert told(script)["evaluation_mode"] == {"first_step": 3, "steps_in_eval": 4, "steps": 10}
 
 
-def test_training_that_changes_its_mode_without_an_evaluation_does_so_on_purpose(told: Told) -> None:
+def test_training_that_changes_its_mode_without_an_evaluation_does_so_on_purpose(
+    told: Told,
+) -> None:
     loop = Loop()
 
     def script() -> None:
@@ -461,6 +599,18 @@ def test_iterators_that_give_one_batch_each_are_counted(told: Told) -> None:
     assert (iterators["single"], iterators["iterators"]) == (6, 6)
 
 
+def test_iterators_of_an_evaluation_within_a_step_are_none_of_trainings(told: Told) -> None:
+    loop = Loop()
+    loop.held_out = DataLoader(Points(4), batch_size=4)
+
+    def script() -> None:
+        for batch in loop.loader:
+            loop.evaluate()
+            loop.train_on(batch)
+
+    assert not told(script).keys() & {"iterators", "first_batches_s"}
+
+
 class SlowToBegin(torch.utils.data.Sampler[int]):
     """Takes 100 ms to draw its indices."""
 
@@ -483,6 +633,28 @@ def test_first_batches_that_are_late_are_told_with_what_they_take_longer(told: T
     assert waits["again"] == pytest.approx(0.3, abs=1e-3)
 
 
+def test_first_indices_are_drawn_from_the_making_of_an_iterator_but_for_the_start_of_its_workers() -> (
+    None
+):
+    rows = [
+        ("iter", 0, 900, 0),
+        ("start_workers", 50, 150, 3),
+        ("fetch", 900, 50, 0),
+        ("iter", 2000, 300, 1),
+        ("iter", 3000, 500, 2),
+    ]
+    name, start_ns, duration_ns, args = zip(*rows, strict=True)
+    names = [("dataloader", "iter"), ("dataloader", "start_workers"), ("dataloader", "fetch")]
+    columns = [[names.index(("dataloader", one)) for one in name], args, [0] * 5, [0] * 5, [1] * 5]
+    phases = Records(
+        *(np.array(column) * MS for column in (start_ns, duration_ns)), *map(np.array, columns), names,
+        [{"episode": 0}, {"episode": 1}, {"episode": 2}, {"loader": 0}], [(0, "here", 1)],
+    )  # fmt: skip
+    drawn_ns = np.array([800 * MS, 850 * MS, 2250 * MS, 3100 * MS, np.iinfo(np.int64).max])
+    assert drawn_at_start_s(phases, drawn_ns, {0, 1}) == pytest.approx(0.65 + 0.25)
+    assert drawn_at_start_s(phases, drawn_ns[-1:], {0, 1}) == 0, "no indices are known"
+
+
 def test_steps_that_get_slower_are_told_with_the_phase(told: Told) -> None:
     loop = Loop()
 
@@ -496,6 +668,22 @@ def test_steps_that_get_slower_are_told_with_the_phase(told: Told) -> None:
     assert slower["phase"] == "other"
     assert slower["fifths_s"] == sorted(slower["fifths_s"])
     assert slower["fifths_s"][-1] > 2 * slower["fifths_s"][0]
+
+
+@pytest.mark.parametrize(
+    ("values", "is_rise"),
+    [
+        ([1, 2, 3, 4, 5], True),
+        ([13.7, 33.1, 56.0, 108.2, 101.7], True),
+        ([1, 2, 3, 4, 3], False),
+        ([1, 2, 1.9, 4, 3.9], False),
+    ],
+    ids=["each is longer", "one is a little shorter", "one is much shorter", "two are shorter"],
+)
+def test_one_fifth_may_be_a_little_shorter_than_the_one_before(
+    values: list[float], is_rise: bool
+) -> None:
+    assert rises(values) == is_rise
 
 
 def test_steps_that_take_as_long_at_the_end_are_not(told: Told) -> None:

@@ -72,11 +72,15 @@ for epoch in range(4):
 """
 
 
-def test_a_scheduler_that_is_stepped_once_a_batch_is_told_by_where_the_rate_has_vanished(place: Place) -> None:
+def test_a_scheduler_that_is_stepped_once_a_batch_is_told_by_where_the_rate_has_vanished(
+    place: Place,
+) -> None:
     (finding,) = causes(place, SCHEDULED, "batch")
     assert finding["kind"] == "learning-rate-vanishes"
     assert finding["evidence"]["highest"] == 0.1
-    assert 30 <= finding["evidence"]["updates"] <= 40 + SAMPLE_PERIOD  # under a thousandth after 30 or 40 steps
+    assert (
+        30 <= finding["evidence"]["updates"] <= 40 + SAMPLE_PERIOD
+    )  # under a thousandth after 30 or 40 steps
     assert finding["evidence"]["updates_of"] == 200
 
 
@@ -99,7 +103,9 @@ for batch in range(200):
 """
 
 
-def test_of_optimizers_by_turns_the_one_whose_rate_vanishes_is_told_with_its_share_of_the_training(place: Place) -> None:
+def test_of_optimizers_by_turns_the_one_whose_rate_vanishes_is_told_with_its_share_of_the_training(
+    place: Place,
+) -> None:
     (finding,) = causes(place, BY_TURNS, "")
     assert finding["kind"] == "learning-rate-vanishes"
     assert 0.15 <= finding["evidence"]["share"] <= 0.25
@@ -155,7 +161,9 @@ def restarts(place: Place, how: str) -> tuple[dict[str, Any], dict[str, list[flo
     return ended.summary, spent
 
 
-def test_starts_and_stops_of_workers_are_told_as_the_scripts_own_clock_has_them(place: Place) -> None:
+def test_starts_and_stops_of_workers_are_told_as_the_scripts_own_clock_has_them(
+    place: Place,
+) -> None:
     summary, spent = restarts(place, "anew")
     again_s = sum(spent["first"][2:]) + sum(spent["stop"][:4])
     advice = next(one for one in summary["advice"] if "persistent_workers" in one["do"])
@@ -163,7 +171,9 @@ def test_starts_and_stops_of_workers_are_told_as_the_scripts_own_clock_has_them(
     if advice["win"] is not None:  # on a machine that other work keeps busy none is told
         assert advice["win"] * summary["wall"]["total_s"] == pytest.approx(again_s, rel=0.2)
     stopped_s = summary["wall"]["parts"]["workers"]["total_s"]
-    assert 0.5 * sum(spent["stop"]) <= stopped_s <= sum(spent["stop"]) + sum(spent["first"]) - 6 * 0.25
+    assert (
+        0.5 * sum(spent["stop"]) <= stopped_s <= sum(spent["stop"]) + sum(spent["first"]) - 6 * 0.25
+    )
 
 
 def test_workers_that_stay_are_not_advised_to(place: Place) -> None:
@@ -207,6 +217,12 @@ def test_all_pauses_for_garbage_count_as_the_scripts_own_callback_has_them(place
     paused_s = float(ended.out.split("paused ")[1].split()[0])
     (finding,) = [one for one in ended.summary["findings"] if one["kind"] == "garbage-collection"]
     assert finding["evidence"]["total_s"] == pytest.approx(paused_s, rel=0.05)
-    assert finding["gain"] == pytest.approx(paused_s / ended.summary["wall"]["total_s"], rel=0.05)
-    assert finding["evidence"]["in_steps"] < 0.8 * finding["gain"]
-    assert sum("gc.freeze()" in one["do"] for one in ended.summary["advice"]) == 1
+    assert finding["evidence"]["share"] == pytest.approx(
+        paused_s / ended.summary["wall"]["total_s"], rel=0.05
+    )
+    assert (
+        finding["evidence"]["in_steps"]
+        < 0.8 * finding["gain"]
+        <= 0.8 * finding["evidence"]["share"]
+    )
+    assert sum("gc.collect() in the loop" in one["do"] for one in ended.summary["advice"]) == 1

@@ -27,14 +27,26 @@ def tracer(request: pytest.FixtureRequest, place: Place) -> str:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_planted_calls_are_counted_exactly_in_their_phases(place: Place, tracer: str, workers: int) -> None:
+def test_planted_calls_are_counted_exactly_in_their_phases(
+    place: Place, tracer: str, workers: int
+) -> None:
     ended = place.voirkit("main.py", str(workers))
     assert ended.code == 7, ended.err
     found = document(place)
     assert found["tool"] == tracer
     counted = {phase: count(found["phases"], phase, PGID) for phase in found["phases"]}
-    assert {phase: n for phase, n in counted.items() if n} == {"forward": 20, "backward": 10, "optimizer": 30, "other": 10}
-    assert found["totals"]["forward"]["entered"] == found["totals"]["backward"]["entered"] == found["totals"]["optimizer"]["entered"] == 10
+    assert {phase: n for phase, n in counted.items() if n} == {
+        "forward": 20,
+        "backward": 10,
+        "optimizer": 30,
+        "other": 10,
+    }
+    assert (
+        found["totals"]["forward"]["entered"]
+        == found["totals"]["backward"]["entered"]
+        == found["totals"]["optimizer"]["entered"]
+        == 10
+    )
     kinds = ["main"] if workers == 0 else ["worker 0", "worker 1"]
     for kind in kinds:
         fetch = found["threads"][kind]["fetch"]
@@ -49,7 +61,9 @@ def test_planted_calls_are_counted_exactly_in_their_phases(place: Place, tracer:
         }
         assert found["threads"]["main"]["fetch"]["read"]["calls"] == 80
         assert found["threads"]["main"]["fetch"]["read"]["bytes"] == 240
-        assert "40 files opened in fetch, 4 calls a file: 2 read, 1 close, 1 openat" in " ".join(ended.err.split())
+        assert "40 files opened in fetch, 4 calls a file: 2 read, 1 close, 1 openat" in " ".join(
+            ended.err.split()
+        )
     assert found["own"]["calls"] > 0
     assert found["cost"]["events"] > 0
 
@@ -65,14 +79,20 @@ main()
 """
 
 
-def test_what_happens_while_modules_are_imported_is_a_row_of_its_own(place: Place, tracer: str) -> None:
+def test_what_happens_while_modules_are_imported_is_a_row_of_its_own(
+    place: Place, tracer: str
+) -> None:
     place.write(
-        main=IMPORTING, heavy="import os\nimport lighter\nfor _ in range(7):\n    os.getpgid(0)\n", lighter="import os\nos.getpgid(0)\n"
+        main=IMPORTING,
+        heavy="import os\nimport lighter\nfor _ in range(7):\n    os.getpgid(0)\n",
+        lighter="import os\nos.getpgid(0)\n",
     )
     ended = place.voirkit("--syscalls", "main.py")
     assert ended.code == 0, ended.err
     found = document(place)
-    assert {phase: n for phase in found["phases"] if (n := count(found["phases"], phase, PGID))} == {"import": 8, "other": 1}
+    assert {
+        phase: n for phase in found["phases"] if (n := count(found["phases"], phase, PGID))
+    } == {"import": 8, "other": 1}
     assert found["totals"]["import"]["entered"] == 1
 
 
@@ -88,12 +108,17 @@ def between_marks(log: str) -> dict[str, tuple[int, int]]:
             inside = "begin" in text
         elif tid == first and inside and (called := re.match(r"(\w+)\(.*\)\s+= (-?\d+)", text)):
             calls, moved = found.get(called[1], (0, 0))
-            found[called[1]] = calls + 1, moved + (max(int(called[2]), 0) if called[1] == "read" else 0)
+            found[called[1]] = (
+                calls + 1,
+                moved + (max(int(called[2]), 0) if called[1] == "read" else 0),
+            )
     return found
 
 
 @pytest.mark.usefixtures("strace_traces")
-def test_counts_and_bytes_agree_with_an_independent_strace_of_the_same_region(place: Place, tracer: str) -> None:
+def test_counts_and_bytes_agree_with_an_independent_strace_of_the_same_region(
+    place: Place, tracer: str
+) -> None:
     plain = place.run("strace", "-f", "-o", "plain.strace", sys.executable, "main.py", "0")
     assert plain.code == 7
     wanted = between_marks((place.folder / "plain.strace").read_text())
@@ -113,28 +138,53 @@ def test_counts_and_bytes_agree_with_an_independent_strace_of_the_same_region(pl
         calls = sum(count(found["phases"], phase, name) for phase in phases)
         extra = count(found["phases"], "backward", name) if name != PGID else 0
         assert wanted[name][0] - extra == calls, (name, wanted[name], found["phases"])
-    assert sum(found["phases"][phase].get("read", {"bytes": 0})["bytes"] for phase in ("wait", "fetch")) == wanted["read"][1]
+    assert (
+        sum(
+            found["phases"][phase].get("read", {"bytes": 0})["bytes"] for phase in ("wait", "fetch")
+        )
+        == wanted["read"][1]
+    )
 
 
 @pytest.mark.usefixtures("strace_traces")
-def test_what_is_read_agrees_with_an_independent_strace_where_processes_count_for_themselves(place: Place) -> None:
+def test_what_is_read_agrees_with_an_independent_strace_where_processes_count_for_themselves(
+    place: Place,
+) -> None:
     place.write(main=PLANTED)
     assert place.run("strace", "-f", "-o", "plain.strace", sys.executable, "main.py", "0").code == 7
     wanted = between_marks((place.folder / "plain.strace").read_text())
     assert place.voirkit("--syscalls=counters", "main.py", "0").code == 7
     found = document(place)
-    read = [found["phases"].get(phase, {}).get("read", {"calls": 0, "bytes": 0}) for phase in ("wait", "fetch", "forward", "optimizer")]
+    read = [
+        found["phases"].get(phase, {}).get("read", {"calls": 0, "bytes": 0})
+        for phase in ("wait", "fetch", "forward", "optimizer")
+    ]
     assert (sum(row["calls"] for row in read), sum(row["bytes"] for row in read)) == wanted["read"]
 
 
 def test_the_program_is_as_without_it(place: Place, tracer: str) -> None:
     plain = place.python("main.py", "2", stdin=subprocess.PIPE)
     traced = place.voirkit("main.py", "2", stdin=subprocess.PIPE)
-    assert (traced.code, traced.out) == (plain.code, plain.out) == (7, f"['main.py', '2'] {os.getpid()} \n")
+    assert (
+        (traced.code, traced.out)
+        == (plain.code, plain.out)
+        == (7, f"['main.py', '2'] {os.getpid()} \n")
+    )
 
 
-def test_of_a_script_without_training_its_own_calls_are_counted_and_nothing_else(place: Place, tracer: str) -> None:
-    place.write(main="import os\nfor _ in range(20): os.getpgid(0)\nfor _ in range(5): os.getppid()\n")
+@pytest.mark.usefixtures("strace_traces")
+def test_a_call_that_takes_most_of_the_steps_is_the_first_advice(place: Place) -> None:
+    script = Path(__file__).parents[2] / "examples" / "findings" / "slow_system_call.py"
+    first = place.voirkit("--syscalls", str(script), "before").summary["advice"][0]
+    assert (first["kind"], "recvfrom" in first["do"]) == ("slow-system-call", True)
+
+
+def test_of_a_script_without_training_its_own_calls_are_counted_and_nothing_else(
+    place: Place, tracer: str
+) -> None:
+    place.write(
+        main="import os\nfor _ in range(20): os.getpgid(0)\nfor _ in range(5): os.getppid()\n"
+    )
     assert place.voirkit("main.py").code == 0
     rows = document(place)["threads"]["main"]
     assert {name: row["calls"] for name, row in rows["other"].items()} == {PGID: 20, "getppid": 5}
@@ -195,7 +245,12 @@ def test_without_a_tracer_what_is_read_and_written_is_counted_by_phase(place: Pl
     assert ended.code == 7
     found = document(place)
     assert found["tool"] == "counters"
-    assert found["phases"]["fetch"]["read"] == {"calls": 80, "errors": None, "seconds": None, "bytes": 240}
+    assert found["phases"]["fetch"]["read"] == {
+        "calls": 80,
+        "errors": None,
+        "seconds": None,
+        "bytes": 240,
+    }
     assert "forward" not in found["phases"]
     assert found["usage"]["forward"]["entered"] == 10
     assert found["cost"]["edge_s"] > 0
@@ -208,7 +263,12 @@ def test_workers_count_for_themselves(place: Place) -> None:
     threads = found["threads"]
     for worker in ("worker 0", "worker 1"):
         assert found["entered"][worker]["fetch"] == 5
-        assert threads[worker]["fetch"]["read"] == {"calls": 40, "errors": None, "seconds": None, "bytes": 120}
+        assert threads[worker]["fetch"]["read"] == {
+            "calls": 40,
+            "errors": None,
+            "seconds": None,
+            "bytes": 120,
+        }
 
 
 def test_only_the_form_with_an_equals_sign_takes_a_value(place: Place) -> None:
@@ -278,7 +338,12 @@ def test_a_tracer_that_has_the_process_already_is_told_the_phases(place: Place) 
     assert re.search(r"--syscalls: process \d+ traces this one already", ended.err), ended.err
     found = json.loads(place.run(sys.executable, "-m", "voirkit", "syscalls", "--json", "log").out)
     counted = {phase: count(found["phases"], phase, PGID) for phase in found["phases"]}
-    assert {phase: n for phase, n in counted.items() if n} == {"forward": 20, "backward": 10, "optimizer": 30, "other": 10}
+    assert {phase: n for phase, n in counted.items() if n} == {
+        "forward": 20,
+        "backward": 10,
+        "optimizer": 30,
+        "other": 10,
+    }
     assert found["phases"]["before"]["openat"]["calls"] > 500
 
 
@@ -343,11 +408,20 @@ def test_a_log_that_reaches_its_limit_ends_there(place: Place) -> None:
     ended = place.voirkit("--trace-limit", "300kB", "main.py")
     assert (ended.code, ended.out) == (0, "done\n")
     assert "--trace-limit" in ended.err
-    assert sum(path.stat().st_size for path in (place.folder / "run/syscalls").iterdir() if path.suffix == ".strace") <= 300_000
+    assert (
+        sum(
+            path.stat().st_size
+            for path in (place.folder / "run/syscalls").iterdir()
+            if path.suffix == ".strace"
+        )
+        <= 300_000
+    )
 
 
 def test_a_killed_program_is_counted_when_its_run_is_opened(place: Place, tracer: str) -> None:
-    place.write(main="import os, signal, torch\nfor _ in range(50): os.getpgid(0)\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    place.write(
+        main="import os, signal, torch\nfor _ in range(50): os.getpgid(0)\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
     assert place.voirkit("main.py").code == -signal.SIGKILL
     shown = place.run(sys.executable, "-m", "voirkit", "report", "--json", "run")
     assert count(json.loads(shown.out)["syscalls"]["phases"], "other", PGID) == 50
@@ -362,7 +436,9 @@ def test_a_plain_user_gets_straces_counts(place: Place) -> None:
     if shutil.which("setpriv") is None:
         pytest.skip("setpriv is not installed")
     place.write(main=PLANTED)
-    ended = as_another_user(place, sys.executable, "-m", "voirkit", "--run-dir", "run", "--syscalls", "main.py", "0")
+    ended = as_another_user(
+        place, sys.executable, "-m", "voirkit", "--run-dir", "run", "--syscalls", "main.py", "0"
+    )
     assert ended.code == 7, ended.err
     found = document(place)
     assert found["tool"] == "strace"
@@ -374,7 +450,19 @@ def test_a_plain_user_gets_straces_counts(place: Place) -> None:
 def test_markers_are_sent_only_while_somebody_listens(place: Place) -> None:
     place.write(main=PLANTED)
     ended = place.run(
-        "strace", "-f", "-o", "log", "-e", "trace=access", sys.executable, "-m", "voirkit", "--run-dir", "run", "main.py", "0"
+        "strace",
+        "-f",
+        "-o",
+        "log",
+        "-e",
+        "trace=access",
+        sys.executable,
+        "-m",
+        "voirkit",
+        "--run-dir",
+        "run",
+        "main.py",
+        "0",
     )
     assert ended.code == 7
     assert "/vk!" not in (place.folder / "log").read_text()
@@ -421,7 +509,11 @@ def test_files_are_named_and_the_log_is_kept(place: Place) -> None:
 
 
 def test_workers_that_are_started_anew_tell_their_fetches_too(place: Place, tracer: str) -> None:
-    place.write(main=PLANTED.replace("num_workers=workers)", "num_workers=workers, multiprocessing_context='spawn')"))
+    place.write(
+        main=PLANTED.replace(
+            "num_workers=workers)", "num_workers=workers, multiprocessing_context='spawn')"
+        )
+    )
     ended = place.voirkit("main.py", "1")
     assert ended.code == 7, ended.err
     found = document(place)
@@ -429,8 +521,14 @@ def test_workers_that_are_started_anew_tell_their_fetches_too(place: Place, trac
     assert count(found["phases"], "forward", PGID) == 20
 
 
-def test_what_the_loader_instrument_asks_the_system_is_not_the_programs(place: Place, tracer: str) -> None:
+def test_what_the_loader_instrument_asks_the_system_is_not_the_programs(
+    place: Place, tracer: str
+) -> None:
     place.write(main=PLANTED)
     assert place.voirkit("--loader", "main.py", "0").code == 7
     fetch = document(place)["threads"]["main"]["fetch"]
-    assert {name: row["calls"] for name, row in fetch.items()} == {"openat": 40, "read": 80, "close": 40}
+    assert {name: row["calls"] for name, row in fetch.items()} == {
+        "openat": 40,
+        "read": 80,
+        "close": 40,
+    }

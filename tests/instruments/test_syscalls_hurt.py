@@ -64,8 +64,13 @@ print("goes on"); sys.exit(4)
     assert not instances(kernel)
 
 
-def test_what_a_killed_reader_of_a_killed_program_leaves_is_removed_by_the_next_run_and_nothing_of_others(kernel: Place) -> None:
-    kernel.write(main=READER + "os.kill(reader(), signal.SIGKILL)\nos.kill(os.getpid(), signal.SIGKILL)\n", next="print('done')\n")
+def test_what_a_killed_reader_of_a_killed_program_leaves_is_removed_by_the_next_run_and_nothing_of_others(
+    kernel: Place,
+) -> None:
+    kernel.write(
+        main=READER + "os.kill(reader(), signal.SIGKILL)\nos.kill(os.getpid(), signal.SIGKILL)\n",
+        next="print('done')\n",
+    )
     others = [INSTANCES / "somebody", INSTANCES / "voirkit-of-somebody"]
     try:
         for other in others:
@@ -101,7 +106,9 @@ print("done")
 
 
 @pytest.mark.usefixtures("kernel_traces", "strace_traces")
-def test_where_tracefs_is_not_mounted_it_says_how_to_mount_it_and_takes_the_next_best(place: Place) -> None:
+def test_where_tracefs_is_not_mounted_it_says_how_to_mount_it_and_takes_the_next_best(
+    place: Place,
+) -> None:
     place.write(main="import os\nfor _ in range(20): os.getpgid(0)\n")
     command = f"umount -l /sys/kernel/tracing /sys/kernel/debug/tracing 2>/dev/null; umount -l /sys/kernel/debug 2>/dev/null; exec {sys.executable} -m voirkit --run-dir run --syscalls main.py"
     ended = place.run("unshare", "-m", "sh", "-c", command)
@@ -126,24 +133,43 @@ def test_without_proc_as_after_a_chroot_the_next_best_is_taken(place: Place) -> 
     assert found["cost"]["tracer_s"] is None
     counters = place.run("unshare", "-m", "sh", "-c", f"{command} --syscalls=counters main.py")
     assert counters.code == 9, counters.err
-    assert "--syscalls: counters: no process is told here what it has read and written" in counters.err
+    assert (
+        "--syscalls: counters: no process is told here what it has read and written" in counters.err
+    )
     assert document(place) is None
 
 
 @pytest.mark.usefixtures("strace_traces")
 @pytest.mark.parametrize("flags", [["--user", "--map-root-user", "--pid"], ["--pid"]])
 def test_in_a_container_it_says_why_and_takes_the_next_best(place: Place, flags: list[str]) -> None:
-    if subprocess.run(["unshare", *flags, "--fork", "--mount-proc", "true"], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        ["unshare", *flags, "--fork", "--mount-proc", "true"], capture_output=True, check=False
+    ).returncode:
         pytest.skip("no container can be made here")
     place.write(main="import os, sys\nfor _ in range(20): os.getpgid(0)\nsys.exit(9)\n")
     container = ["unshare", *flags, "--fork", "--mount-proc"]
-    beside_init = place.run(*container, "sh", "-c", f"{sys.executable} -m voirkit --run-dir run --syscalls main.py; exit $?")
+    beside_init = place.run(
+        *container,
+        "sh",
+        "-c",
+        f"{sys.executable} -m voirkit --run-dir run --syscalls main.py; exit $?",
+    )
     assert beside_init.code == 9, beside_init.err
     assert "this process is in a container" in beside_init.err
     found = document(place)
     assert (found["tool"], count(found["phases"], "other", PGID)) == ("strace", 20)
     # As the first process of a container it is the parent of all that has none: a tracer beside it would be its child.
-    as_init = place.run(*container, sys.executable, "-m", "voirkit", "--force", "--run-dir", "run", "--syscalls", "main.py")
+    as_init = place.run(
+        *container,
+        sys.executable,
+        "-m",
+        "voirkit",
+        "--force",
+        "--run-dir",
+        "run",
+        "--syscalls",
+        "main.py",
+    )
     assert as_init.code == 9, as_init.err
     assert "docker run --init" in as_init.err
     assert document(place)["tool"] == "counters"
@@ -169,7 +195,16 @@ def test_a_refused_attach_leaves_the_counters(place: Place) -> None:
         runpy.run_module("voirkit", run_name="__main__")
     """),
     )
-    ended = place.run(sys.executable, "refuse.py", "--run-dir", "run", "--syscalls=full", "main.py", "0", env={"PATH": os.environ["PATH"]})
+    ended = place.run(
+        sys.executable,
+        "refuse.py",
+        "--run-dir",
+        "run",
+        "--syscalls=full",
+        "main.py",
+        "0",
+        env={"PATH": os.environ["PATH"]},
+    )
     assert ended.code == 7, ended.err
     assert "--syscalls: strace: it may not attach to the process" in ended.err
     assert "--cap-add SYS_PTRACE" in ended.err
@@ -177,10 +212,15 @@ def test_a_refused_attach_leaves_the_counters(place: Place) -> None:
 
 
 def test_two_that_ask_at_once_for_the_counts_of_a_killed_run_have_the_same(kernel: Place) -> None:
-    kernel.write(main="import os, signal\nfor _ in range(5000): os.getpgid(0)\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    kernel.write(
+        main="import os, signal\nfor _ in range(5000): os.getpgid(0)\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
     assert kernel.voirkit("main.py").code == -signal.SIGKILL
     command = [sys.executable, "-m", "voirkit", "report", "--json", "run"]
-    asking = [subprocess.Popen(command, cwd=kernel.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(3)]
+    asking = [
+        subprocess.Popen(command, cwd=kernel.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(3)
+    ]
     for one in asking:
         out, err = one.communicate(timeout=100)
         assert count(json.loads(out)["syscalls"]["phases"], "other", PGID) == 5000, err
@@ -207,7 +247,9 @@ dist.destroy_process_group()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tool", ["kernel", "strace"])
-def test_ranks_that_share_a_run_are_counted_together(request: pytest.FixtureRequest, place: Place, tool: str) -> None:
+def test_ranks_that_share_a_run_are_counted_together(
+    request: pytest.FixtureRequest, place: Place, tool: str
+) -> None:
     request.getfixturevalue(f"{tool}_traces")
     use(place, tool)
     place.write(main=RANKS)
@@ -229,12 +271,16 @@ def test_ranks_that_share_a_run_are_counted_together(request: pytest.FixtureRequ
     until = time.monotonic() + 240
     while not (found := document(place)) and time.monotonic() < until:
         time.sleep(0.1)
-    assert sum(count(found["phases"], phase, PGID) for phase in found["phases"]) == 5 * (1000 + 1001)
+    assert sum(count(found["phases"], phase, PGID) for phase in found["phases"]) == 5 * (
+        1000 + 1001
+    )
     assert found["totals"]["forward"]["entered"] == 10
     assert sum(found["over_time"]["calls"][PGID]) == 5 * (1000 + 1001)
 
 
-def test_a_program_that_becomes_another_user_is_counted_and_nothing_is_raised(kernel: Place) -> None:
+def test_a_program_that_becomes_another_user_is_counted_and_nothing_is_raised(
+    kernel: Place,
+) -> None:
     kernel.write(main="import os\nos.setuid(65534)\nfor _ in range(50):\n    os.getpgid(0)\n")
     ended = kernel.voirkit("main.py")
     assert ended.code == 0
@@ -244,7 +290,9 @@ def test_a_program_that_becomes_another_user_is_counted_and_nothing_is_raised(ke
     assert json.loads(shown.out)["syscalls"]["threads"]["main"]["other"]["getpgid"]["calls"] == 50
 
 
-def test_counts_that_are_damaged_and_can_not_be_made_again_are_not_shown_as_none(kernel: Place) -> None:
+def test_counts_that_are_damaged_and_can_not_be_made_again_are_not_shown_as_none(
+    kernel: Place,
+) -> None:
     kernel.write(main="import os\nos.getpgid(0)\n")
     kernel.voirkit("main.py")
     (counts,) = (kernel.folder / "run" / "syscalls").glob("*.counts.json")

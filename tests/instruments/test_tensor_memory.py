@@ -21,7 +21,12 @@ from voirkit_instruments.dash.record import text_of
 from voirkit_instruments.steps.record import Losses
 from voirkit_instruments.values import brief, is_readable, number
 
-pytestmark = [pytest.mark.filterwarnings("ignore:.*(Sparse|nested tensors|quantized|torch.ao|torch.jit.script).*"), pytest.mark.long]
+pytestmark = [
+    pytest.mark.filterwarnings(
+        "ignore:.*(Sparse|nested tensors|quantized|torch.ao|torch.jit.script).*"
+    ),
+    pytest.mark.long,
+]
 
 
 class Wrapper(torch.Tensor):
@@ -157,7 +162,14 @@ def test_a_given_value_that_is_not_in_memory_is_said_by_its_type(kind: str) -> N
 
 def test_losses_that_are_not_in_memory_are_counted_and_not_read() -> None:
     losses = Losses()
-    for loss in (torch.tensor(2.0), freed(1), freed(7), torch.empty((), device="meta"), Wrapper(X.sum()), torch.tensor(1.0)):
+    for loss in (
+        torch.tensor(2.0),
+        freed(1),
+        freed(7),
+        torch.empty((), device="meta"),
+        Wrapper(X.sum()),
+        torch.tensor(1.0),
+    ):
         losses.add(loss)
     summary = losses.summary()
     assert summary is not None
@@ -197,7 +209,10 @@ def test_parameters_that_are_freed_before_a_step_are_said_to_be() -> None:
     model.weight.untyped_storage().resize_(0)
     watching.step(optimizer, model)
     assert watching.warned == []
-    assert watching.kept.of("seen", "weight")[-1]["not_watched"] == "its memory is freed between its uses"
+    assert (
+        watching.kept.of("seen", "weight")[-1]["not_watched"]
+        == "its memory is freed between its uses"
+    )
 
 
 PROGRAM = """
@@ -239,11 +254,28 @@ PROGRAM = """
 
 def test_a_program_whose_tensors_are_freed_runs_as_without_voirkit(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(dedent(PROGRAM))
-    flags = ["--checks", "--parameters", "--parameters-of", "buffers,state", "--calls", "torch", "--memory-snapshot", "--log", "loss"]
+    flags = [
+        "--checks",
+        "--parameters",
+        "--parameters-of",
+        "buffers,state",
+        "--calls",
+        "torch",
+        "--memory-snapshot",
+        "--log",
+        "loss",
+    ]
     outputs = []
     for words in ([], ["-m", "voirkit", *flags, "--quiet", "--run-dir", "run"]):
         command = [sys.executable, "-W", "ignore", *words, "main.py"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env={**CLEAN, "OMP_NUM_THREADS": "1"}, timeout=200)
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            env={**CLEAN, "OMP_NUM_THREADS": "1"},
+            timeout=200,
+        )
         assert done.returncode == 0, done.stderr
         assert "could not be" not in done.stderr
         outputs.append(done.stdout)

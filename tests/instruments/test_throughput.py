@@ -110,4 +110,11 @@ def test_the_value_of_intervals_that_differ_is_items_over_time() -> None:
 
 
 def test_figures_of_one_rate_are_that_rate() -> None:
-    assert figures([(15, 2 * SECOND)]) == {"value": 7.5, "median": 7.5, "p10": 7.5, "p90": 7.5, "n": 1, "units": "items/s"}
+    assert figures([(15, 2 * SECOND)]) == {
+        "value": 7.5,
+        "median": 7.5,
+        "p10": 7.5,
+        "p90": 7.5,
+        "n": 1,
+        "units": "items/s",
+    }

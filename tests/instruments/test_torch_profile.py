@@ -68,7 +68,12 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     """Ten steps of which four are recorded, with memory; each forward keeps 16 MiB."""
     keeps = "kept = []\nclass Keeps(torch.nn.Module):\n    def forward(self, x):\n        kept.append(torch.ones(1 << 22)); return x\n"
     script = TRAIN + keeps + "model.append(Keeps())\n" + LOOP
-    return _both(Place(tmp_path_factory.mktemp("profiled")), script, "--torch-profile=2:1:4", "--memory-snapshot=tracemalloc")
+    return _both(
+        Place(tmp_path_factory.mktemp("profiled")),
+        script,
+        "--torch-profile=2:1:4",
+        "--memory-snapshot=tracemalloc",
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +85,9 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> Ended:
         ("0:0:5000", "must be 1 to 1000"),
     ],
 )
-def test_a_window_that_can_not_be_read_is_told_before_the_script_runs(place: Place, text: str, says: str) -> None:
+def test_a_window_that_can_not_be_read_is_told_before_the_script_runs(
+    place: Place, text: str, says: str
+) -> None:
     ended = place.write(main="print('ran')").voirkit(f"--torch-profile={text}", "main.py")
     assert ended.code == 2
     assert says in ended.err
@@ -90,13 +97,24 @@ def test_a_window_that_can_not_be_read_is_told_before_the_script_runs(place: Pla
 def test_a_window_holds_the_steps_that_its_numbers_say() -> None:
     assert [n for n in range(30) if n in parse_window("5:0:3")] == [5, 6, 7]
     assert [n for n in range(30) if n in parse_window("2:3:2:2")] == [5, 6, 10, 11]
-    assert (Window(2, 3, 2, 2).first, Window(2, 3, 2, 2).end, Window(2, 3, 2, 2).total) == (5, 12, 4)
+    assert (Window(2, 3, 2, 2).first, Window(2, 3, 2, 2).end, Window(2, 3, 2, 2).total) == (
+        5,
+        12,
+        4,
+    )
 
 
 def test_batches_that_are_not_trained_on_are_no_steps() -> None:
     edges: list[int] = []
     turns = StepCounter(edges.append, lambda: edges.append(-1))
-    turns.before_batch(), turns.before_batch(), turns.after_backward(), turns.before_batch(), turns.after_backward(), turns.before_batch()
+    (
+        turns.before_batch(),
+        turns.before_batch(),
+        turns.after_backward(),
+        turns.before_batch(),
+        turns.after_backward(),
+        turns.before_batch(),
+    )
     assert edges == [0, 0, 1, 2]
     turns.after_batch(None)
     assert edges[-1] == -1
@@ -106,8 +124,15 @@ def test_operators_are_counted_in_the_phase_that_calls_them(profiled: Ended) -> 
     found = _profile(profiled)
     assert found["steps"] == [3, 4, 5, 6]
     assert found["why"] is None
-    calls = {phase: {name: row["calls"] for name, row in part["operators"].items()} for phase, part in found["phases"].items()}
-    assert (calls["forward"]["aten::addmm"], calls["forward"]["aten::relu"], calls["backward"]["AddmmBackward0"]) == (8, 4, 8)
+    calls = {
+        phase: {name: row["calls"] for name, row in part["operators"].items()}
+        for phase, part in found["phases"].items()
+    }
+    assert (
+        calls["forward"]["aten::addmm"],
+        calls["forward"]["aten::relu"],
+        calls["backward"]["AddmmBackward0"],
+    ) == (8, 4, 8)
     assert "AddmmBackward0" not in calls["forward"]
     assert calls["optimizer"]["Optimizer.step#SGD.step"] == 4
     assert calls["other"]["aten::cross_entropy_loss"] == 4
@@ -118,7 +143,11 @@ def test_its_figures_are_those_of_torch(profiled: Ended) -> None:
     """How long each operator lasted, summed over the phases, is what torch's own trace has."""
     found = _profile(profiled)
     with gzip.open(profiled.folder / "run" / found["file"], "rt") as file:
-        events = [event for event in json.load(file)["traceEvents"] if event.get("cat") in ("cpu_op", "user_annotation")]
+        events = [
+            event
+            for event in json.load(file)["traceEvents"]
+            if event.get("cat") in ("cpu_op", "user_annotation")
+        ]
     left: dict[str, float] = {}
     for event in events:
         left[event["name"]] = left.get(event["name"], 0.0) + event["dur"] / 1e6
@@ -126,7 +155,11 @@ def test_its_figures_are_those_of_torch(profiled: Ended) -> None:
         for name, row in part["operators"].items():
             assert row["self_cpu_s"] <= row["cpu_s"] + 1e-9
             left[name] = left.get(name, 0.0) - row["cpu_s"]
-    assert not {name: seconds for name, seconds in left.items() if abs(seconds) > 1e-6 and name not in ("voirkit.mark", "(others)")}
+    assert not {
+        name: seconds
+        for name, seconds in left.items()
+        if abs(seconds) > 1e-6 and name not in ("voirkit.mark", "(others)")
+    }
 
 
 def test_operators_lie_in_the_phases_of_the_same_clock(profiled: Ended) -> None:
@@ -144,20 +177,29 @@ def test_the_timeline_shows_phases_and_operators(profiled: Ended) -> None:
     for form in ("chrome", "perfetto"):
         _asked(profiled.folder, "export", "run", "--format", form, "--output", f"run.{form}")
     events = json.loads((profiled.folder / "run.chrome").read_text())["traceEvents"]
-    lanes = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    lanes = {
+        event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"
+    }
     lane = {event["name"]: lanes[event["tid"]] for event in events if event["ph"] == "X"}
     assert (lane["forward"], lane["aten::addmm"]) == ("MainThread", "MainThread: operator")
 
 
 def test_whoever_opens_the_run_again_finds_the_same(profiled: Ended) -> None:
-    assert json.loads(_asked(profiled.folder, "report", "run", "--json"))["torch_profile"] == _profile(profiled)
+    assert json.loads(_asked(profiled.folder, "report", "run", "--json"))[
+        "torch_profile"
+    ] == _profile(profiled)
 
 
 def test_memory_is_told_by_phase_and_operator(profiled: Ended) -> None:
     assert "no CUDA device was used" in profiled.err
     phases = profiled.summary["memory"]["phases"]
     assert phases["forward"]["n"] == 10
-    assert phases["forward"]["rss"]["growth"] > 9 * (16 << 20) > 16 << 20 > phases["optimizer"]["rss"]["growth"]
+    assert (
+        phases["forward"]["rss"]["growth"]
+        > 9 * (16 << 20)
+        > 16 << 20
+        > phases["optimizer"]["rss"]["growth"]
+    )
     assert phases["forward"]["python"]["peak"] > 0
     forward = _profile(profiled)["phases"]["forward"]
     assert forward["bytes"] >= 4 * (16 << 20)
@@ -176,7 +218,11 @@ with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as
     step(x, y)
 print(sum(event.count for event in profile.key_averages() if event.key == "aten::addmm"))
 """
-    run = _both(place, TRAIN + LOOP.replace("step(x, y)", "step(x, y)\n    if n == 6: break") + own, "--torch-profile=2:0:20")
+    run = _both(
+        place,
+        TRAIN + LOOP.replace("step(x, y)", "step(x, y)\n    if n == 6: break") + own,
+        "--torch-profile=2:0:20",
+    )
     assert "the script uses torch's profiler itself" in _profile(run)["why"]
     assert "there can be only one" in run.err
     assert _profile(run)["steps"] == [2, 3, 4, 5]
@@ -206,15 +252,23 @@ def test_a_window_that_the_run_does_not_reach_is_told(place: Place) -> None:
 
 @pytest.mark.parametrize(
     ("script", "says"),
-    [("print('no torch')", "did not import torch"), ("import torch\nprint(torch.ones(2).sum())", "no step of a training was seen")],
+    [
+        ("print('no torch')", "did not import torch"),
+        ("import torch\nprint(torch.ones(2).sum())", "no step of a training was seen"),
+    ],
 )
 def test_a_script_that_does_not_train_is_told_so(place: Place, script: str, says: str) -> None:
     assert says in _both(place, script, "--torch-profile").err
 
 
-def test_torch_imported_before_there_is_a_run_directory_is_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_imported_before_there_is_a_run_directory_is_profiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun: list[Any] = []
-    monkeypatch.setattr("voirkit_instruments.torch_profile.record_window.Recorded", lambda *given: begun.append(given[:2]) or object())
+    monkeypatch.setattr(
+        "voirkit_instruments.torch_profile.record_window.Recorded",
+        lambda *given: begun.append(given[:2]) or object(),
+    )
     ov: Any = SmallOverseer(options={"trace_limit": 1})
     profile, torch = TorchProfile(ov, Window(5, 0, 3), False), SimpleNamespace()
     profile.start(torch)  # type: ignore[arg-type]  # by a voirfile
@@ -224,7 +278,9 @@ def test_torch_imported_before_there_is_a_run_directory_is_profiled(tmp_path: Pa
 
 
 def test_an_exception_in_the_window_is_the_scripts_own(place: Place) -> None:
-    run = _both(place, TRAIN + LOOP + "    if n == 6: raise ValueError('mine')\n", "--torch-profile")
+    run = _both(
+        place, TRAIN + LOOP + "    if n == 6: raise ValueError('mine')\n", "--torch-profile"
+    )
     assert run.code == 1
     assert "ValueError: mine" in run.err
     assert _profile(run)["steps"] == [5]
@@ -235,7 +291,10 @@ def test_a_run_that_is_killed_in_the_window_says_what_is_lost(place: Place) -> N
     place.write(main=TRAIN + LOOP + "    if n == 6: os.kill(os.getpid(), 9)\n")
     assert place.voirkit("--quiet", "--torch-profile", "main.py").code in (-9, 137)
     for _ in range(2):
-        assert "it is lost" in json.loads(_asked(place.folder, "report", "run", "--json"))["torch_profile"]["why"]
+        assert (
+            "it is lost"
+            in json.loads(_asked(place.folder, "report", "run", "--json"))["torch_profile"]["why"]
+        )
 
 
 def test_workers_that_are_forked_in_the_window_are_not_recorded(place: Place) -> None:
@@ -272,18 +331,30 @@ for epoch in range(3):
 
 
 @pytest.mark.slow
-def test_without_a_loader_a_step_runs_from_one_step_of_the_optimizer_to_the_next(place: Place) -> None:
-    found = _profile(_both(place, TRAIN + "for n in range(12): step(*data[:8])\n", "--torch-profile"))
+def test_without_a_loader_a_step_runs_from_one_step_of_the_optimizer_to_the_next(
+    place: Place,
+) -> None:
+    found = _profile(
+        _both(place, TRAIN + "for n in range(12): step(*data[:8])\n", "--torch-profile")
+    )
     assert found["steps"] == [5, 6, 7]
     assert found["phases"]["optimizer"]["operators"]["Optimizer.step#SGD.step"]["calls"] == 3
-    shares = {name: part["self_cpu_s"] / part["time_s"] for name, part in found["phases"].items()}  # of the same steps
+    shares = {
+        name: part["self_cpu_s"] / part["time_s"] for name, part in found["phases"].items()
+    }  # of the same steps
     assert {name: share for name, share in shares.items() if share > 1.01} == {}
     assert shares["forward"] > 0.3
 
 
 @pytest.mark.slow
 def test_a_compiled_model_is_profiled(place: Place) -> None:
-    found = _profile(_both(place, TRAIN + "model = torch.compile(model, backend='eager')\n" + LOOP, "--torch-profile"))
+    found = _profile(
+        _both(
+            place,
+            TRAIN + "model = torch.compile(model, backend='eager')\n" + LOOP,
+            "--torch-profile",
+        )
+    )
     assert found["phases"]["forward"]["operators"]["aten::addmm"]["calls"] == 6
 
 
@@ -308,7 +379,12 @@ for n in range(4):
         mine = open("mine.txt", "w+"); mine.write("1 2 3"); mine.flush()
     step(*data[:8])
 """
-    assert _both(place, TRAIN + closes, "--memory-snapshot").summary["memory"]["phases"]["forward"]["n"] >= 3
+    assert (
+        _both(place, TRAIN + closes, "--memory-snapshot").summary["memory"]["phases"]["forward"][
+            "n"
+        ]
+        >= 3
+    )
 
 
 def test_another_word_for_the_memory_is_refused(place: Place) -> None:
@@ -329,12 +405,32 @@ class _Cuda:
         self.ran_out = observer
 
     def _snapshot(self) -> dict[str, Any]:
-        def block(size: int, *frames: tuple[str, int], state: str = "active_allocated") -> dict[str, Any]:
-            return {"size": size, "state": state, "frames": [{"filename": name, "line": n, "name": "f"} for name, n in frames]}
+        def block(
+            size: int, *frames: tuple[str, int], state: str = "active_allocated"
+        ) -> dict[str, Any]:
+            return {
+                "size": size,
+                "state": state,
+                "frames": [{"filename": name, "line": n, "name": "f"} for name, n in frames],
+            }
 
         torch = ("/usr/lib/site-packages/torch/nn/modules/linear.py", 5)
-        blocks = [block(300, torch, ("/home/me/main.py", 9)), block(500, ("/home/me/main.py", 12)), block(50, torch)]
-        return {"segments": [{"blocks": [*blocks, block(100, torch, ("/home/me/main.py", 9)), block(9999, state="inactive")]}]}
+        blocks = [
+            block(300, torch, ("/home/me/main.py", 9)),
+            block(500, ("/home/me/main.py", 12)),
+            block(50, torch),
+        ]
+        return {
+            "segments": [
+                {
+                    "blocks": [
+                        *blocks,
+                        block(100, torch, ("/home/me/main.py", 9)),
+                        block(9999, state="inactive"),
+                    ]
+                }
+            ]
+        }
 
     def memory_allocated(self) -> int:
         self.held += 50
@@ -353,7 +449,10 @@ def test_on_cuda_the_history_of_allocations_is_kept_and_written(tmp_path: Path) 
     ov.run_dir = str(tmp_path)
     snapshot, cuda = MemorySnapshot(ov, python=False), _Cuda()
     steps, forwards = (
-        ov.shared(StepEvents).around(event, SimpleNamespace(inside=0), lambda *_: 1, lambda *_: None) for event in (OPTIMIZER_STEP, FORWARD)
+        ov.shared(StepEvents).around(
+            event, SimpleNamespace(inside=0), lambda *_: 1, lambda *_: None
+        )
+        for event in (OPTIMIZER_STEP, FORWARD)
     )
     snapshot.torch_imported(SimpleNamespace(cuda=cuda, _C=cuda))
     assert cuda.done == []  # nothing initializes CUDA but the program
@@ -385,14 +484,28 @@ def test_what_held_the_memory_of_a_device_when_it_ran_out_is_told_by_line(tmp_pa
         raise OutOfMemoryError("CUDA out of memory")
     except OutOfMemoryError as exc:
         snapshot.end(exc)
-    held = [{"where": "main.py:12", "bytes": 500}, {"where": "main.py:9", "bytes": 400}, {"where": "unknown", "bytes": 50}]
+    held = [
+        {"where": "main.py:12", "bytes": 500},
+        {"where": "main.py:9", "bytes": 400},
+        {"where": "unknown", "bytes": 50},
+    ]
     assert ov.summary["memory"]["out_of_memory"]["held_by"] == held
     assert "held by tensors made at main.py:12 500 bytes, main.py:9 400 bytes" in ov.warned[0]
     assert (tmp_path / ov.summary["memory"]["snapshot"]).exists()
 
 
 def test_an_error_of_memory_names_its_phase_and_line(place: Place) -> None:
-    place.write(main=TRAIN + "for n in range(4): step(*data[:8])\ntorch.nn.Linear(1 << 20, 1 << 30)(torch.ones(1))\n")
+    place.write(
+        main=TRAIN
+        + """
+class Large(torch.nn.Module):
+    def forward(self, x):
+        return torch.empty(1 << 50)
+
+for n in range(4): step(*data[:8])
+Large()(torch.ones(1))
+"""
+    )
     ended = place.voirkit("--memory-snapshot", "main.py")
     assert ended.code == 1
     assert ended.summary["memory"]["out_of_memory"]["phase"] == "forward"

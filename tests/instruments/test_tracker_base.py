@@ -45,7 +45,9 @@ def test_the_verdict_comes_with_its_reason_and_what_to_do() -> None:
     }
 
 
-def test_a_library_is_looked_for_without_being_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_is_looked_for_without_being_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "folder_of_runs").mkdir()
     (tmp_path / "library" / "below").mkdir(parents=True)
     (tmp_path / "library" / "below" / "__init__.py").write_text("raise SystemExit('imported')")
@@ -57,7 +59,9 @@ def test_a_library_is_looked_for_without_being_imported(tmp_path: Path, monkeypa
         check_installed("folder_of_runs", "--runs")
 
 
-def test_a_folder_for_tensorboard_is_refused_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_for_tensorboard_is_refused_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("nowhere")
     writable = ["", str(tmp_path), str(tmp_path / "new" / "below")]
@@ -72,7 +76,9 @@ def test_a_folder_for_tensorboard_is_refused_where_nothing_can_be_written(tmp_pa
 
 
 @pytest.mark.parametrize("library", ["mlflow", "wandb"])
-def test_a_missing_library_ends_the_run_before_the_script_starts(library: str, place: Place) -> None:
+def test_a_missing_library_ends_the_run_before_the_script_starts(
+    library: str, place: Place
+) -> None:
     if find_spec(library) is not None:
         pytest.skip(f"{library} is installed here")
     place.write(main="print('hello')")
@@ -95,7 +101,9 @@ def test_the_last_loss_is_a_given_one_where_there_are_such() -> None:
 # the script's own runs
 
 
-def test_mlflows_run_is_found_in_whichever_thread_it_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflows_run_is_found_in_whichever_thread_it_was_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run = SimpleNamespace(info=SimpleNamespace(run_id="a"))
     stacks: dict[int, list[Any]] = {}
     fluent, mlflow = ModuleType("mlflow.tracking.fluent"), ModuleType("mlflow")
@@ -116,7 +124,12 @@ class WandbRun:
     """A run that notes what is done to it."""
 
     def __init__(self, id: str) -> None:
-        self.id, self.logged, self.summary, self.metrics = id, list[tuple[dict[str, Any], bool]](), dict[str, str](), list[str]()
+        self.id, self.logged, self.summary, self.metrics = (
+            id,
+            list[tuple[dict[str, Any], bool]](),
+            dict[str, str](),
+            list[str](),
+        )
 
     def define_metric(self, name: str, step_metric: str) -> None:
         self.metrics.append(f"{name} by {step_metric}")
@@ -125,7 +138,9 @@ class WandbRun:
         self.logged.append((row, commit))
 
 
-def test_nothing_is_committed_to_wandb_and_a_new_run_gets_all_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_committed_to_wandb_and_a_new_run_gets_all_texts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     wandb = ModuleType("wandb")
     wandb.Error, wandb.run = Exception, None  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "wandb", wandb)
@@ -133,10 +148,18 @@ def test_nothing_is_committed_to_wandb_and_a_new_run_gets_all_texts(monkeypatch:
     assert script.state() == {"has_run": False}
     wandb.run = first = WandbRun("1")  # type: ignore[attr-defined]
     assert script.state() == {"has_run": True}
-    script.receive({"step": 3, "figures": {"voirkit/loss": 1.0}, "texts": {"voirkit/verdict": "balanced"}})
+    script.receive(
+        {"step": 3, "figures": {"voirkit/loss": 1.0}, "texts": {"voirkit/verdict": "balanced"}}
+    )
     script.receive({"step": 4, "figures": {}, "texts": {}})
-    assert first.logged == [({"voirkit/step": 3, "voirkit/loss": 1.0}, False), ({"voirkit/step": 4}, False)]
-    assert (first.summary, first.metrics) == ({"voirkit/verdict": "balanced"}, ["voirkit/* by voirkit/step"])
+    assert first.logged == [
+        ({"voirkit/step": 3, "voirkit/loss": 1.0}, False),
+        ({"voirkit/step": 4}, False),
+    ]
+    assert (first.summary, first.metrics) == (
+        {"voirkit/verdict": "balanced"},
+        ["voirkit/* by voirkit/step"],
+    )
     wandb.run = None  # type: ignore[attr-defined]  # it has been finished
     script.receive({"step": 5, "figures": {}, "texts": {"voirkit/because": "It is."}})
     wandb.run = second = WandbRun("2")  # type: ignore[attr-defined]

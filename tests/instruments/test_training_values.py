@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 DATA = TensorDataset(torch.randn(12, 4), torch.randn(12, 1))
 
 
-def trained(program: Callable[[Any], None], *instruments: Any, listened: bool = True) -> SmallOverseer:
+def trained(
+    program: Callable[[Any], None], *instruments: Any, listened: bool = True
+) -> SmallOverseer:
     """A program run with torch's functions watched, and what that gives."""
     losses = SeenLosses()
 
@@ -79,7 +81,11 @@ def test_a_loop_over_a_loader_gives_each_loss_and_each_step_with_its_batch(engin
     assert ov.values("loss") == pytest.approx(losses)
     assert ov.values("step") == [0, 1, 2]
     assert [len(batch[0]) for batch in ov.values("batch")] == [4, 4, 4]
-    assert (ov.values("loader"), ov.values("model"), ov.values("optimizer")) == ([loader], [t.model], [t.optimizer])
+    assert (ov.values("loader"), ov.values("model"), ov.values("optimizer")) == (
+        [loader],
+        [t.model],
+        [t.optimizer],
+    )
     assert ov.values("use_cuda") == [False]
     assert ov.given.counts == {}
 
@@ -251,7 +257,10 @@ def test_what_holds_no_number_is_left_alone() -> None:
     freed, part = torch.ones(1), torch.ones(4)[2]
     freed.untyped_storage().resize_(0)
     part.untyped_storage().resize_(0)
-    assert [read(value) for value in (freed, part, torch.ones(2), torch.ones((), device="meta"), 3, None)] == [None] * 6
+    assert [
+        read(value)
+        for value in (freed, part, torch.ones(2), torch.ones((), device="meta"), 3, None)
+    ] == [None] * 6
     seen = []
     torch.vmap(lambda x: (seen.append(read(x)), x)[1])(torch.ones(1))
     assert seen == [None]
@@ -274,7 +283,9 @@ TOP_LEVEL = """
 """
 
 
-def test_the_loss_of_a_loop_at_the_top_level_is_in_the_summary_and_can_be_required(place: Place) -> None:
+def test_the_loss_of_a_loop_at_the_top_level_is_in_the_summary_and_can_be_required(
+    place: Place,
+) -> None:
     place.write(main=TOP_LEVEL)
     ended = place.voirkit("--require", "loss<1e9", "--log", "loss", "--log", "los", "main.py")
     assert (ended.code, ended.out) == (0, "done\n")
@@ -286,7 +297,9 @@ def test_the_loss_of_a_loop_at_the_top_level_is_in_the_summary_and_can_be_requir
 
 def test_an_option_that_finds_nothing_to_act_on_says_so(place: Place) -> None:
     place.write(main="print('done')")
-    ended = place.voirkit("--stop", "3", "--loading-rate", "--train-rate", "--display", "--options", "main.py")
+    ended = place.voirkit(
+        "--stop", "3", "--loading-rate", "--train-rate", "--display", "--options", "main.py"
+    )
     assert (ended.code, ended.out) == (0, "done\n")
     nothing = "No step was given, and no training step of torch was seen."
     assert set(ended.summary["warnings"]) == {

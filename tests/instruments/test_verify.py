@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 class Probe:
     def __init__(self, *selectors: str, events: int = 1) -> None:
-        self.selectors, self.made_at, self.site, self.events = selectors, "voirfile.py:3", "main.py:4", events
+        self.selectors, self.made_at, self.site, self.events = (
+            selectors,
+            "voirfile.py:3",
+            "main.py:4",
+            events,
+        )
 
 
 @pytest.mark.parametrize(
@@ -39,10 +44,16 @@ class Probe:
         ("loader", "//main() as loader", True),
         ("step+batch", "//f(inp as batch) > #endloop_inp as step", True),
         ("step+batch", "//f(inp as batch) > x", False),
-        ("compute_start/end", "//f(x as batch, !#loop_x as compute_start, !!#endloop_x as compute_end)", True),
+        (
+            "compute_start/end",
+            "//f(x as batch, !#loop_x as compute_start, !!#endloop_x as compute_end)",
+            True,
+        ),
     ],
 )
-def test_a_reading_comes_from_the_probe_that_captures_its_name(reading: str, selector: str, captures: bool) -> None:
+def test_a_reading_comes_from_the_probe_that_captures_its_name(
+    reading: str, selector: str, captures: bool
+) -> None:
     assert bool(probes_of(reading, [Probe(selector)])) is captures
 
 
@@ -115,20 +126,29 @@ def test_the_loop_around_a_step_function_is_found() -> None:
                         self.step(batch)
     """)
     assert found.line("loss") == 'ov.probe("//Trainer/step > loss").give()'
-    assert found.line("step+batch") == 'ov.probe("//Trainer/fit(batch) > #endloop_batch as step").give()'
+    assert (
+        found.line("step+batch")
+        == 'ov.probe("//Trainer/fit(batch) > #endloop_batch as step").give()'
+    )
 
 
 def test_a_training_loop_at_the_top_level_offers_its_readings() -> None:
     found = candidates("x = 1\nfor x in [1]: x.backward()\n")
     assert found.line("loss") == 'ov.probe("//<module> > x as loss").give()'
-    assert found.line("step+batch") == 'ov.probe("//<module>(x as batch) > #endloop_x as step").give()'
+    assert (
+        found.line("step+batch") == 'ov.probe("//<module>(x as batch) > #endloop_x as step").give()'
+    )
     assert [found.line(reading) for reading in ("use_cuda", "model")] == [None] * 2
 
 
-@pytest.mark.parametrize("source", ["", "x = 1\nfor x in [1]: print(x)\n", "def f():\n    return 1\n"])
+@pytest.mark.parametrize(
+    "source", ["", "x = 1\nfor x in [1]: print(x)\n", "def f():\n    return 1\n"]
+)
 def test_a_script_that_trains_nothing_offers_nothing(source: str) -> None:
     found = candidates(source)
-    assert [found.line(reading) for reading in ("loss", "step+batch", "use_cuda", "model")] == [None] * 4
+    assert [found.line(reading) for reading in ("loss", "step+batch", "use_cuda", "model")] == [
+        None
+    ] * 4
 
 
 # the report
@@ -214,7 +234,10 @@ def test_it_reports_after_an_early_stop() -> None:
 
 
 def test_a_loss_that_does_not_fall_or_is_not_finite_is_told() -> None:
-    for losses, words in (([1.0, 2.0], "no  1 -> 2"), ([1.0, float("nan")], "no  it is not finite")):
+    for losses, words in (
+        ([1.0, 2.0], "no  1 -> 2"),
+        ([1.0, float("nan")], "no  it is not finite"),
+    ):
         ov = SmallOverseer(verify)
         ov(lambda ov, losses=losses: [ov.give(loss=loss) for loss in losses])
         assert words in ov.said[0]
@@ -225,7 +248,10 @@ def test_on_a_terminal_the_table_has_the_same_rows() -> None:
     ov(train)
     drawn = report(ov.summary["verify"], "", terminal=True)
     assert "\x1b[" in drawn
-    assert all(name in drawn for name in ("step+batch", "use_cuda", "loss decreases", "train_rate", "missing"))
+    assert all(
+        name in drawn
+        for name in ("step+batch", "use_cuda", "loss decreases", "train_rate", "missing")
+    )
 
 
 # the command line
@@ -271,7 +297,9 @@ PROBES = {
 
 def voirfile(*lacking: str) -> str:
     lines = ["def instrument_probes(ov):", "    yield ov.phases.init"]
-    return "\n".join([*lines, *(f"    {line}" for name, line in PROBES.items() if name not in lacking)])
+    return "\n".join(
+        [*lines, *(f"    {line}" for name, line in PROBES.items() if name not in lacking)]
+    )
 
 
 def test_a_run_with_all_readings_passes(place: Place) -> None:
@@ -297,7 +325,10 @@ def test_a_run_with_all_readings_passes(place: Place) -> None:
     assert known == {
         "step+batch": 15, "loader": 15, "compute_start/end": 15, "model": "Linear", "use_cuda": False, "loss": 15, "options": None,
     }  # fmt: skip
-    assert "step+batch 15x, loader 15x, compute_start/end 15x, model Linear, use_cuda False, loss 15x." in ended.err
+    assert (
+        "step+batch 15x, loader 15x, compute_start/end 15x, model Linear, use_cuda False, loss 15x."
+        in ended.err
+    )
     assert "Only a probe tells: options." in ended.err
     assert ended.summary["options"] == {"epochs": 3}
     assert set(ended.summary["rates"]) == {"train_rate", "loading_rate", "compute_rate"}

@@ -119,14 +119,21 @@ class Mock:
     arch, visible_devices = "mock", "1"
 
     def get_gpus_info(self, selection: Any = None) -> dict[int, Any]:
-        gpu = {"memory": {"used": 1, "total": 4}, "utilization": {"compute": 0.5}, "temperature": 30, "power": 90}
+        gpu = {
+            "memory": {"used": 1, "total": 4},
+            "utilization": {"compute": 0.5},
+            "temperature": 30,
+            "power": 90,
+        }
         return {i: {"device": i, **gpu} for i in (0, 1) if selection is None or str(i) in selection}
 
     def close(self) -> None:
         pass
 
 
-def test_a_back_end_may_be_added_and_is_found_by_its_gpus(monkeypatch: pytest.MonkeyPatch, no_backend: None) -> None:
+def test_a_back_end_may_be_added_and_is_found_by_its_gpus(
+    monkeypatch: pytest.MonkeyPatch, no_backend: None
+) -> None:
     class Backend:
         DeviceSMI = Mock
 
@@ -137,7 +144,9 @@ def test_a_back_end_may_be_added_and_is_found_by_its_gpus(monkeypatch: pytest.Mo
     assert gpu_info.deduce_backend() == "mock"
     assert gpu_info.get_gpu_info()["gpus"].keys() == {1}
     assert gpu_info.get_gpu_info(visible=False)["gpus"].keys() == {0, 1}
-    assert gpu_info.gpu_monitor()() == {1: {"memory": [1, 4], "load": 0.5, "temperature": 30, "power": 90}}
+    assert gpu_info.gpu_monitor()() == {
+        1: {"memory": [1, 4], "load": 0.5, "temperature": 30, "power": 90}
+    }
 
 
 def test_a_back_end_that_is_not_there_is_refused_with_those_that_are(no_backend: None) -> None:
@@ -153,8 +162,12 @@ def test_a_process_and_what_is_below_it_are_read() -> None:
 
 def test_disks_and_network_are_read_in_all_and_one_by_one() -> None:
     assert all(type(value) is int for value in system_readings.network_monitor()().values())
-    assert all("bytes_sent" in nic for nic in system_readings.network_monitor(pernic=True)().values())
-    assert all(isinstance(disk, dict) for disk in system_readings.io_monitor(perdisk=True)().values())
+    assert all(
+        "bytes_sent" in nic for nic in system_readings.network_monitor(pernic=True)().values()
+    )
+    assert all(
+        isinstance(disk, dict) for disk in system_readings.io_monitor(perdisk=True)().values()
+    )
 
 
 def test_what_is_repeated_goes_on_until_it_is_stopped() -> None:

@@ -23,7 +23,11 @@ from conftest import Place
 
 from voirkit.intercept import Patches
 from voirkit_instruments.what_if import record_checkpoint_async as what_if_async
-from voirkit_instruments.what_if.record_checkpoint_async import BackgroundSaves, CheckpointAsync, Save
+from voirkit_instruments.what_if.record_checkpoint_async import (
+    BackgroundSaves,
+    CheckpointAsync,
+    Save,
+)
 
 pytestmark = [pytest.mark.torch, pytest.mark.long]
 
@@ -76,11 +80,19 @@ def changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Changed
 
 
 def model_and_optimizer() -> Any:
-    net = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.BatchNorm1d(30), torch.nn.Linear(30, 2))
+    net = torch.nn.Sequential(
+        torch.nn.Linear(20, 30), torch.nn.BatchNorm1d(30), torch.nn.Linear(30, 2)
+    )
     optimizer = torch.optim.AdamW(net.parameters())
     net(torch.randn(8, 20)).sum().backward()
     optimizer.step()
-    return {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3, "rng": torch.get_rng_state(), "module": net}
+    return {
+        "net": net.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "epoch": 3,
+        "rng": torch.get_rng_state(),
+        "module": net,
+    }
 
 
 def views() -> Any:
@@ -97,7 +109,11 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "a tensor without memory": lambda: torch.empty(4, device="meta"),
     "an empty tensor": lambda: torch.empty(0),
     "shared memory": lambda: torch.randn(100).share_memory_(),
-    "other types": lambda: [torch.randn(9).bfloat16(), torch.randn(9, dtype=torch.complex64), torch.tensor(True)],
+    "other types": lambda: [
+        torch.randn(9).bfloat16(),
+        torch.randn(9, dtype=torch.complex64),
+        torch.tensor(True),
+    ],
     "no tensor": lambda: {"text": "x" * 1000, "set": {1, 2}},
 }
 
@@ -116,7 +132,9 @@ def test_the_file_is_byte_for_byte_the_same(changed: Changed, name: str) -> None
 def test_tensors_that_share_memory_share_it_when_they_are_loaded(changed: Changed) -> None:
     torch.save(views(), "c.pt")
     first, *others = torch.load("c.pt", weights_only=False)
-    assert {one.untyped_storage().data_ptr() for one in others} == {first.untyped_storage().data_ptr()}
+    assert {one.untyped_storage().data_ptr() for one in others} == {
+        first.untyped_storage().data_ptr()
+    }
 
 
 def test_what_is_changed_after_the_call_is_not_changed_in_the_file(changed: Changed) -> None:
@@ -134,7 +152,13 @@ def test_options_are_those_of_the_call(changed: Changed, tmp_path: Path) -> None
         was = torch.serialization.get_crc32_options()
         torch.serialization.set_crc32_options(False)
         try:
-            torch.save({"x": 1, "w": torch.ones(9)}, path, pickle_module=dill, pickle_protocol=4, _disable_byteorder_record=True)
+            torch.save(
+                {"x": 1, "w": torch.ones(9)},
+                path,
+                pickle_module=dill,
+                pickle_protocol=4,
+                _disable_byteorder_record=True,
+            )
         finally:
             torch.serialization.set_crc32_options(was)
 
@@ -156,13 +180,18 @@ def test_what_is_no_path_is_written_as_ever(changed: Changed) -> None:
     assert not changed.waited.is_set()
     facts = changed.end()
     assert facts["touched"] == 0
-    assert facts["synchronous"] == {"to a path that is not ASCII": 1, "to what is no regular file": 1}
+    assert facts["synchronous"] == {
+        "to a path that is not ASCII": 1,
+        "to what is no regular file": 1,
+    }
     for name in ("open.pt", "old.pt", "ä.pt"):
         assert torch.equal(torch.load(name), torch.ones(3))
 
 
 @pytest.mark.parametrize("path", ["missing/c.pt", "missing/../c.pt", "new/", ".", ""])
-def test_a_path_that_can_not_be_opened_is_told_where_torch_tells_it(changed: Changed, path: str) -> None:
+def test_a_path_that_can_not_be_opened_is_told_where_torch_tells_it(
+    changed: Changed, path: str
+) -> None:
     with pytest.raises(Exception) as late:  # noqa: PT011 (whatever torch raises)
         torch.save(torch.ones(3), path)
     changed.end()
@@ -171,7 +200,9 @@ def test_a_path_that_can_not_be_opened_is_told_where_torch_tells_it(changed: Cha
     assert str(late.value) == str(plain.value)
 
 
-def test_what_can_not_be_pickled_is_told_at_once_and_leaves_what_torch_leaves(changed: Changed) -> None:
+def test_what_can_not_be_pickled_is_told_at_once_and_leaves_what_torch_leaves(
+    changed: Changed,
+) -> None:
     for name in ("a/c.pt", "b/c.pt"):
         os.mkdir(name[0])
         with pytest.raises(Exception, match="lambda"):
@@ -331,7 +362,9 @@ def test_several_threads_may_save(changed: Changed) -> None:
     for one in threads:
         one.join()
     assert changed.end()["touched"] == 64
-    assert [int(torch.load(f"{k}-{i}.pt")[0]) for k in range(4) for i in range(8)] == [10 * k + i for k in range(4) for i in range(8)]
+    assert [int(torch.load(f"{k}-{i}.pt")[0]) for k in range(4) for i in range(8)] == [
+        10 * k + i for k in range(4) for i in range(8)
+    ]
     assert [int(torch.load(f"{k}.pt")[0]) for k in range(4)] == [7, 17, 27, 37]
 
 
@@ -343,7 +376,9 @@ def test_no_thread_is_left_when_all_is_written(changed: Changed) -> None:
     assert threading.active_count() == before
 
 
-def test_what_does_not_fit_into_memory_is_written_at_once(changed: Changed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_into_memory_is_written_at_once(
+    changed: Changed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(what_if_async, "room", lambda: 10_000.0)
     torch.save([torch.zeros(1000), torch.ones(2000)], "c.pt")
     facts = changed.end()
@@ -352,7 +387,9 @@ def test_what_does_not_fit_into_memory_is_written_at_once(changed: Changed, monk
     assert [one.sum() for one in torch.load("c.pt")] == [0, 2000]
 
 
-def test_of_several_ranks_none_writes_later(changed: Changed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_several_ranks_none_writes_later(
+    changed: Changed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     torch.save(torch.ones(3), "c.pt")
     assert changed.end()["synchronous"] == {"in one of several ranks": 1}
@@ -368,7 +405,9 @@ def test_a_loaders_worker_writes_at_once(changed: Changed) -> None:
             return open(f"{i}.pt", "rb").read()
 
     torch.save(torch.ones(3), "c.pt")
-    loader = torch.utils.data.DataLoader(Saving(), num_workers=2, batch_size=None, multiprocessing_context="fork")
+    loader = torch.utils.data.DataLoader(
+        Saving(), num_workers=2, batch_size=None, multiprocessing_context="fork"
+    )
     assert all(zipfile.is_zipfile(io.BytesIO(data)) for data in loader)
     assert changed.change.facts()["waits"] == {"os.fork": 1}
 
@@ -383,7 +422,9 @@ class Full:
         monkeypatch.setattr(os, "ftruncate", truncate)
 
 
-def test_what_writing_fails_with_is_raised_where_the_file_is_looked_at(changed: Changed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_writing_fails_with_is_raised_where_the_file_is_looked_at(
+    changed: Changed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Full(monkeypatch)
     torch.save(torch.ones(3), "c.pt")
     with pytest.raises(OSError, match="No space left") as raised:
@@ -394,7 +435,9 @@ def test_what_writing_fails_with_is_raised_where_the_file_is_looked_at(changed: 
     changed.end()
 
 
-def test_what_writing_fails_with_is_raised_by_the_next_save(changed: Changed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_writing_fails_with_is_raised_by_the_next_save(
+    changed: Changed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     changed.at_once = True
     Full(monkeypatch)
     torch.save(torch.ones(3), "c.pt")
@@ -404,7 +447,9 @@ def test_what_writing_fails_with_is_raised_by_the_next_save(changed: Changed, mo
     monkeypatch.undo()
 
 
-def test_what_writing_fails_with_is_raised_at_the_end_at_the_latest(changed: Changed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_writing_fails_with_is_raised_at_the_end_at_the_latest(
+    changed: Changed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Full(monkeypatch)
     torch.save(torch.ones(3), "c.pt")
     with pytest.raises(OSError, match="No space left"):
@@ -455,7 +500,9 @@ ENDING = """
 @pytest.mark.parametrize("end", ENDS)
 def test_however_the_program_ends_the_file_is_whole(place: Place, end: str) -> None:
     statement, code = ENDS[end]
-    ended = place.write(ending=ENDING.replace("{end}", statement)).voirkit("--what-if-setting", "checkpoint-async", "ending.py")
+    ended = place.write(ending=ENDING.replace("{end}", statement)).voirkit(
+        "--what-if-setting", "checkpoint-async", "ending.py"
+    )
     assert ended.code == code
     assert torch.load(place.folder / "c.pt").sum() == 20_000_000
 
@@ -485,4 +532,8 @@ def test_a_training_run_saves_and_prints_the_same(place: Place) -> None:
         assert ended.code == 0, ended.err
         found.append((ended.out, [(place.folder / f"{i}.pt").read_bytes() for i in (0, 1)]))
     assert found[0] == found[1]
-    assert ended.summary["what_if_run"]["facts"]["touched"] == ended.summary["what_if_run"]["saves"] == 4
+    assert (
+        ended.summary["what_if_run"]["facts"]["touched"]
+        == ended.summary["what_if_run"]["saves"]
+        == 4
+    )

@@ -39,14 +39,22 @@ SAVES = """
 """
 
 
-def ran(place: Place, setting: str, *words: str, before: str = "", after: str = "") -> tuple[Ended, dict[str, Any]]:
+def ran(
+    place: Place, setting: str, *words: str, before: str = "", after: str = ""
+) -> tuple[Ended, dict[str, Any]]:
     """A run with a setting, and what it has told."""
-    ended = place.write(main=SAVES.format(before=before, after=after)).voirkit("--quiet", "--what-if-setting", setting, *words, "main.py")
+    ended = place.write(main=SAVES.format(before=before, after=after)).voirkit(
+        "--quiet", "--what-if-setting", setting, *words, "main.py"
+    )
     return ended, ended.summary["what_if_run"]
 
 
 def test_a_plain_run_keeps_losses_and_files_and_times_the_work(place: Place) -> None:
-    ended, told = ran(place, "plain", after="print('crc', getattr(torch.serialization, 'get_crc32_options', lambda: True)())")
+    ended, told = ran(
+        place,
+        "plain",
+        after="print('crc', getattr(torch.serialization, 'get_crc32_options', lambda: True)())",
+    )
     assert ended.code == 0, ended.err
     assert ended.out == "epoch 0\nepoch 1\nepoch 2\ncrc True\n"
     assert ended.err == ""
@@ -54,20 +62,26 @@ def test_a_plain_run_keeps_losses_and_files_and_times_the_work(place: Place) -> 
     assert told["losses"]["n"] == len(told["losses"]["kept"]) == 12
     assert [file["path"] for file in told["files"]] == [str(place.folder / "part.pt")]
     found = (place.folder / "net.pt").stat()
-    assert told["files"][0]["file"] == [found.st_dev, found.st_ino], "of the last file, which has another name by now"
+    assert told["files"][0]["file"] == [found.st_dev, found.st_ino], (
+        "of the last file, which has another name by now"
+    )
     assert 0 < told["saving_s"] < told["work_s"]
     assert told["set_up_s"] > 0, "imports and what the script sets up are none of the work"
     assert "facts" not in told
 
 
-def test_a_run_without_checksums_ends_after_its_steps_with_the_saving_that_follows_them(place: Place) -> None:
+def test_a_run_without_checksums_ends_after_its_steps_with_the_saving_that_follows_them(
+    place: Place,
+) -> None:
     ended, told = ran(place, "checkpoint-no-crc", "--stop", "8", after="print('not reached')")
     assert ended.code == 0, ended.err
     assert ended.out == "epoch 0\nepoch 1\n"
     assert (told["steps"], told["saves"], told["stopped"]) == (8, 2, True)
     assert told["facts"]["touched"] == hasattr(torch.serialization, "set_crc32_options")
     with ZipFile(place.folder / "net.pt") as file:
-        assert (file.testzip() is not None) == hasattr(torch.serialization, "set_crc32_options"), "a strict reader sees the checksums"
+        assert (file.testzip() is not None) == hasattr(torch.serialization, "set_crc32_options"), (
+            "a strict reader sees the checksums"
+        )
     assert torch.load(place.folder / "net.pt", weights_only=True)["epoch"] == 1
 
 
@@ -119,7 +133,16 @@ BARE = """
 @pytest.mark.slow
 def test_a_change_is_measured_on_the_unedited_script(place: Place) -> None:
     place.write(main=BARE)
-    ended = place.python("-m", "voirkit", "--run-dir", "run", "--what-if", "checkpoint-no-crc", "main.py", timeout=280)
+    ended = place.python(
+        "-m",
+        "voirkit",
+        "--run-dir",
+        "run",
+        "--what-if",
+        "checkpoint-no-crc",
+        "main.py",
+        timeout=280,
+    )
     assert ended.code == 0, ended.err
     lines = ended.out.splitlines()
     assert lines[1].startswith("  It could win at most ")
@@ -129,4 +152,6 @@ def test_a_change_is_measured_on_the_unedited_script(place: Place) -> None:
     assert found["verdict"] in ("win", "loss", "no difference found")
     assert found["step"]["plain_s"] > 0
     shown = place.python("-m", "voirkit", "report", "run")
-    assert f"{found['verdict']}: with checkpoint-no-crc the run takes" in " ".join(shown.out.split())
+    assert f"{found['verdict']}: with checkpoint-no-crc the run takes" in " ".join(
+        shown.out.split()
+    )

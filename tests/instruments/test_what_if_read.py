@@ -78,9 +78,18 @@ def test_from_the_second_epoch_on_files_are_asked_for(changed: Changed, tmp_path
 
 
 @pytest.mark.parametrize("stay", [False, True])
-def test_workers_know_what_other_workers_have_learned(changed: Changed, tmp_path: Path, stay: bool) -> None:
+def test_workers_know_what_other_workers_have_learned(
+    changed: Changed, tmp_path: Path, stay: bool
+) -> None:
     files = Files(tmp_path, 40)
-    loader = DataLoader(files, batch_size=5, shuffle=True, num_workers=2, persistent_workers=stay, multiprocessing_context="fork")
+    loader = DataLoader(
+        files,
+        batch_size=5,
+        shuffle=True,
+        num_workers=2,
+        persistent_workers=stay,
+        multiprocessing_context="fork",
+    )
     first = epochs(loader, 1)
     time.sleep(0.6)  # a worker looks twice a second at what others have learned
     assert first + epochs(loader, 2) == [sorted(files[i] for i in range(40))] * 3
@@ -107,10 +116,15 @@ def test_a_file_of_many_samples_is_not_asked_for(changed: Changed, tmp_path: Pat
 
 def test_samples_that_open_no_files_are_told(changed: Changed) -> None:
     epochs(DataLoader(["a", "b"]), 2)  # type: ignore[arg-type]
-    assert changed.end()["because"] == "the loader's samples open no files of their own that Python knows of."
+    assert (
+        changed.end()["because"]
+        == "the loader's samples open no files of their own that Python knows of."
+    )
 
 
-def test_data_sets_that_take_whole_batches_are_learned_too(changed: Changed, tmp_path: Path) -> None:
+def test_data_sets_that_take_whole_batches_are_learned_too(
+    changed: Changed, tmp_path: Path
+) -> None:
     files = Files(tmp_path, 20)
     read = epochs(DataLoader(Subset(files, range(10)), batch_size=4), 2)
     assert read == [sorted(files[i] for i in range(10))] * 2
@@ -193,7 +207,12 @@ def test_a_workers_queue_gives_the_same_and_tells_what_waits() -> None:
     for one in sent:
         queue.put(one)
     size = sum(4 + len(ForkingPickler.dumps(one)) for one in sent)
-    while int.from_bytes(fcntl.ioctl(queue._reader.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder) < size:
+    while (
+        int.from_bytes(
+            fcntl.ioctl(queue._reader.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder
+        )
+        < size
+    ):
         time.sleep(0.001)  # until the queue's thread has sent them
     told: list[Any] = []
     ahead = WatchedQueue(queue, told.append)
@@ -207,9 +226,16 @@ def in_memory(path: Path) -> bool:
     size = path.stat().st_size
     pages = -(-size // mmap.PAGESIZE)
     found = (ctypes.c_ubyte * pages)()
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE) as mapped:
+    with (
+        open(path, "rb") as file,
+        mmap.mmap(
+            file.fileno(), size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE
+        ) as mapped,
+    ):
         address = ctypes.addressof(here := ctypes.c_char.from_buffer(mapped))
-        ctypes.CDLL(None, use_errno=True).mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), found)
+        ctypes.CDLL(None, use_errno=True).mincore(
+            ctypes.c_void_p(address), ctypes.c_size_t(size), found
+        )
         del here
     return all(page & 1 for page in found)
 
@@ -244,7 +270,13 @@ def test_nothing_but_regular_files_is_ever_opened(changed: Changed, tmp_path: Pa
     files.paths[2].unlink()
     files.paths[2].symlink_to(files.paths[2])
     opened: list[str] = []
-    sys.addaudithook(lambda event, args: opened.append(os.fspath(args[0])) if event == "open" and str(tmp_path) in str(args[0]) else None)
+    sys.addaudithook(
+        lambda event, args: (
+            opened.append(os.fspath(args[0]))
+            if event == "open" and str(tmp_path) in str(args[0])
+            else None
+        )
+    )
     assert changed.change.prefetch(map(str, files.paths)) == 1
     assert opened == [str(files.paths[3])]
 
@@ -256,7 +288,9 @@ def test_no_descriptor_stays_open(changed: Changed, tmp_path: Path) -> None:
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_batch_of_many_files_stays_below_the_limit_of_descriptors(changed: Changed, tmp_path: Path) -> None:
+def test_a_batch_of_many_files_stays_below_the_limit_of_descriptors(
+    changed: Changed, tmp_path: Path
+) -> None:
     files = Files(tmp_path, 400)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
@@ -266,10 +300,14 @@ def test_a_batch_of_many_files_stays_below_the_limit_of_descriptors(changed: Cha
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_sample_that_is_made_by_a_loader_of_its_own_is_read(changed: Changed, tmp_path: Path) -> None:
+def test_a_sample_that_is_made_by_a_loader_of_its_own_is_read(
+    changed: Changed, tmp_path: Path
+) -> None:
     class Nested(Files):
         def __getitem__(self, i: int) -> Any:
-            return "".join(DataLoader(Subset(files, [i]), batch_size=None)) + self.paths[i].read_text()
+            return (
+                "".join(DataLoader(Subset(files, [i]), batch_size=None)) + self.paths[i].read_text()
+            )
 
     files = Files(tmp_path, 4)
     nested = Nested(tmp_path, 4)

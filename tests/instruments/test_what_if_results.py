@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from voirkit_instruments.what_if.analyse_results import Results, final_paths, main, same_contents, same_losses
+from voirkit_instruments.what_if.analyse_results import (
+    Results,
+    final_paths,
+    main,
+    same_contents,
+    same_losses,
+)
 from voirkit_instruments.what_if.record import RunResult
 
 
@@ -42,7 +48,10 @@ def test_files_without_checksums_hold_the_same_though_their_bytes_differ(tmp_pat
 @pytest.mark.parametrize(
     ("value", "where"),
     [
-        ({"net": [torch.tensor([1.0, 2.0]), 1], "epoch": 3}, "it['net'][0] differs by 0.45 of itself"),
+        (
+            {"net": [torch.tensor([1.0, 2.0]), 1], "epoch": 3},
+            "it['net'][0] differs by 0.45 of itself",
+        ),
         ({"net": [torch.tensor([1, 3]), 1], "epoch": 3}, "it['net'][0] differs"),
         ({"net": [torch.tensor([1.0, 3.0]), 2], "epoch": 3}, "it['net'][1] differs"),
         ({"net": [torch.tensor([1.0, 3.0]), 1], "epoch": 4}, "it['epoch'] differs"),
@@ -51,23 +60,35 @@ def test_files_without_checksums_hold_the_same_though_their_bytes_differ(tmp_pat
 )
 def test_what_differs_is_named(tmp_path: Path, value: Any, where: str) -> None:
     first = {"net": [torch.tensor([1.0, 1.0 + 2.0]), 1], "epoch": 3}
-    found, why = same_contents(saved(tmp_path / "a.pt", first), saved(tmp_path / "b.pt", value), 0.0)
+    found, why = same_contents(
+        saved(tmp_path / "a.pt", first), saved(tmp_path / "b.pt", value), 0.0
+    )
     assert found is False
     assert why.startswith(where[:20])
 
 
 def test_rounding_is_equal_where_a_change_computes_in_another_order(tmp_path: Path) -> None:
-    one, other = saved(tmp_path / "a.pt", [torch.ones(4)]), saved(tmp_path / "b.pt", [torch.ones(4) + 1e-6])
+    one, other = (
+        saved(tmp_path / "a.pt", [torch.ones(4)]),
+        saved(tmp_path / "b.pt", [torch.ones(4) + 1e-6]),
+    )
     assert same_contents(one, other, 0.0)[0] is False
     assert same_contents(one, other, 0.01)[0] is True
 
 
 def test_nan_is_the_same_as_nan(tmp_path: Path) -> None:
     value = [torch.tensor([1.0, float("nan")]), float("nan")]
-    assert same_contents(saved(tmp_path / "a.pt", value), saved(tmp_path / "b.pt", [*value, 1][:2]), 0.0)[0] is True
+    assert (
+        same_contents(
+            saved(tmp_path / "a.pt", value), saved(tmp_path / "b.pt", [*value, 1][:2]), 0.0
+        )[0]
+        is True
+    )
 
 
-def test_objects_that_are_not_loaded_are_compared_by_their_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_objects_that_are_not_loaded_are_compared_by_their_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     one, other = saved(tmp_path / "a.pt", Odd()), saved(tmp_path / "b.pt", Odd(), crc=False)
     assert same_contents(one, other, 0.0)[0] is True
     third = saved(tmp_path / "c.pt", [Odd()])
@@ -102,8 +123,12 @@ class Folder:
         self._n += 1
         out = self.folder / f"out-{self._n}"
         out.write_text("trained")
-        files = [{"path": str(self.folder / name), "file": _id(self.folder / name)} for name in names]
-        return RunResult(0, str(out), "", {"what_if_run": {"losses": {"n": 1, "kept": [1.0]}, "files": files}})
+        files = [
+            {"path": str(self.folder / name), "file": _id(self.folder / name)} for name in names
+        ]
+        return RunResult(
+            0, str(out), "", {"what_if_run": {"losses": {"n": 1, "kept": [1.0]}, "files": files}}
+        )
 
 
 def _id(path: Path) -> tuple[int, int] | None:
@@ -126,7 +151,12 @@ def test_a_file_that_was_written_anew_with_the_same_bytes_is_equal(tmp_path: Pat
     os.unlink(saved(tmp_path / "a.pt", [torch.ones(3)]))
     saved(tmp_path / "a.pt", [torch.ones(3)])
     here.results.add(here.ran("a.pt"), True)
-    assert here.results.compared() == {"losses": True, "checkpoints": True, "output": True, "because": ""}
+    assert here.results.compared() == {
+        "losses": True,
+        "checkpoints": True,
+        "output": True,
+        "because": "",
+    }
 
 
 def test_a_file_of_another_name_in_each_run_is_compared_by_its_order(tmp_path: Path) -> None:
@@ -139,18 +169,25 @@ def test_a_file_of_another_name_in_each_run_is_compared_by_its_order(tmp_path: P
     assert "tuesday.pt" in here.results.compared()["because"]
 
 
-def test_a_file_is_found_under_the_name_that_it_was_given_after_it_was_written(tmp_path: Path) -> None:
+def test_a_file_is_found_under_the_name_that_it_was_given_after_it_was_written(
+    tmp_path: Path,
+) -> None:
     saved(tmp_path / "a.tmp", [1])
     file = _id(tmp_path / "a.tmp")
     os.replace(tmp_path / "a.tmp", tmp_path / "a.pt")
-    assert final_paths([{"path": str(tmp_path / "a.tmp"), "file": file}]) == [str(tmp_path / "a.pt")]
+    assert final_paths([{"path": str(tmp_path / "a.tmp"), "file": file}]) == [
+        str(tmp_path / "a.pt")
+    ]
     assert final_paths([{"path": str(tmp_path / "b.tmp"), "file": None}]) == []
 
 
 def test_what_took_the_place_of_a_file_that_was_removed_is_not_compared(tmp_path: Path) -> None:
     (tmp_path / "metrics.json").write_text('{"seconds": 1.5}')
     found = os.stat(tmp_path / "metrics.json")
-    assert final_paths([{"path": str(tmp_path / "first.pt"), "file": (found.st_dev, found.st_ino)}]) == []
+    assert (
+        final_paths([{"path": str(tmp_path / "first.pt"), "file": (found.st_dev, found.st_ino)}])
+        == []
+    )
 
 
 def test_files_of_plain_runs_that_differ_can_not_be_compared(tmp_path: Path) -> None:

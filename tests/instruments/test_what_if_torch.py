@@ -11,9 +11,19 @@ import pytest
 import torch
 
 from voirkit.intercept import Patches
-from voirkit_instruments.what_if.record_changes import CheckpointNoCrc, GcEvery, GcFreeze, NonBlocking, NumThreads, PinMemory
+from voirkit_instruments.what_if.record_changes import (
+    CheckpointNoCrc,
+    GcEvery,
+    GcFreeze,
+    NonBlocking,
+    NumThreads,
+    PinMemory,
+)
 
-PHASES = {name: {"total_s": 1.0, "share": 0.2} for name in ("wait", "transfer", "forward", "backward", "optimizer", "other")}
+PHASES = {
+    name: {"total_s": 1.0, "share": 0.2}
+    for name in ("wait", "transfer", "forward", "backward", "optimizer", "other")
+}
 PHASES["other"]["parts"] = {}  # type: ignore[assignment]
 TRAINED: dict[str, Any] = {
     "steps": {"n": 10, "phases": PHASES}, "what_if_run": {"work_s": 10.0, "saves": 2, "saving_s": 4.0, "cuda": True, "threads": 4}
@@ -28,9 +38,16 @@ def threads() -> Iterator[None]:
 
 
 def test_each_could_win_the_time_of_what_it_touches() -> None:
-    assert CheckpointNoCrc(None).ceiling(TRAINED) == (0.4, "the 2 calls of torch.save take that much of it.")
+    assert CheckpointNoCrc(None).ceiling(TRAINED) == (
+        0.4,
+        "the 2 calls of torch.save take that much of it.",
+    )
     assert NumThreads("2").ceiling(TRAINED).share == pytest.approx(0.3)
-    assert PinMemory(None).ceiling(TRAINED).share == NonBlocking(None).ceiling(TRAINED).share == pytest.approx(0.1)
+    assert (
+        PinMemory(None).ceiling(TRAINED).share
+        == NonBlocking(None).ceiling(TRAINED).share
+        == pytest.approx(0.1)
+    )
 
 
 def test_evaluation_counts_whole_where_phases_are_touched() -> None:
@@ -41,12 +58,17 @@ def test_evaluation_counts_whole_where_phases_are_touched() -> None:
 
 def test_without_a_gpu_what_is_about_one_could_win_nothing() -> None:
     for change in (PinMemory(None), NonBlocking(None)):
-        assert change.ceiling({"what_if_run": {"cuda": False}}) == (0.0, "there is no CUDA device here, and nothing is copied to one.")
+        assert change.ceiling({"what_if_run": {"cuda": False}}) == (
+            0.0,
+            "there is no CUDA device here, and nothing is copied to one.",
+        )
 
 
 def test_what_nothing_is_known_of_has_no_ceiling() -> None:
     assert PinMemory(None).ceiling({"what_if_run": {"cuda": True}}).share is None
-    assert NumThreads("2").ceiling({**TRAINED, "steps": {"n": 1, "time_of": "device"}}).share is None
+    assert (
+        NumThreads("2").ceiling({**TRAINED, "steps": {"n": 1, "time_of": "device"}}).share is None
+    )
     assert NumThreads("4").ceiling(TRAINED).share == 0
 
 
@@ -76,7 +98,10 @@ def test_a_torch_that_can_not_leave_checksums_out_is_told(monkeypatch: pytest.Mo
     change = CheckpointNoCrc(None)
     change.install(Patches())
     change.end()
-    assert change.facts() == {"touched": 0, "because": "this torch always writes checksums (2.6 and later can leave them out)."}
+    assert change.facts() == {
+        "touched": 0,
+        "because": "this torch always writes checksums (2.6 and later can leave them out).",
+    }
 
 
 # python's garbage collector
@@ -126,7 +151,9 @@ def test_what_lives_at_the_first_step_is_frozen_until_the_end() -> None:
     assert 0 < facts["once_s"] < 60  # what the one collection took
 
 
-def test_garbage_is_collected_every_so_many_steps_and_automatically_never(collections: list[int]) -> None:
+def test_garbage_is_collected_every_so_many_steps_and_automatically_never(
+    collections: list[int],
+) -> None:
     change = GcEvery("3")
     step = hooked(change)
     gc.collect()
@@ -154,10 +181,16 @@ def test_a_script_that_sees_to_its_garbage_itself_is_left_alone() -> None:
     assert gc.get_freeze_count() > 0
 
 
-def test_collections_could_win_what_they_take_of_the_steps_and_of_all_where_the_script_evaluates() -> None:
+def test_collections_could_win_what_they_take_of_the_steps_and_of_all_where_the_script_evaluates() -> (
+    None
+):
     assert GcFreeze(None).ceiling(TRAINED) == (0, "no garbage collection takes 0.1 ms or more.")
     other = {**PHASES["other"], "parts": {"gc": {"total_s": 2.0}}}
-    summary = {**TRAINED, "steps": {"n": 10, "phases": {**PHASES, "other": other}}, "wall": {"parts": {"gc": {"total_s": 5.0}}}}
+    summary = {
+        **TRAINED,
+        "steps": {"n": 10, "phases": {**PHASES, "other": other}},
+        "wall": {"parts": {"gc": {"total_s": 5.0}}},
+    }
     assert GcEvery("9").ceiling(summary).share == pytest.approx(0.2)
     assert GcEvery("9").ceiling({**summary, "evaluation": {"n": 1}}).share == pytest.approx(0.5)
 
@@ -172,7 +205,11 @@ class Tensor:
     """As far as copies are concerned."""
 
     def __init__(self, place: str = "cpu", pinned: bool = True) -> None:
-        self.device, self.is_cuda, self._pinned = SimpleNamespace(type=place), place == "cuda", pinned
+        self.device, self.is_cuda, self._pinned = (
+            SimpleNamespace(type=place),
+            place == "cuda",
+            pinned,
+        )
 
     def is_pinned(self) -> bool:
         return self._pinned

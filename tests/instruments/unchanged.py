@@ -242,7 +242,15 @@ TOGETHER = {**PROGRAMS, **ONLY_IN_C}
 
 
 def run(folder: Path, *command: str, env: Mapping[str, str]) -> tuple[int, str, str]:
-    done = subprocess.run(command, cwd=folder, env=dict(env), capture_output=True, text=True, timeout=280, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=dict(env),
+        capture_output=True,
+        text=True,
+        timeout=280,
+        stdin=subprocess.DEVNULL,
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -250,7 +258,11 @@ def environment(engine: str) -> dict[str, str]:
     if engine == "C":
         pytest.importorskip("voirkit_instruments.steps._steps")
     env = {k: v for k, v in os.environ.items() if not k.startswith(("VOIR", "PYTEST"))}
-    return {**env, "OMP_NUM_THREADS": "1", **({"VOIRKIT_NO_EXTENSION": "1"} if engine == "Python" else {})}
+    return {
+        **env,
+        "OMP_NUM_THREADS": "1",
+        **({"VOIRKIT_NO_EXTENSION": "1"} if engine == "Python" else {}),
+    }
 
 
 def parts(ended: tuple[int, str, str], programs: Mapping[str, str]) -> dict[str, str]:

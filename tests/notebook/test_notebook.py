@@ -13,7 +13,11 @@ nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
 pytest.importorskip("ipykernel")
 
-pytestmark = [pytest.mark.long, pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # of jupyter's libraries
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore"),
+]  # of jupyter's libraries
 
 DEFINITIONS = """
 import torch
@@ -52,7 +56,9 @@ def executed(folder: Path, *cells: str) -> list[Any]:
     """The outputs of each cell."""
     notebook = nbformat.v4.new_notebook()
     notebook.cells = [nbformat.v4.new_code_cell(text) for text in ("%load_ext voirkit", *cells)]
-    nbclient.NotebookClient(notebook, timeout=250, allow_errors=True, resources={"metadata": {"path": str(folder)}}).execute()
+    nbclient.NotebookClient(
+        notebook, timeout=250, allow_errors=True, resources={"metadata": {"path": str(folder)}}
+    ).execute()
     return [cell.outputs for cell in notebook.cells[1:]]
 
 
@@ -62,7 +68,9 @@ def texts(outputs: Any) -> str:
 
 def shown(outputs: Any) -> dict[str, str]:
     """The report below a cell."""
-    (found,) = (one.data for one in outputs if one.output_type == "display_data" and "text/html" in one.data)
+    (found,) = (
+        one.data for one in outputs if one.output_type == "display_data" and "text/html" in one.data
+    )
     return dict(found)
 
 
@@ -84,10 +92,16 @@ def test_cells_run_in_the_kernel_one_after_the_other(tmp_path: Path) -> None:
     assert texts(first) == "trained\n"
     assert [one.data["text/plain"] for one in first if one.output_type == "execute_result"] == ["1"]
     of_first, of_second = json.loads(texts(summary)), json.loads(texts(again))
-    assert (of_first["steps"]["n"], of_first["steps"]["items"], of_first["loader"]["workers"]) == (16, 128, 2)
+    assert (of_first["steps"]["n"], of_first["steps"]["items"], of_first["loader"]["workers"]) == (
+        16,
+        128,
+        2,
+    )
     assert (of_second["steps"]["n"], of_second["loss"]["n"]) == (8, 8)
     assert (of_first["ended"], of_first["warnings"], of_second["warnings"]) == ("normal", [], [])
-    assert texts(then) == "True 3 True\n"  # torch is as it was, and what was run afterwards is not in the record
+    assert (
+        texts(then) == "True 3 True\n"
+    )  # torch is as it was, and what was run afterwards is not in the record
     report = shown(first)
     assert "Input pipeline" in report["text/plain"]
     assert "\x1b" not in report["text/plain"]
@@ -97,7 +111,9 @@ def test_cells_run_in_the_kernel_one_after_the_other(tmp_path: Path) -> None:
 
 def test_lines_of_cells_have_the_cell_s_number(tmp_path: Path) -> None:
     planted = DEFINITIONS.replace("optimizer.zero_grad()", "pass")
-    _, ran, checked = executed(tmp_path, planted, "%%voirkit --checks\ntrain(2, workers=0)", CHECKED)
+    _, ran, checked = executed(
+        tmp_path, planted, "%%voirkit --checks\ntrain(2, workers=0)", CHECKED
+    )
     assert failures(ran) == []
     summary = texts(checked)
     assert '"where": "cell-2:14"' in summary  # the optimizer's step
@@ -113,7 +129,9 @@ def test_a_subcommand_is_named_as_one(tmp_path: Path) -> None:
 
 
 def test_an_exception_is_shown_from_the_cell_on_and_the_report_all_the_same(tmp_path: Path) -> None:
-    _, failed, after = executed(tmp_path, DEFINITIONS, "%%voirkit\ntrain(1, workers=0)\n1 / 0", CHECKED)
+    _, failed, after = executed(
+        tmp_path, DEFINITIONS, "%%voirkit\ntrain(1, workers=0)\n1 / 0", CHECKED
+    )
     (error,) = failures(failed)
     assert (error.ename, error.evalue) == ("ZeroDivisionError", "division by zero")
     trace = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))

@@ -14,7 +14,10 @@ METHODS = ("fork", "spawn", "forkserver")
 
 def run(place: Place, *words: str, voirkit: bool = False, **options: Any) -> Ended:
     """Run with the voirkit that is being tested, wherever python found it."""
-    env = {**options.pop("env", {}), **({"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {})}
+    env = {
+        **options.pop("env", {}),
+        **({"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}),
+    }
     return (place.voirkit if voirkit else place.python)(*words, env=env, timeout=240, **options)
 
 

@@ -49,6 +49,11 @@ def told(*functions: object) -> Iterator[Told]:
 
 def run(program: str) -> str:
     """What a program prints in a process of its own, which must end well and say nothing else."""
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import inspect
 import pickle
 import sys
@@ -50,7 +51,14 @@ class Calls:
 
         def leave(began: int, was: int, *values: object) -> None:
             here.inside = was
-            log.append(("leave", began, *values, *([sys.exc_info()[0]] if values and values[-1] is ABSENT else [])))
+            log.append(
+                (
+                    "leave",
+                    began,
+                    *values,
+                    *([sys.exc_info()[0]] if values and values[-1] is ABSENT else []),
+                )
+            )
 
         self.around = Around(here, most, enter, leave, passed, value, plain, left)
 
@@ -144,7 +152,13 @@ def test_a_lambda_is_told_where_it_returns() -> None:
         assert first.__name__ == "<lambda>"
         with pytest.raises(ZeroDivisionError):
             first(0)
-    assert log == [("enter", 5), ("leave", 7, 5, 2), ("enter", 1), ("leave", 7, 1, [1, 1]), ("enter", 0)]
+    assert log == [
+        ("enter", 5),
+        ("leave", 7, 5, 2),
+        ("enter", 1),
+        ("leave", 7, 1, [1, 1]),
+        ("enter", 0),
+    ]
 
 
 def test_variables_that_the_body_deletes_are_told_before_alone() -> None:
@@ -190,7 +204,9 @@ def test_more_than_one_depth_may_be_told() -> None:
 
 
 def test_nothing_is_done_where_it_is_plain() -> None:
-    with Calls(plain=("nowhere.asked()", "inspect.isfunction(print)", "inspect.isbuiltin(print)")).put(plainly) as log:
+    with Calls(
+        plain=("nowhere.asked()", "inspect.isfunction(print)", "inspect.isbuiltin(print)")
+    ).put(plainly) as log:
         plainly(1)
     assert len(log) == 2
     with Calls(plain=("nowhere.asked()", "inspect.isbuiltin(print)")).put(plainly) as log:
@@ -296,7 +312,9 @@ def test_a_variable_that_is_not_there_is_refused() -> None:
         Calls(("y",)).around.code(plainly)
 
 
-def test_a_function_whose_syntax_tree_python_has_lost_count_of_is_compiled_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_whose_syntax_tree_python_has_lost_count_of_is_compiled_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     compiled, attempts = Around.code, []  # type: ignore[var-annotated]
 
     def code(*arguments: Any) -> Any:
@@ -310,3 +328,24 @@ def test_a_function_whose_syntax_tree_python_has_lost_count_of_is_compiled_once_
     assert patches.around("plainly", plainly, Calls().around)
     assert (len(attempts), patches.table) == (2, {"plainly": ""})
     patches.remove()
+
+
+def test_no_garbage_is_collected_while_a_function_is_compiled_again() -> None:
+    collected: list[str] = []
+    patches, thresholds = Patches(), gc.get_threshold()
+
+    def notice(phase: str, _: object) -> None:
+        collected.append(phase)
+
+    gc.set_threshold(50)
+    gc.collect()
+    gc.callbacks.append(notice)
+    try:
+        patches.around("plainly", plainly, Calls().around)
+        seen = list(collected)
+    finally:
+        gc.callbacks.remove(notice)
+        gc.set_threshold(*thresholds)
+        patches.remove()
+    assert gc.isenabled()
+    assert len(seen) <= 4, "a tree has thousands of objects"

@@ -86,7 +86,10 @@ def test_what_a_function_gives_itself_is_no_argument():
     with told(plainly) as found:
         plainly(1)
         plainly(1, key=3)
-    assert [event[2:] for event in found.events if event[1] == "begin"] == [((1,), {}), ((1,), {"key": 3})]
+    assert [event[2:] for event in found.events if event[1] == "begin"] == [
+        ((1,), {}),
+        ((1,), {"key": 3}),
+    ]
 
 
 def test_an_exception_is_told_and_goes_on():
@@ -128,7 +131,14 @@ def test_off_is_as_before_and_on_again_tells_again():
 
 def test_methods_of_all_kinds_are_told():
     thing = Thing(1)
-    functions = [Thing.method, Thing.made, Thing.__dict__["kept"], Thing.__dict__["shown"].fget, Thing.__getitem__, Thing.__call__]
+    functions = [
+        Thing.method,
+        Thing.made,
+        Thing.__dict__["kept"],
+        Thing.__dict__["shown"].fget,
+        Thing.__getitem__,
+        Thing.__call__,
+    ]
     with told(*functions) as found:
         thing.method()
         Thing.made(1)
@@ -165,7 +175,16 @@ def _sites(thing: Thing, n: int) -> None:
 
 def test_lines_that_ran_often_before_are_told_too():
     of = Thing.__dict__
-    names = ("__init__", "__getitem__", "__call__", "__iter__", "__len__", "__enter__", "__add__", "__getattr__")
+    names = (
+        "__init__",
+        "__getitem__",
+        "__call__",
+        "__iter__",
+        "__len__",
+        "__enter__",
+        "__add__",
+        "__getattr__",
+    )
     thing = Thing(1)
     _sites(thing, 2000)
     with told(plainly, Thing.method, *(of[name] for name in names), of["shown"].fget) as found:
@@ -193,7 +212,18 @@ def _builtin_sites(n: int) -> None:
 
 
 def test_functions_and_methods_of_C_are_told_wherever_they_are_called():
-    functions = [str.upper, str.join, str.split, str.startswith, str.format, abs, sorted, max, divmod, str.encode]
+    functions = [
+        str.upper,
+        str.join,
+        str.split,
+        str.startswith,
+        str.format,
+        abs,
+        sorted,
+        max,
+        divmod,
+        str.encode,
+    ]
     _builtin_sites(2000)
     with told(*functions) as found:
         _builtin_sites(300)
@@ -228,7 +258,9 @@ def test_a_generator_gives_the_same_and_its_making_is_told_or_it_is_skipped():
         assert list(counts(3)) == [0, 1, 2]
     if sys.version_info[:2] == (3, 11):
         assert found.events == []
-        assert found.entry.skipped == {0: "is a generator or async, which is entered later than it is called"}
+        assert found.entry.skipped == {
+            0: "is a generator or async, which is entered later than it is called"
+        }
     else:
         assert [event[1] for event in found.events] == ["begin", "end"]
 
@@ -240,7 +272,9 @@ def test_every_thread_is_told():
             thread.start()
         for thread in threads:
             thread.join()
-    assert sorted(event[2] for event in found.events if event[1] == "begin") == [(n,) for n in range(8)]
+    assert sorted(event[2] for event in found.events if event[1] == "begin") == [
+        (n,) for n in range(8)
+    ]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
@@ -274,7 +308,11 @@ def test_nothing_is_told_inside_of_deaf_functions_on_their_thread():
         with pytest.raises(ZeroDivisionError):
             fails(0)
         plainly(3)
-    assert [event[0:3] for event in found.events if event[1] == "begin"] == [(1, "begin", ()), (0, "begin", (2,)), (0, "begin", (3,))]
+    assert [event[0:3] for event in found.events if event[1] == "begin"] == [
+        (1, "begin", ()),
+        (0, "begin", (2,)),
+        (0, "begin", (3,)),
+    ]
 
 
 def test_what_the_hooks_call_is_not_told():
@@ -350,12 +388,28 @@ def test_more_functions_may_come_while_it_is_on():
 def test_several_who_watch_the_same_function_are_each_told_while_they_are_on():
     code = plainly.__code__
     one, other = Told(plainly, max), Told(fails, plainly, max)
-    for who, switch in ((one, "on"), (other, "on"), (one, "off"), (one, "on"), (other, "remove"), (one, "remove")):
+    for who, switch in (
+        (one, "on"),
+        (other, "on"),
+        (one, "off"),
+        (one, "on"),
+        (other, "remove"),
+        (one, "remove"),
+    ):
         getattr(who.entry, switch)()
         plainly(switch)
         max(1, 2)
-    assert [event[2] for event in one.events if event[:2] == (0, "begin")] == [("on",), ("on",), ("on",), ("remove",)]
-    assert [event[2] for event in other.events if event[:2] == (1, "begin")] == [("on",), ("off",), ("on",)]
+    assert [event[2] for event in one.events if event[:2] == (0, "begin")] == [
+        ("on",),
+        ("on",),
+        ("on",),
+        ("remove",),
+    ]
+    assert [event[2] for event in other.events if event[:2] == (1, "begin")] == [
+        ("on",),
+        ("off",),
+        ("on",),
+    ]
     assert (one.began(1), other.began(2)) == (4, 3)
     assert plainly.__code__ is code
 

@@ -68,7 +68,18 @@ class Derived(Base):
         return super().who(inner()) + __class__.__name__  # type: ignore[name-defined]
 
 
-@pytest.mark.parametrize("what", ["__name__", "__qualname__", "__module__", "__doc__", "__defaults__", "__kwdefaults__", "__closure__"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "__name__",
+        "__qualname__",
+        "__module__",
+        "__doc__",
+        "__defaults__",
+        "__kwdefaults__",
+        "__closure__",
+    ],
+)
 def test_a_function_says_the_same_of_itself(what: str):
     before = getattr(scale, what)
     with told(scale):
@@ -89,7 +100,11 @@ def test_its_code_says_the_same(what: str):
 def test_signature_and_source_are_the_same():
     before = inspect.signature(scale), inspect.getsource(scale), inspect.getsourcelines(Derived.who)
     with told(scale, Derived.who):
-        assert (inspect.signature(scale), inspect.getsource(scale), inspect.getsourcelines(Derived.who)) == before
+        assert (
+            inspect.signature(scale),
+            inspect.getsource(scale),
+            inspect.getsourcelines(Derived.who),
+        ) == before
 
 
 def test_identity_type_and_copies_are_the_same():
@@ -182,7 +197,14 @@ def test_locals_closures_and_super_are_the_same():
     before = own_locals(1, 2, z=3), Derived().who(1)
     with told(own_locals, Derived.who, Base.who) as found:
         assert (own_locals(1, 2, z=3), Derived().who(1)) == before
-    assert [event[:2] for event in found.events] == [(0, "begin"), (0, "end"), (1, "begin"), (2, "begin"), (2, "end"), (1, "end")]
+    assert [event[:2] for event in found.events] == [
+        (0, "begin"),
+        (0, "end"),
+        (1, "begin"),
+        (2, "begin"),
+        (2, "end"),
+        (1, "end"),
+    ]
 
 
 def _depth() -> int:
@@ -219,7 +241,10 @@ def test_recursion_as_deep_as_the_program_asks_for_works():
     """
     said = run(program).splitlines()
     by_pointer = sys.version_info >= (3, 12)
-    assert said[0] == f"9000 True {['calls itself too deeply, and is left alone since it was seen to'] if by_pointer else []}"
+    assert (
+        said[0]
+        == f"9000 True {['calls itself too deeply, and is left alone since it was seen to'] if by_pointer else []}"
+    )
     assert said[1] == "9000"
 
 
@@ -268,7 +293,9 @@ def _profile() -> str:
     out = io.StringIO()
     pstats.Stats(profiler, stream=out).strip_dirs().sort_stats("name").print_stats()
     rows = [line.split() for line in out.getvalue().splitlines()]
-    return "\n".join(sorted(f"{row[0]} {row[-1]}" for row in rows if row and row[0].split("/")[0].isdigit()))
+    return "\n".join(
+        sorted(f"{row[0]} {row[-1]}" for row in rows if row and row[0].split("/")[0].isdigit())
+    )
 
 
 def test_cProfile_counts_the_same():
@@ -287,8 +314,12 @@ def test_sys_monitoring_sees_the_same():
         seen: list[Any] = []
         monitoring.use_tool_id(tool, "program")
         for kind in (kinds.PY_START, kinds.PY_RETURN, kinds.PY_UNWIND, kinds.RAISE):
-            monitoring.register_callback(tool, kind, lambda code, *rest, kind=kind: seen.append((kind, code.co_name)))
-        monitoring.set_events(tool, kinds.PY_START | kinds.PY_RETURN | kinds.PY_UNWIND | kinds.RAISE)
+            monitoring.register_callback(
+                tool, kind, lambda code, *rest, kind=kind: seen.append((kind, code.co_name))
+            )
+        monitoring.set_events(
+            tool, kinds.PY_START | kinds.PY_RETURN | kinds.PY_UNWIND | kinds.RAISE
+        )
         _work()
         monitoring.set_events(tool, 0)
         monitoring.free_tool_id(tool)
@@ -373,7 +404,9 @@ def _around(log: list[Any]) -> Around:
 
 @pytest.mark.parametrize("first_on", ["entry", "around"])
 @pytest.mark.parametrize("first_off", ["entry", "around"])
-def test_it_goes_together_with_what_stands_around_a_function_in_any_order(first_on: str, first_off: str):
+def test_it_goes_together_with_what_stands_around_a_function_in_any_order(
+    first_on: str, first_off: str
+):
     from voirkit.intercept import Patches
 
     own, log, patches = scale.__code__, [], Patches()  # type: ignore[var-annotated]

@@ -8,7 +8,14 @@ import textwrap
 import pytest
 
 from voirkit.errors import SelectorError
-from voirkit.probes.selector.catalogue import Catalogue, Function, Loop, catalogue, catalogue_of_function, catalogue_of_module
+from voirkit.probes.selector.catalogue import (
+    Catalogue,
+    Function,
+    Loop,
+    catalogue,
+    catalogue_of_function,
+    catalogue_of_module,
+)
 
 
 def read(text: str) -> Catalogue:
@@ -217,7 +224,13 @@ def test_variables_come_in_the_order_of_their_first_binding_with_its_line() -> N
             b += 1
         """
     )
-    assert [(v.name, v.line) for v in found.variables.values()] == [("a", 2), ("b", 2), ("c", 3), ("i", 3), ("d", 4)]
+    assert [(v.name, v.line) for v in found.variables.values()] == [
+        ("a", 2),
+        ("b", 2),
+        ("c", 3),
+        ("i", 3),
+        ("d", 4),
+    ]
     assert found.variables["b"].forms == ("assignment", "augmented")
 
 
@@ -257,13 +270,21 @@ def test_a_bare_annotation_is_no_binding() -> None:
 
 
 def test_attribute_targets_are_kept_apart() -> None:
-    found = function("def f(self):\n    self.x = 1\n    self.net.lr += 1\n    a, self.y = 1, 2\n    g().z = 1\n")
-    assert [(v.name, v.line) for v in found.attributes.values()] == [("self.x", 2), ("self.net.lr", 3), ("self.y", 4)]
+    found = function(
+        "def f(self):\n    self.x = 1\n    self.net.lr += 1\n    a, self.y = 1, 2\n    g().z = 1\n"
+    )
+    assert [(v.name, v.line) for v in found.attributes.values()] == [
+        ("self.x", 2),
+        ("self.net.lr", 3),
+        ("self.y", 4),
+    ]
     assert list(found.variables) == ["a"]
 
 
 def test_imported_names_know_where_they_come_from() -> None:
-    names = read("import a.b\nimport a.b as c\nfrom d.e import f as g\nfrom ..h import i\nfrom j import *\n").names
+    names = read(
+        "import a.b\nimport a.b as c\nfrom d.e import f as g\nfrom ..h import i\nfrom j import *\n"
+    ).names
     assert {name: v.origin for name, v in names.items()} == {
         "a": ("a", ""),
         "c": ("a.b", ""),
@@ -295,7 +316,9 @@ def test_names_from_outside_are_global_or_free() -> None:
 
 
 def test_nonlocal_names_are_variables_and_free() -> None:
-    inner = function("def o():\n    n = 0\n    def i():\n        nonlocal n\n        n += 1\n", "o", "i")
+    inner = function(
+        "def o():\n    n = 0\n    def i():\n        nonlocal n\n        n += 1\n", "o", "i"
+    )
     assert inner.nonlocals_declared == ("n",)
     assert inner.free_read == ("n",)
     assert "n" in inner.variables
@@ -330,7 +353,9 @@ def test_for_loops_tell_their_names_and_lines() -> None:
 
 
 def test_returns_and_yields_tell_their_lines() -> None:
-    found = function("def f(n):\n    if n:\n        return\n    x = yield n\n    yield from n\n    return (lambda: (yield))\n")
+    found = function(
+        "def f(n):\n    if n:\n        return\n    x = yield n\n    yield from n\n    return (lambda: (yield))\n"
+    )
     assert found.returns == (3, 6)
     assert found.yields == (4, 5)
     assert found.is_generator
@@ -340,8 +365,16 @@ def test_returns_and_yields_tell_their_lines() -> None:
 
 
 def test_top_level_names_have_their_lines() -> None:
-    names = read("import os\nLIMIT = 3\nfor step in []:\n    pass\ndef f(): pass\nclass C: pass\n").names
-    assert {name: v.line for name, v in names.items()} == {"os": 1, "LIMIT": 2, "step": 3, "f": 5, "C": 6}
+    names = read(
+        "import os\nLIMIT = 3\nfor step in []:\n    pass\ndef f(): pass\nclass C: pass\n"
+    ).names
+    assert {name: v.line for name, v in names.items()} == {
+        "os": 1,
+        "LIMIT": 2,
+        "step": 3,
+        "f": 5,
+        "C": 6,
+    }
 
 
 def test_a_file_without_functions_is_no_special_case() -> None:
@@ -357,7 +390,9 @@ def test_a_source_that_does_not_parse_raises_syntax_error() -> None:
 
 
 def test_a_source_in_another_encoding_is_read() -> None:
-    assert list(catalogue("# -*- coding: latin-1 -*-\né = 1\n".encode("latin-1"), "main.py").names) == ["é"]
+    assert list(
+        catalogue("# -*- coding: latin-1 -*-\né = 1\n".encode("latin-1"), "main.py").names
+    ) == ["é"]
 
 
 def test_reading_gives_no_warnings_of_the_source() -> None:
@@ -372,7 +407,13 @@ def test_long_chains_are_no_deep_recursion() -> None:
 
 
 def test_lines_can_start_later() -> None:
-    assert catalogue("def f():\n    a = 1\n", "main.py", first_line=10).functions[0].variables["a"].line == 11
+    assert (
+        catalogue("def f():\n    a = 1\n", "main.py", first_line=10)
+        .functions[0]
+        .variables["a"]
+        .line
+        == 11
+    )
 
 
 # Modules
@@ -383,7 +424,9 @@ def library(tmp_path, monkeypatch):
     package = tmp_path / "lab_package"
     package.mkdir()
     (package / "__init__.py").write_text("raise RuntimeError('imported')\n")
-    (package / "steps.py").write_text("raise RuntimeError('imported')\ndef train():\n    loss = 1\n")
+    (package / "steps.py").write_text(
+        "raise RuntimeError('imported')\ndef train():\n    loss = 1\n"
+    )
     (package / "torn.py").write_text("def f(:\n")
     (tmp_path / "lab_namespace").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -414,7 +457,9 @@ def test_frozen_modules_of_the_standard_library_are_read_from_their_files() -> N
 def test_an_unknown_module_is_an_error_with_the_nearest_name(library) -> None:
     with pytest.raises(SelectorError, match=r"no module 'lab_pakage'[\s\S]*'lab_package'"):
         catalogue_of_module("lab_pakage")
-    with pytest.raises(SelectorError, match=r"no module 'lab_package.step'[\s\S]*'lab_package.steps'"):
+    with pytest.raises(
+        SelectorError, match=r"no module 'lab_package.step'[\s\S]*'lab_package.steps'"
+    ):
         catalogue_of_module("lab_package.step")
     with pytest.raises(SelectorError, match=r"no module 'math.floor'"):
         catalogue_of_module("math.floor")
@@ -471,5 +516,8 @@ def test_a_function_without_source_has_no_catalogue() -> None:
 
 
 def test_a_match_on_true_false_and_none_is_read() -> None:
-    found = catalogue("def f(x):\n    match x:\n        case True | False | None:\n            y = 1\n    return y\n", "main.py")
+    found = catalogue(
+        "def f(x):\n    match x:\n        case True | False | None:\n            y = 1\n    return y\n",
+        "main.py",
+    )
     assert "y" in found.functions[0].variables

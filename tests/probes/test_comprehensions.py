@@ -19,7 +19,7 @@ from voirkit import SelectorError, probing
 from voirkit.probes.selector import parse
 from voirkit.probes.selector.catalogue import catalogue
 from voirkit.probes.selector.check import check_all
-from voirkit.probes.selector.suggestions import offers
+from voirkit.probes.selector.offers import offers
 
 Events = list[dict[str, Any]]
 
@@ -140,12 +140,16 @@ CASES = [
 
 
 @pytest.mark.parametrize(("f", "selector", "expected"), CASES)
-def test_they_are_seen_each_time_they_are_set(f: Callable[..., Any], selector: str, expected: Events) -> None:
+def test_they_are_seen_each_time_they_are_set(
+    f: Callable[..., Any], selector: str, expected: Events
+) -> None:
     assert events(selector, f, range(3)) == expected
 
 
 def test_those_of_comprehensions_in_comprehensions_are_seen_with_what_is_around_them() -> None:
-    assert events("f(i, factor) > j", nested, 3) == [{"i": i, "factor": 10, "j": j} for i in range(3) for j in range(i)]
+    assert events("f(i, factor) > j", nested, 3) == [
+        {"i": i, "factor": 10, "j": j} for i in range(3) for j in range(i)
+    ]
 
 
 @pytest.mark.parametrize(("name", "values"), [("i", [0, 1, 2]), ("m", [0, 1, 2]), ("k", [1, 2])])
@@ -176,7 +180,10 @@ def test_all_variables_are_those_of_the_function_itself() -> None:
 
 def test_one_is_not_shown_where_it_has_no_value() -> None:
     with (
-        pytest.raises(SelectorError, match="for 'total' together with 'i': that is a variable of a comprehension"),
+        pytest.raises(
+            SelectorError,
+            match="for 'total' together with 'i': that is a variable of a comprehension",
+        ),
         probing("assigned(i) > total"),
     ):
         pass
@@ -188,20 +195,32 @@ def test_one_that_hides_a_variable_of_the_function_is_not_taken_for_it() -> None
         return i, [last := i for i in xs], last
 
     with (
-        pytest.raises(SelectorError, match="together with 'i': in the comprehension there that name means another"),
+        pytest.raises(
+            SelectorError,
+            match="together with 'i': in the comprehension there that name means another",
+        ),
         probing("hides(i) > last"),
     ):
         pass
 
 
 def test_none_can_be_replaced() -> None:
-    with pytest.raises(SelectorError, match="to replace it: a comprehension"), probing("listed > i", overridable=True):
+    with (
+        pytest.raises(SelectorError, match="to replace it: a comprehension"),
+        probing("listed > i", overridable=True),
+    ):
         pass
 
 
 @pytest.mark.parametrize(
     ("selector", "refused"),
-    [("//f > i", ""), ("//f(i) > j", ""), ("//f(i)", ""), ("//f(j) > i", "together with 'j'"), ("//f(i) > n", "together with 'i'")],
+    [
+        ("//f > i", ""),
+        ("//f(i) > j", ""),
+        ("//f(i)", ""),
+        ("//f(j) > i", "together with 'j'"),
+        ("//f(i) > n", "together with 'i'"),
+    ],
 )
 def test_the_check_before_the_run_says_the_same(selector: str, refused: str) -> None:
     script = catalogue("def f(n):\n    return [[j for j in i] for i in n]\n", "main.py")
@@ -213,9 +232,16 @@ def test_the_check_before_the_run_says_the_same(selector: str, refused: str) -> 
 
 
 def test_they_are_offered_unless_the_name_means_something_else() -> None:
-    script = catalogue("def f(n):\n    i = 1\n    return [k for k in n], [i for i in n], [n for n in n]\n", "main.py")
+    script = catalogue(
+        "def f(n):\n    i = 1\n    return [k for k in n], [i for i in n], [n for n in n]\n",
+        "main.py",
+    )
     (found,) = offers(script)
-    assert [(offer.names, offer.lines) for offer in found.offers if offer.names] == [(("n",), (1,)), (("i",), (2,)), (("k",), (3,))]
+    assert [(offer.names, offer.lines) for offer in found.offers if offer.names] == [
+        (("n",), (1,)),
+        (("i",), (2,)),
+        (("k",), (3,)),
+    ]
 
 
 # The program is as it was
@@ -277,7 +303,9 @@ def test_a_value_is_never_asked_whether_it_is_true_or_equal() -> None:
     for kind in ("immediate", "total"):
         with probing("in_a_list > one", probe_type=kind, raw=True).values() as seen:
             assert in_a_list(thing) == [1]
-        assert [capture.values[0] is thing for event in seen for capture in event.values()] == [True]
+        assert [capture.values[0] is thing for event in seen for capture in event.values()] == [
+            True
+        ]
 
 
 def in_a_list(thing: Any) -> Any:
@@ -357,11 +385,18 @@ def first_in_lines(n: int) -> Any:
     [
         (in_lines, "f > i", [0, 1, 2]),
         pytest.param(
-            first_in_lines, "f > x", 3, marks=pytest.mark.skipif(sys.version_info < (3, 11), reason="a NOP has a line of its own")
+            first_in_lines,
+            "f > x",
+            3,
+            marks=pytest.mark.skipif(
+                sys.version_info < (3, 11), reason="a NOP has a line of its own"
+            ),
         ),
     ],
 )
-def test_a_tracer_is_told_the_same_lines(f: Callable[..., Any], selector: str, argument: Any) -> None:
+def test_a_tracer_is_told_the_same_lines(
+    f: Callable[..., Any], selector: str, argument: Any
+) -> None:
     def lines() -> list[tuple[str, int]]:
         told: list[tuple[str, int]] = []
 

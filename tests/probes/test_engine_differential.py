@@ -32,7 +32,11 @@ def blocks(draw: Any, depth: int = 0) -> list[str]:
     """A few statements."""
     lines: list[str] = []
     for _ in range(draw(st.integers(1, 3))):
-        kind = draw(st.sampled_from(["set", "set", "add", "if", "for", "try"] if depth < 2 else ["set", "add"]))
+        kind = draw(
+            st.sampled_from(
+                ["set", "set", "add", "if", "for", "try"] if depth < 2 else ["set", "add"]
+            )
+        )
         name = draw(st.sampled_from(VARIABLES))
         if kind == "set":
             lines.append(f"{name} = {draw(values)}")
@@ -82,7 +86,9 @@ def shown(value: Any) -> Any:
     return type(value) if isinstance(value, BaseException) else value
 
 
-def run(probe_of: Any, source: Path, selector: str, options: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+def run(
+    probe_of: Any, source: Path, selector: str, options: dict[str, Any]
+) -> tuple[list[Any], list[Any]]:
     spec = importlib.util.spec_from_file_location(source.stem, source)
     assert spec is not None
     assert spec.loader is not None
@@ -111,7 +117,9 @@ def compare(program: str, selector: tuple[str, dict[str, Any]]) -> None:
         assert run(probing, source, *selector) == run(ptera.probing, source, *selector)
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="ptera 1.4.1 uses ast.Str, which python 3.14 no longer has")
+@pytest.mark.skipif(
+    sys.version_info >= (3, 14), reason="ptera 1.4.1 uses ast.Str, which python 3.14 no longer has"
+)
 def test_events_and_results_are_those_of_ptera() -> None:
     done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

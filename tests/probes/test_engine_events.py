@@ -92,7 +92,9 @@ def act(n: int) -> int:
     return done
 
 
-def events(selector: str | list[str], drive: Callable[[], Any], **options: Any) -> list[dict[str, Any]]:
+def events(
+    selector: str | list[str], drive: Callable[[], Any], **options: Any
+) -> list[dict[str, Any]]:
     """What a probe sees while something runs."""
     selectors = [selector] if isinstance(selector, str) else selector
     seen: list[dict[str, Any]] = []
@@ -106,12 +108,25 @@ def test_an_event_has_what_is_set_and_what_was_set_before() -> None:
     assert events("scale(n, rest) > out", lambda: scale(4)) == [{"n": 4, "out": 12}]
 
 
+def weigh(value: int) -> int:
+    weight = value + 100
+    return weight
+
+
+def test_a_captured_variable_may_be_called_value() -> None:
+    assert events("weigh(value) > weight", lambda: weigh(1)) == [{"value": 1, "weight": 101}]
+
+
 def test_a_parameter_is_set_after_those_before_it() -> None:
     assert events("scale(by) > n", lambda: scale(4)) == [{"n": 4}]
     assert events("scale(n) > by", lambda: scale(4)) == [{"n": 4, "by": 3}]
 
 
-@pytest.mark.parametrize(("n", "names"), [(-1, {"down"}), (1, {"up"}), (6, {"up", "high"})], ids=["below", "above", "far above"])
+@pytest.mark.parametrize(
+    ("n", "names"),
+    [(-1, {"down"}), (1, {"up"}), (6, {"up", "high"})],
+    ids=["below", "above", "far above"],
+)
 def test_variables_that_are_not_set_are_not_in_the_event(n: int, names: set[str]) -> None:
     (event,) = events("choose(up, down, high) > last", lambda: choose(n))
     assert set(event) == {*names, "last"}
@@ -126,7 +141,9 @@ def test_a_function_without_a_return_returns_none() -> None:
 
 
 def test_a_loop_begins_without_what_the_last_iteration_set() -> None:
-    seen = events("epoch(batch, !#loop_batch as s, !!#endloop_batch as e)", lambda: epoch([(1, 2), (3, 4)]))
+    seen = events(
+        "epoch(batch, !#loop_batch as s, !!#endloop_batch as e)", lambda: epoch([(1, 2), (3, 4)])
+    )
     assert [{k: v for k, v in e.items() if k != "$wrap"} for e in seen] == [
         {"s": True},
         {"batch": 1, "s": True, "e": True},
@@ -275,13 +292,21 @@ def hides(box: Box, pair: Any) -> None:
 
 
 def test_an_attribute_that_is_added_to_is_seen() -> None:
-    assert events("adds > box.x", lambda: adds(Box(), 1), env={"adds": adds}) == [{"box.x": 1}, {"box.x": 2}]
+    assert events("adds > box.x", lambda: adds(Box(), 1), env={"adds": adds}) == [
+        {"box.x": 1},
+        {"box.x": 2},
+    ]
 
 
 @pytest.mark.parametrize(("name", "overridable"), [("x", False), ("y", False), ("x", True)])
-def test_an_attribute_that_is_unpacked_to_is_refused_with_what_to_write(name: str, overridable: bool) -> None:
+def test_an_attribute_that_is_unpacked_to_is_refused_with_what_to_write(
+    name: str, overridable: bool
+) -> None:
     words = rf"hides \(.*\) cannot be probed for 'box.{name}': line \d+ sets it where no value shows\. Assign to a variable first"
-    with pytest.raises(SelectorError, match=words), probing(f"hides > box.{name}", env={"hides": hides}, overridable=overridable):
+    with (
+        pytest.raises(SelectorError, match=words),
+        probing(f"hides > box.{name}", env={"hides": hides}, overridable=overridable),
+    ):
         pass
 
 
@@ -301,10 +326,19 @@ def test_private_names_are_what_they_are_in_the_source() -> None:
     assert events("Model._Model__secret > z", lambda: Model().open(3)) == [{"z": 3}]
 
 
-def test_a_condition_that_fails_is_told_once_and_nothing_fires(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_condition_that_fails_is_told_once_and_nothing_fires(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     told: list[str] = []
     monkeypatch.setattr(streams, "report", told.append)
-    assert events("scale(n ~ bad) > out", lambda: (scale(1), scale(2)), env={"scale": scale, "bad": lambda v: 1 / 0}) == []
+    assert (
+        events(
+            "scale(n ~ bad) > out",
+            lambda: (scale(1), scale(2)),
+            env={"scale": scale, "bad": lambda v: 1 / 0},
+        )
+        == []
+    )
     assert len(told) == 1
     assert "ZeroDivisionError" in told[0]
 

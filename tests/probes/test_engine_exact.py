@@ -17,7 +17,9 @@ from voirkit import SelectorError, probing
 from voirkit.probes import weave
 
 
-def seen(selector: str, call: Any, *args: Any, names: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+def seen(
+    selector: str, call: Any, *args: Any, names: dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
     """The events of a probe while something is called."""
     with probing(selector, env=globals() if names is None else names).values() as found:
         call(*args)
@@ -54,7 +56,13 @@ def raises_halfway(o: Refuses, items: Any = ((1, 2),)) -> Any:
 
 
 @pytest.mark.parametrize(
-    "selector", ["raises_halfway > a", "raises_halfway > b", "raises_halfway(b) > c", "raises_halfway(o, items as n) > i"]
+    "selector",
+    [
+        "raises_halfway > a",
+        "raises_halfway > b",
+        "raises_halfway(b) > c",
+        "raises_halfway(o, items as n) > i",
+    ],
 )
 def test_a_variable_whose_statement_raises_after_it_is_set_has_no_event(selector: str) -> None:
     o = Refuses()
@@ -75,8 +83,14 @@ begins_or_fails = lambda n: [n and (a := n), 1 // (n - 1), (b := n)]  # noqa: E7
 
 
 def test_a_pair_that_has_not_ended_with_its_call_is_not_ended_by_another() -> None:
-    found = seen("begins_or_ends(!a as s, !!b as e)", lambda: [begins_or_ends(n) for n in (1, 2, 2)])
-    assert [(e["$wrap"]["step"], bool(e["$wrap"]["id"])) for e in found] == [("begin", True), ("end", False), ("end", False)]
+    found = seen(
+        "begins_or_ends(!a as s, !!b as e)", lambda: [begins_or_ends(n) for n in (1, 2, 2)]
+    )
+    assert [(e["$wrap"]["step"], bool(e["$wrap"]["id"])) for e in found] == [
+        ("begin", True),
+        ("end", False),
+        ("end", False),
+    ]
 
 
 def test_wmap_measures_nothing_across_calls() -> None:
@@ -103,7 +117,10 @@ def test_a_pair_in_a_lambda_that_raises_is_not_ended_by_another_call() -> None:
         begins_or_fails(0)
 
     found = seen("begins_or_fails(!a as s, !!b as e)", drive)
-    assert [(e["$wrap"]["step"], bool(e["$wrap"]["id"])) for e in found] == [("begin", True), ("end", False)]
+    assert [(e["$wrap"]["step"], bool(e["$wrap"]["id"])) for e in found] == [
+        ("begin", True),
+        ("end", False),
+    ]
 
 
 def matches(v: int, c: int = 0) -> str:
@@ -207,8 +224,12 @@ class Private:
 
 def test_a_private_name_is_captured_wherever_the_tap_has_to_look_for_it() -> None:
     names = {"Private": Private}
-    assert seen("Private.look(__s) > y", lambda: [Private().look(n) for n in (0, 1)], names=names) == [{"y": 5}, {"__s": 3, "y": 5}]
-    assert seen("Private.look(__s) > z", lambda: Private().look(1), names=names) == [{"__s": 3, "z": 3}]
+    assert seen(
+        "Private.look(__s) > y", lambda: [Private().look(n) for n in (0, 1)], names=names
+    ) == [{"y": 5}, {"__s": 3, "y": 5}]
+    assert seen("Private.look(__s) > z", lambda: Private().look(1), names=names) == [
+        {"__s": 3, "z": 3}
+    ]
 
 
 def eats(made: Any) -> list[Any]:
@@ -224,7 +245,9 @@ def feeds(how: str) -> Any:
     return eats(made) if how == "right" else list(made)
 
 
-def test_what_a_generator_expression_sets_is_never_shown_with_variables_of_who_consumes_it() -> None:
+def test_what_a_generator_expression_sets_is_never_shown_with_variables_of_who_consumes_it() -> (
+    None
+):
     assert seen("feeds(a) > y", feeds, "right") == [{"a": "right", "y": 0}]
     assert seen("feeds(a) > y", feeds, "itself") == [{"a": "itself", "y": 0}]
     assert seen("feeds(a) > y", lambda: eats(feeds("makes"))) == [{"y": 0}]
@@ -311,13 +334,18 @@ bound = Bound()
     ],
 )
 def test_a_bound_method_that_does_not_tell_its_object_is_refused(method: str, why: str) -> None:
-    with pytest.raises(SelectorError, match=re.escape(why)) as caught, probing(f"bound.{method} > z", env=globals()):
+    with (
+        pytest.raises(SelectorError, match=re.escape(why)) as caught,
+        probing(f"bound.{method} > z", env=globals()),
+    ):
         pass
     assert f"Bound.{method}" in str(caught.value)
 
 
 def test_a_bound_method_whose_inner_function_has_a_self_of_its_own_is_not() -> None:
-    assert seen("bound.keeps > z", lambda: [bound.keeps(), Bound().keeps()]) == [{"self": bound, "z": None}]
+    assert seen("bound.keeps > z", lambda: [bound.keeps(), Bound().keeps()]) == [
+        {"self": bound, "z": None}
+    ]
 
 
 def returns(n: int) -> int:
@@ -325,7 +353,9 @@ def returns(n: int) -> int:
     return x
 
 
-def test_probes_that_leave_a_function_one_by_one_do_not_weave_all_the_others_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probes_that_leave_a_function_one_by_one_do_not_weave_all_the_others_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     code, made, asked = returns.__code__, [0], []
     plain = weave.weave_code
 
@@ -337,7 +367,9 @@ def test_probes_that_leave_a_function_one_by_one_do_not_weave_all_the_others_eac
         asked.append(value)
         return True
 
-    probes = [probing("returns(x~ask) > #value", env={"returns": returns, "ask": ask}) for _ in range(40)]
+    probes = [
+        probing("returns(x~ask) > #value", env={"returns": returns, "ask": ask}) for _ in range(40)
+    ]
     seen: list[list[Any]] = [[] for _ in probes]
     for probe, events in zip(probes, seen, strict=True):
         probe.subscribe(events.append)
@@ -349,7 +381,11 @@ def test_probes_that_leave_a_function_one_by_one_do_not_weave_all_the_others_eac
         assert len(asked) == len(probes) - n
         probe.__exit__(None, None, None)
     assert returns.__code__ is code
-    assert [len(events) for events in seen] == [probe.events for probe in probes] == [n + 1 for n in range(40)]
+    assert (
+        [len(events) for events in seen]
+        == [probe.events for probe in probes]
+        == [n + 1 for n in range(40)]
+    )
     assert made[0] < 5 * len(probes)
 
 

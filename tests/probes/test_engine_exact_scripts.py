@@ -35,7 +35,9 @@ VOIRFILE = """
 @pytest.mark.parametrize("way", WAYS)
 def test_a_module_that_came_another_way_is_told(place: Place, way: str) -> None:
     place.write(main="print('start')\n", conf=CONFIG, voirfile=VOIRFILE.format("/conf/f > y"))
-    place.write(main="print('start')\n" + "".join(line[8:] + "\n" for line in WAYS[way].splitlines()))
+    place.write(
+        main="print('start')\n" + "".join(line[8:] + "\n" for line in WAYS[way].splitlines())
+    )
     ended = place.voirkit("main.py")
     assert ended.out.split() == ["start", "2"]
     assert "selector '/conf/f > y': conf is loaded, but by no import that voirkit sees" in ended.err
@@ -69,8 +71,12 @@ del c.p
 """
 
 
-@pytest.mark.parametrize("before", ["", "print('start')\n"], ids=["first", "after other statements"])
-def test_the_name_of_a_property_means_its_getter_wherever_it_is_defined(place: Place, before: str) -> None:
+@pytest.mark.parametrize(
+    "before", ["", "print('start')\n"], ids=["first", "after other statements"]
+)
+def test_the_name_of_a_property_means_its_getter_wherever_it_is_defined(
+    place: Place, before: str
+) -> None:
     place.write(main=before + PROPERTY, voirfile=VOIRFILE.format("//C/p > v"))
     ended = place.voirkit("--quiet", "main.py")
     assert ended.out.splitlines()[-1:] == ["{'v': 'getter'}"]
@@ -99,4 +105,6 @@ print(seen)
 def test_functions_that_the_collector_does_not_list_after_a_freeze_are_told(place: Place) -> None:
     ended = place.write(main=FREEZES).python("main.py")
     assert ended.out.splitlines() == ["[{'b': 2}]", "[{'b': 2}]"]
-    assert ended.err.count("after gc.freeze() functions that a function has made cannot be found") == 1
+    assert (
+        ended.err.count("after gc.freeze() functions that a function has made cannot be found") == 1
+    )

@@ -78,7 +78,9 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
 def test_what_a_module_runs_while_it_is_imported_is_seen(write: Write) -> None:
     name = write(SOURCE)
     seen: list[Any] = []
-    with probing(f"/{name}/run > at_once", f"/{name}/hidden > deep", f"/{name}/Sub/step > twice") as probe:
+    with probing(
+        f"/{name}/run > at_once", f"/{name}/hidden > deep", f"/{name}/Sub/step > twice"
+    ) as probe:
         probe.subscribe(seen.append)
         assert name not in sys.modules
         module = importlib.import_module(name)
@@ -154,7 +156,10 @@ def test_a_closure_by_its_name_is_watched_alone() -> None:
 
 
 def test_a_module_that_is_nowhere_is_an_error_at_once() -> None:
-    with pytest.raises(SelectorError, match="no_such_module"), probing("/no_such_module_at_all/f > x"):
+    with (
+        pytest.raises(SelectorError, match="no_such_module"),
+        probing("/no_such_module_at_all/f > x"),
+    ):
         pass
 
 
@@ -163,7 +168,11 @@ def test_a_variable_that_is_nowhere_is_an_error_before_the_import(write: Write) 
     with pytest.raises(SelectorError, match=r"depp[\s\S]*deep"), probing(f"/{name}/hidden > depp"):
         pass
     assert name not in sys.modules
-    assert not [finder for finder in sys.meta_path if type(finder).__module__ == "voirkit.probes.live_functions"]
+    assert not [
+        finder
+        for finder in sys.meta_path
+        if type(finder).__module__ == "voirkit.probes.live_functions"
+    ]
 
 
 def test_a_source_that_has_changed_is_refused(write: Write, tmp_path: Path) -> None:
@@ -192,7 +201,9 @@ def test_a_reference_finds_its_function(write: Write) -> None:
         refstring(len)
 
 
-def test_functions_of_the_script_are_watched_before_they_are_defined(voirkit: Any, tmp_path: Path) -> None:
+def test_functions_of_the_script_are_watched_before_they_are_defined(
+    voirkit: Any, tmp_path: Path
+) -> None:
     (tmp_path / "main.py").write_text(
         "def now(f):\n    f(1)\n    return f\n"
         "print('start')\n"
@@ -204,10 +215,17 @@ def test_functions_of_the_script_are_watched_before_they_are_defined(voirkit: An
         "def instrument_watch(ov):\n    yield ov.phases.init\n    ov.probe('//train(i) > loss', '//late > z').subscribe(print)\n"
     )
     done = voirkit("main.py")
-    assert done.out.splitlines() == ["start", "{'i': 0, 'loss': 0}", "{'i': 1, 'loss': 1}", "{'z': 5}"]
+    assert done.out.splitlines() == [
+        "start",
+        "{'i': 0, 'loss': 0}",
+        "{'i': 1, 'loss': 1}",
+        "{'z': 5}",
+    ]
 
 
-def test_one_of_several_definitions_that_can_not_be_probed_is_told_by_its_name(place: Place) -> None:
+def test_one_of_several_definitions_that_can_not_be_probed_is_told_by_its_name(
+    place: Place,
+) -> None:
     place.write(
         main="""
         print("start")

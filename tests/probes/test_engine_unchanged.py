@@ -92,7 +92,10 @@ PROGRAMS = {
     "except as": (handles, lambda: handles(1)),
     "nonlocal": (counts(), None),
     "locals": (names, lambda: names(1, 2)),
-    "match": (matches, lambda: [matches([1, 2]), matches([0]), matches({"k": 1, "z": 2}), matches(5)]),
+    "match": (
+        matches,
+        lambda: [matches([1, 2]), matches([0]), matches({"k": 1, "z": 2}), matches(5)],
+    ),
     "super": (Derived.method, lambda: Derived().method(1)),
     "destructors": (frees, lambda: frees(1)),
 }
@@ -124,14 +127,18 @@ def test_a_probed_function_does_what_it_did(program: str, selector: str) -> None
     assert function.__code__ is code
 
 
-@pytest.mark.parametrize("selector", [*SELECTORS, "f > #endloop_i", "f(y) > #endloop_i", "f(i, y) > #exit"])
+@pytest.mark.parametrize(
+    "selector", [*SELECTORS, "f > #endloop_i", "f(y) > #endloop_i", "f(i, y) > #exit"]
+)
 def test_a_traceback_has_the_lines_it_had(selector: str) -> None:
     def lines() -> list[tuple[str, int | None]]:
         try:
             fails(1)
         except ZeroDivisionError as error:
             assert error.__context__ is None
-            return [(frame.name, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+            return [
+                (frame.name, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)
+            ]
         raise AssertionError
 
     plain = lines()
@@ -182,7 +189,10 @@ def test_probes_leave_in_any_order_and_from_any_thread() -> None:
 
 def test_a_probe_that_can_not_be_put_on_leaves_no_trace() -> None:
     code = fails.__code__
-    with pytest.raises(SelectorError, match="zz"), probing("fails > x", "fails > zz", env=globals()):
+    with (
+        pytest.raises(SelectorError, match="zz"),
+        probing("fails > x", "fails > zz", env=globals()),
+    ):
         pass
     assert fails.__code__ is code
 
@@ -271,4 +281,9 @@ def test_ptera_is_not_imported() -> None:
     import subprocess
 
     code = "import sys; from voirkit import probing; probing('f > x'); print([m for m in sys.modules if m.startswith('ptera')])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )

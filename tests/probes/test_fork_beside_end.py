@@ -30,7 +30,9 @@ def forked(function: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_the_fork_starts_no_reader_that_the_end_waits_for(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_fork_starts_no_reader_that_the_end_waits_for(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     with probing("g > n").values(), probing("g > a").values() as seen:
         forked(lambda: g(1))
         exchange: Any = processes._exchange

@@ -7,13 +7,19 @@ import re
 import pytest
 from conftest import Ended, Place
 
-CHAIN = "def f(x):\n    if x == 0: y = 0\n" + "".join(f"    elif x == {i}: y = {i}\n" for i in range(1, 200)) + "    return y\n"
+CHAIN = (
+    "def f(x):\n    if x == 0: y = 0\n"
+    + "".join(f"    elif x == {i}: y = {i}\n" for i in range(1, 200))
+    + "    return y\n"
+)
 TOTAL = "TOTAL = " + " + ".join(["1.5"] * 2500) + "\n"
 SHORT = "def f(x):\n    y = x\n    return y\n"
 
 
 def voirfile(*selectors: str) -> str:
-    return "def instrument_p(ov):\n" + "".join(f'    ov.probe({s!r}).subscribe(lambda e: print("event", e))\n' for s in selectors)
+    return "def instrument_p(ov):\n" + "".join(
+        f'    ov.probe({s!r}).subscribe(lambda e: print("event", e))\n' for s in selectors
+    )
 
 
 def both(place: Place, *words: str) -> tuple[Ended, Ended]:
@@ -26,15 +32,29 @@ def without_events(ended: Ended) -> tuple[int, str, str]:
 
 @pytest.mark.parametrize("source", [CHAIN, TOTAL + SHORT, TOTAL + CHAIN])
 def test_deep_sources_are_imported_and_seen(place: Place, source: str) -> None:
-    place.write({"mod.py": source}, main='print("start")\nimport mod\nprint(mod.f(5))\n', voirfile=voirfile("/mod/f > y"))
+    place.write(
+        {"mod.py": source},
+        main='print("start")\nimport mod\nprint(mod.f(5))\n',
+        voirfile=voirfile("/mod/f > y"),
+    )
     plain, ended = both(place, "main.py")
     assert without_events(plain) == without_events(ended)
     assert "event {'y': 5}" in ended.out
 
 
-@pytest.mark.parametrize("source", [CHAIN, TOTAL + SHORT, TOTAL + CHAIN, CHAIN.replace("    return", "    while False: pass\n    return")])
+@pytest.mark.parametrize(
+    "source",
+    [
+        CHAIN,
+        TOTAL + SHORT,
+        TOTAL + CHAIN,
+        CHAIN.replace("    return", "    while False: pass\n    return"),
+    ],
+)
 def test_deep_scripts_are_seen(place: Place, source: str) -> None:
-    place.write({"main.py": "print('start')\n" + source + "print(f(5))\n"}, voirfile=voirfile("//f > y"))
+    place.write(
+        {"main.py": "print('start')\n" + source + "print(f(5))\n"}, voirfile=voirfile("//f > y")
+    )
     plain, ended = both(place, "main.py")
     assert without_events(plain) == without_events(ended)
     assert "event {'y': 5}" in ended.out
@@ -62,9 +82,18 @@ def test_an_import_deep_in_calls_does_what_it_does(place: Place, depth: int) -> 
 
 
 def test_what_is_too_deep_to_weave_is_told(place: Place) -> None:
-    nested = "def f(x):\n" + "".join(" " * n + "if x:\n" for n in range(1, 90)) + " " * 90 + "y = x\n" + " " * 90 + "return y\n"
+    nested = (
+        "def f(x):\n"
+        + "".join(" " * n + "if x:\n" for n in range(1, 90))
+        + " " * 90
+        + "y = x\n"
+        + " " * 90
+        + "return y\n"
+    )
     deep = nested + "V = " + "-" * 3 + "1\n"
-    place.write({"main.py": "print('start')\n" + deep + "print(f(5))\n"}, voirfile=voirfile("//f > y"))
+    place.write(
+        {"main.py": "print('start')\n" + deep + "print(f(5))\n"}, voirfile=voirfile("//f > y")
+    )
     plain, ended = both(place, "main.py")
     assert (plain.code, ended.code, ended.out.replace("event {'y': 5}\n", "")) == (0, 0, plain.out)
     assert "event" in ended.out or "too deep" in ended.err
@@ -159,7 +188,9 @@ def test_a_module_that_another_hook_finds_through_python_s_own_is_seen(place: Pl
     assert ended.out.count("event") == 1
 
 
-def test_what_a_signal_s_handler_raises_while_a_module_is_woven_reaches_the_program(place: Place) -> None:
+def test_what_a_signal_s_handler_raises_while_a_module_is_woven_reaches_the_program(
+    place: Place,
+) -> None:
     place.write(
         main="""
         print("start")

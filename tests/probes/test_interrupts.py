@@ -63,7 +63,9 @@ HOW: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("handler", [raise_timeout, Handler(), leave])
-def test_what_a_handler_raises_in_a_subscriber_reaches_the_program(handler: Any, how: str, capsys: Any) -> None:
+def test_what_a_handler_raises_in_a_subscriber_reaches_the_program(
+    handler: Any, how: str, capsys: Any
+) -> None:
     signal.signal(signal.SIGUSR1, handler)
     with probing("f > i") as probe:
         HOW[how](probe)
@@ -113,7 +115,11 @@ def test_an_interrupt_has_no_context_and_a_tap_one_line_in_its_traceback() -> No
             with pytest.raises(KeyboardInterrupt) as caught:
                 g(0)
         assert caught.value.__context__ is None
-        shown = [frame.line for frame in traceback.extract_tb(caught.value.__traceback__) if frame.filename.endswith("taps.py")]
+        shown = [
+            frame.line
+            for frame in traceback.extract_tb(caught.value.__traceback__)
+            if frame.filename.endswith("taps.py")
+        ]
         assert {line for line in shown if "lineno" in str(line)}
         assert len(set(shown)) == len(shown)
 

@@ -11,7 +11,10 @@ import pytest
 
 from voirkit import SelectorError, probing
 
-BEFORE_3_13 = sys.version_info < (3, 13)  # from there on exec in a function makes no variables, and locals() is a new dictionary each time
+BEFORE_3_13 = sys.version_info < (
+    3,
+    13,
+)  # from there on exec in a function makes no variables, and locals() is a new dictionary each time
 
 
 class Tells:
@@ -33,7 +36,10 @@ def ordered(gone: list[str]) -> list[str]:
     return list(locals())
 
 
-@pytest.mark.parametrize("selector", ["f(z) > x", "f(z, y) > x", "f(z) > $x", "f(squares) > x", "f(z) > #error", "f > inner"])
+@pytest.mark.parametrize(
+    "selector",
+    ["f(z) > x", "f(z, y) > x", "f(z) > $x", "f(squares) > x", "f(z) > #error", "f > inner"],
+)
 def test_variables_keep_their_order(selector: str) -> None:
     def drive() -> Any:
         gone: list[str] = []
@@ -118,7 +124,9 @@ def test_the_dictionary_that_locals_has_given_stays_as_it_is() -> None:
 
 def test_where_it_would_change_the_probe_is_refused() -> None:
     plain = looks(0)
-    refused = pytest.raises(SelectorError, match=r"'y' together with a: before Python 3\.13 its locals would show it")
+    refused = pytest.raises(
+        SelectorError, match=r"'y' together with a: before Python 3\.13 its locals would show it"
+    )
     with refused if BEFORE_3_13 else nullcontext(), probing("looks(a) > y") as probe:
         probe.subscribe(lambda event: None)
         assert looks(0) == plain

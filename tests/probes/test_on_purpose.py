@@ -56,7 +56,9 @@ def test_fail_raises_its_own_error_where_the_event_is(listeners: int, kind: str)
             half(0)
 
 
-def test_for_an_event_of_a_child_the_next_event_in_the_main_thread_raises_once_it_has_been_seen() -> None:
+def test_for_an_event_of_a_child_the_next_event_in_the_main_thread_raises_once_it_has_been_seen() -> (
+    None
+):
     seen: list[Any] = []
     with probing("other > same") as own, probing("half > result") as probe:
         own.subscribe(seen.append)
@@ -74,14 +76,18 @@ def test_an_event_in_another_thread_does_not_raise_what_is_for_the_main_thread()
         probe["result"].fail_if_false("no half")
         forked(lambda: half(0))
         wait_for(lambda: probe._relayed.raised)
-        thread = threading.Thread(target=half, args=(2,))  # what is raised in a thread would be told as a warning
+        thread = threading.Thread(
+            target=half, args=(2,)
+        )  # what is raised in a thread would be told as a warning
         thread.start()
         thread.join()
         with pytest.raises(giving.Failure):
             half(2)
 
 
-def test_without_another_event_it_is_raised_when_the_probe_ends_and_the_stream_ends_all_the_same() -> None:
+def test_without_another_event_it_is_raised_when_the_probe_ends_and_the_stream_ends_all_the_same() -> (
+    None
+):
     least: list[float] = []
     probe = probing("half > result")
     probe["result"].min().subscribe(least.append)
@@ -106,7 +112,9 @@ def test_the_run_is_none_the_worse_if_it_comes_at_its_end(place: Place) -> None:
     assert (ended.code, ended.out) == (0, "closed\ncame to its end\nfinalized\n")
 
 
-def stopping(place: Place, body: str, also: str = "//turn > never_called", steps: int = 2000) -> Any:
+def stopping(
+    place: Place, body: str, also: str = "//turn > never_called", steps: int = 2000
+) -> Any:
     place.write(
         main=f"""
             import giving, multiprocessing, time

@@ -69,7 +69,12 @@ def test_code_with_taps_is_not_marshalled() -> None:
 
 def test_joblib_s_processes_run_a_script_s_functions(place: Place) -> None:
     pytest.importorskip("joblib")
-    main = "import warnings\nfrom joblib import Parallel, delayed\n" + FUNCTIONS.replace("\n    ", "\n")
-    place.write(voirfile=VOIRFILE, main=main + "print(Parallel(n_jobs=2)(delayed(f)(i) for i in range(3)))\n")
+    main = "import warnings\nfrom joblib import Parallel, delayed\n" + FUNCTIONS.replace(
+        "\n    ", "\n"
+    )
+    place.write(
+        voirfile=VOIRFILE,
+        main=main + "print(Parallel(n_jobs=2)(delayed(f)(i) for i in range(3)))\n",
+    )
     ended = place.voirkit("--quiet", "main.py")
     assert (ended.out, ended.code) == ("[1, 3, 5]\n", 0)

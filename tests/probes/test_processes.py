@@ -135,7 +135,9 @@ def test_who_subscribes_later_hears_the_children_too_if_somebody_listened_when_t
     os.close(go)
 
 
-def test_what_is_missed_of_children_that_began_when_nobody_listened_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_is_missed_of_children_that_began_when_nobody_listened_is_told_once(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     heard: list[Any] = []
     ready, go = os.pipe()
     with probing("half > result") as probe:
@@ -151,6 +153,11 @@ def test_what_is_missed_of_children_that_began_when_nobody_listened_is_told_once
         os.waitpid(pid, 0)
         forked(lambda: half(5))
     assert [e["result"] for e in heard] == [2.5, 2.5]
-    assert capfd.readouterr().err.count("nobody listened to it when processes were started before: it sees nothing in those.") == 1
+    assert (
+        capfd.readouterr().err.count(
+            "nobody listened to it when processes were started before: it sees nothing in those."
+        )
+        == 1
+    )
     os.close(ready)
     os.close(go)

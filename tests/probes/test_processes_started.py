@@ -43,7 +43,9 @@ TOOLS = "def double(n):\n    twice = 2 * n\n    return twice\n"
 
 
 @pytest.fixture(scope="module", params=METHODS)
-def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def started(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     """What is seen of a process, a pool and an executor; one program for each way to start them, since starting takes its time."""
     place = Place(tmp_path_factory.mktemp(request.param)).write(tools=TOOLS)
     found: dict[str, Any] = said(place, WORK + """
@@ -77,7 +79,9 @@ def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def test_processes_pools_and_executors(started: dict[str, Any]) -> None:
-    assert sorted(started["seen"]) == [[n, n / 2, True] for n in (*range(4), *range(10, 14), 102, 103)]
+    assert sorted(started["seen"]) == [
+        [n, n / 2, True] for n in (*range(4), *range(10, 14), 102, 103)
+    ]
 
 
 def test_names_in_scope_mean_the_same_functions(started: dict[str, Any]) -> None:
@@ -86,9 +90,15 @@ def test_names_in_scope_mean_the_same_functions(started: dict[str, Any]) -> None
     assert [e for e in scoped if "half" not in e] == [{"n": 3, "twice": 6}, {"s": "word"}]
 
 
-def test_a_condition_with_a_name_of_the_program_is_known_in_copies_alone(started: dict[str, Any]) -> None:
-    assert sorted(started["conditioned"]) == ([0, 2, 10, 12, 102] if started["method"] == "fork" else [])
-    assert ("what 'even' in its condition means is unknown there." in started["told"]) is (started["method"] != "fork")
+def test_a_condition_with_a_name_of_the_program_is_known_in_copies_alone(
+    started: dict[str, Any],
+) -> None:
+    assert sorted(started["conditioned"]) == (
+        [0, 2, 10, 12, 102] if started["method"] == "fork" else []
+    )
+    assert ("what 'even' in its condition means is unknown there." in started["told"]) is (
+        started["method"] != "fork"
+    )
 
 
 def test_a_child_that_is_not_a_copy_loads_no_streams(started: dict[str, Any]) -> None:
@@ -132,7 +142,11 @@ def test_what_can_not_be_seen_or_replaced_there_is_told_once(place: Place, metho
     """)  # fmt: skip
     ended = run(place, "program.py", method)
     assert (ended.code, ended.out) == (0, "0.5\n0.5\n{'x': 1}\n10\n")
-    line = next(i for i, line in enumerate((place.folder / "program.py").read_text().splitlines(), 1) if "overridable" in line)
+    line = next(
+        i
+        for i, line in enumerate((place.folder / "program.py").read_text().splitlines(), 1)
+        if "overridable" in line
+    )
     assert ended.err.count("cannot be seen in processes that are spawned") == 1
     assert ended.err.count("voirkit: ") == 2
     assert (

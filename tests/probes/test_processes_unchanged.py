@@ -78,7 +78,10 @@ UNCHANGED = """
 
 
 def test_a_program_with_children_runs_as_under_python(place: Place) -> None:
-    place.write(main=UNCHANGED, voirfile="def instrument_x(ov):\n    ov.probe('//work > half').subscribe(lambda event: None)\n")
+    place.write(
+        main=UNCHANGED,
+        voirfile="def instrument_x(ov):\n    ov.probe('//work > half').subscribe(lambda event: None)\n",
+    )
     # python 3.15 itself makes the main module of a child without what it then warns of, in the traceback of an error there
     env = {"PYTHONWARNINGS": "error,ignore:Module globals is missing:DeprecationWarning"}
     bare = run(place, "main.py", env=env)
@@ -91,7 +94,11 @@ def test_a_program_with_children_runs_as_under_python(place: Place) -> None:
 
 
 def _told(text: str) -> list[str]:
-    return [line for line in text.splitlines() if "Process-" not in line and "Process Process" not in line]
+    return [
+        line
+        for line in text.splitlines()
+        if "Process-" not in line and "Process Process" not in line
+    ]
 
 
 def test_nothing_is_left_when_the_probes_have_ended() -> None:
@@ -119,7 +126,9 @@ def test_without_children_there_is_no_thread_and_no_socket() -> None:
         assert [t.name for t in threading.enumerate() if t.name == "voirkit-events"] == []
 
 
-def test_a_child_that_puts_a_file_in_the_place_of_a_standard_one_gets_that_number(place: Place) -> None:
+def test_a_child_that_puts_a_file_in_the_place_of_a_standard_one_gets_that_number(
+    place: Place,
+) -> None:
     place.write(program="""
         import os
         from voirkit import probing
@@ -145,7 +154,11 @@ def test_a_child_that_puts_a_file_in_the_place_of_a_standard_one_gets_that_numbe
         print([e["half"] for e in seen], [open(f"file{fd}").read() for fd in (0, 1, 2)])
     """)  # fmt: skip
     ended = run(place, "program.py")
-    assert (ended.code, ended.out, ended.err) == (0, "[0.5, 1.0, 0.5, 1.0, 0.5, 1.0] ['written', 'written', 'written']\n", "")
+    assert (ended.code, ended.out, ended.err) == (
+        0,
+        "[0.5, 1.0, 0.5, 1.0, 0.5, 1.0] ['written', 'written', 'written']\n",
+        "",
+    )
 
 
 def test_a_program_without_standard_files_gets_their_numbers_for_its_own(place: Place) -> None:

@@ -58,7 +58,9 @@ def test_loader_workers(loaded: dict[str, Any], method: str) -> None:
     tensor = {"$type": "torch.Tensor", "shape": [2, 3], "dtype": "torch.float32"}
     assert batches == plain_batches
     assert plain_seen == [[10 * i, None, False, None] for i in range(8)]
-    assert sorted(seen, key=lambda e: e[0]) == [[10 * i, i // 2 % workers, True, tensor] for i in range(8)]
+    assert sorted(seen, key=lambda e: e[0]) == [
+        [10 * i, i // 2 % workers, True, tensor] for i in range(8)
+    ]
 
 
 def test_workers_that_stay_for_the_next_epoch(loaded: dict[str, Any]) -> None:
@@ -83,16 +85,40 @@ def test_plain_values_arrive_as_they_are_and_others_as_what_they_are() -> None:
         RED = 3
 
     pair = collections.namedtuple("pair", "a b")
-    for value in (1, -(10**30), 0.1, float("inf"), True, None, "ä\ud800", (), (1, "a", None, False)):
+    for value in (
+        1,
+        -(10**30),
+        0.1,
+        float("inf"),
+        True,
+        None,
+        "ä\ud800",
+        (),
+        (1, "a", None, False),
+    ):
         assert plain(value) == value
         assert type(plain(value)) is type(value)
-    for value, want in ((Color.RED, 3), (numpy.float64(0.5), 0.5), (numpy.int32(7), 7), (numpy.bool_(True), True), (pair(1, 2), (1, 2))):
+    for value, want in (
+        (Color.RED, 3),
+        (numpy.float64(0.5), 0.5),
+        (numpy.int32(7), 7),
+        (numpy.bool_(True), True),
+        (pair(1, 2), (1, 2)),
+    ):
         assert plain(value) == want
         assert type(plain(value)) is type(want)
     assert plain(torch.Size([2, 3])) == (2, 3)
-    assert plain(torch.zeros(2, 0, dtype=torch.int8)) == {"$type": "torch.Tensor", "shape": [2, 0], "dtype": "torch.int8"}
+    assert plain(torch.zeros(2, 0, dtype=torch.int8)) == {
+        "$type": "torch.Tensor",
+        "shape": [2, 0],
+        "dtype": "torch.int8",
+    }
     assert plain(torch.nn.Parameter(torch.zeros(1)))["$type"] == "torch.nn.parameter.Parameter"
-    assert plain(numpy.zeros((2, 3))) == {"$type": "numpy.ndarray", "shape": [2, 3], "dtype": "float64"}
+    assert plain(numpy.zeros((2, 3))) == {
+        "$type": "numpy.ndarray",
+        "shape": [2, 3],
+        "dtype": "float64",
+    }
     assert plain([1, 2]) == {"$type": "list", "len": 2}
     assert plain((1, [2])) == {"$type": "tuple", "len": 2}
     assert plain(tuple(range(1000))) == {"$type": "tuple", "len": 1000}

@@ -50,7 +50,9 @@ def plus(number: int) -> str:
 
 
 @pytest.mark.parametrize("selector", ["f > y", "/a_notebook/f > y"])
-def test_a_function_that_is_defined_anew_is_watched_at_once(home: ModuleType, cell: Cell, told: list[str], selector: str) -> None:
+def test_a_function_that_is_defined_anew_is_watched_at_once(
+    home: ModuleType, cell: Cell, told: list[str], selector: str
+) -> None:
     cell(plus(1))
     with probing(selector, env=vars(home)).values() as seen:
         assert home.f(0) == 1
@@ -62,7 +64,9 @@ def test_a_function_that_is_defined_anew_is_watched_at_once(home: ModuleType, ce
     assert (seen, told) == ([{"y": 1}, {"y": 10}, {"y": 100}], [])
 
 
-def test_the_new_function_has_its_own_code_when_the_probe_has_left(home: ModuleType, cell: Cell) -> None:
+def test_the_new_function_has_its_own_code_when_the_probe_has_left(
+    home: ModuleType, cell: Cell
+) -> None:
     cell(plus(1))
     with probing("f > y", env=vars(home)) as probe:
         probe.subscribe(lambda event: None)
@@ -73,7 +77,9 @@ def test_the_new_function_has_its_own_code_when_the_probe_has_left(home: ModuleT
     assert home.f.__code__ == compile(plus(10), home.f.__code__.co_filename, "exec").co_consts[0]
 
 
-def test_a_new_version_without_the_variable_is_told(home: ModuleType, cell: Cell, told: list[str]) -> None:
+def test_a_new_version_without_the_variable_is_told(
+    home: ModuleType, cell: Cell, told: list[str]
+) -> None:
     cell(plus(1))
     with probing("f > y", env=vars(home)).values() as seen:
         cell("def f(x):\n    z = x\n    return z\n")
@@ -83,7 +89,9 @@ def test_a_new_version_without_the_variable_is_told(home: ModuleType, cell: Cell
     assert "has no variable 'y'.\n  Its variables: x, z." in told[0]
 
 
-def test_a_new_version_without_source_is_told(home: ModuleType, cell: Cell, told: list[str]) -> None:
+def test_a_new_version_without_source_is_told(
+    home: ModuleType, cell: Cell, told: list[str]
+) -> None:
     cell(plus(1))
     with probing("f > y", env=vars(home)).values() as seen:
         # not "<string>": python 3.13 keeps the text of ``python -c`` under that name
@@ -91,10 +99,15 @@ def test_a_new_version_without_source_is_told(home: ModuleType, cell: Cell, told
         home.f(1)
     assert seen == []
     assert len(told) == 1
-    assert "f (<made>:1) was defined while the probe was on, and is not watched: it cannot be probed: its source is not there" in told[0]
+    assert (
+        "f (<made>:1) was defined while the probe was on, and is not watched: it cannot be probed: its source is not there"
+        in told[0]
+    )
 
 
-def test_a_function_that_somebody_still_holds_is_found_out_at_the_end(home: ModuleType, cell: Cell, told: list[str]) -> None:
+def test_a_function_that_somebody_still_holds_is_found_out_at_the_end(
+    home: ModuleType, cell: Cell, told: list[str]
+) -> None:
     cell(plus(1))
     held = home.f
     with probing("f > y", env=vars(home)).values() as seen:
@@ -106,7 +119,9 @@ def test_a_function_that_somebody_still_holds_is_found_out_at_the_end(home: Modu
     assert "was defined while the probe was on, and is not watched." in told[0]
 
 
-def test_a_class_of_an_earlier_cell_that_is_not_freed_yet_is_found_out_at_the_end(home: ModuleType, cell: Cell, told: list[str]) -> None:
+def test_a_class_of_an_earlier_cell_that_is_not_freed_yet_is_found_out_at_the_end(
+    home: ModuleType, cell: Cell, told: list[str]
+) -> None:
     cell("class K:\n    def g(self, x):\n        y = x\n")
     gc.disable()  # the old class is garbage, but in a circle
     try:
@@ -120,7 +135,9 @@ def test_a_class_of_an_earlier_cell_that_is_not_freed_yet_is_found_out_at_the_en
     assert "was defined while the probe was on, and is not watched." in told[0]
 
 
-def test_a_name_that_is_given_to_another_thing_is_left_alone(home: ModuleType, cell: Cell, told: list[str]) -> None:
+def test_a_name_that_is_given_to_another_thing_is_left_alone(
+    home: ModuleType, cell: Cell, told: list[str]
+) -> None:
     cell(plus(1))
     with probing("f > y", env=vars(home)):
         home.f = len
@@ -144,7 +161,9 @@ def make(step):
 
 
 @pytest.mark.parametrize("kind", ["add", "short"])
-def test_what_was_made_before_the_probe_is_watched_lambdas_too(home: ModuleType, cell: Cell, kind: str) -> None:
+def test_what_was_made_before_the_probe_is_watched_lambdas_too(
+    home: ModuleType, cell: Cell, kind: str
+) -> None:
     cell(MAKE)
     before = home.make(1)[kind]
     code = before.__code__
@@ -157,7 +176,9 @@ def test_what_was_made_before_the_probe_is_watched_lambdas_too(home: ModuleType,
 
 @pytest.mark.parametrize("kind", ["add", "short"])
 @pytest.mark.parametrize("first_leaves_first", [True, False])
-def test_two_probes_see_all_that_a_function_has_made(home: ModuleType, cell: Cell, kind: str, first_leaves_first: bool) -> None:
+def test_two_probes_see_all_that_a_function_has_made(
+    home: ModuleType, cell: Cell, kind: str, first_leaves_first: bool
+) -> None:
     cell(MAKE)
     selector = f"/a_notebook/make/{kind} > s"
     made = [home.make(1)[kind]]
@@ -180,7 +201,10 @@ def test_two_probes_see_all_that_a_function_has_made(home: ModuleType, cell: Cel
     made.append(home.make(3)[kind])
     assert call_all() == {"one": [2, 3, 4], "two": [2, 3, 4]}
     (one if first_leaves_first else two).__exit__(None, None, None)
-    assert call_all() == {"one": [] if first_leaves_first else [2, 3, 4], "two": [2, 3, 4] if first_leaves_first else []}
+    assert call_all() == {
+        "one": [] if first_leaves_first else [2, 3, 4],
+        "two": [2, 3, 4] if first_leaves_first else [],
+    }
     (two if first_leaves_first else one).__exit__(None, None, None)
     assert call_all() == {"one": [], "two": []}
     assert all(function.__code__ is code for function in made)
@@ -196,7 +220,9 @@ def test_what_was_made_while_nobody_listened_is_watched_too(home: ModuleType, ce
     assert seen == [{"s": 2}]
 
 
-def test_a_later_probe_costs_an_earlier_one_nothing_on_functions_of_the_script(place: Place) -> None:
+def test_a_later_probe_costs_an_earlier_one_nothing_on_functions_of_the_script(
+    place: Place,
+) -> None:
     place.write(
         main="""
         def now(f): return f
@@ -228,9 +254,19 @@ def test_a_later_probe_costs_an_earlier_one_nothing_on_functions_of_the_script(p
         """,
     )
     done = place.voirkit("main.py")
-    early = ["early {'x': 0}", "early {'s': 1}", "early {'x': 1}", "early {'s': 2}", "early {'x': 2}", "early {'s': 3}"]
+    early = [
+        "early {'x': 0}",
+        "early {'s': 1}",
+        "early {'x': 1}",
+        "early {'s': 2}",
+        "early {'x': 2}",
+        "early {'s': 3}",
+    ]
     assert [line for line in done.out.splitlines() if line.startswith("early")] == early
-    assert [line for line in done.out.splitlines() if line.startswith("late")] == ["late {'y': 2}", "late {'z': 1}"]
+    assert [line for line in done.out.splitlines() if line.startswith("late")] == [
+        "late {'y': 2}",
+        "late {'z': 1}",
+    ]
     assert "not watched" not in done.err
 
 

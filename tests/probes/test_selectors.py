@@ -89,11 +89,16 @@ def test_a_parsed_selector_tells_its_functions_in_order() -> None:
 
 
 def test_a_parsed_function_tells_what_is_captured_in_it() -> None:
-    (f,) = parse("f(a as b, !#loop_i as s, !!#endloop_j, #value, $g, $t:@Tag, c=3)", WHERE).functions
+    (f,) = parse(
+        "f(a as b, !#loop_i as s, !!#endloop_j, #value, $g, $t:@Tag, c=3)", WHERE
+    ).functions
     assert f.variables == ["a", "c"]
     assert f.loops == ["i", "j"]
     assert f.hashes == ["#value"]
-    assert [(c.name, c.alias, c.focus) for c in f.captures[:2]] == [("a", "b", 0), ("#loop_i", "s", 1)]
+    assert [(c.name, c.alias, c.focus) for c in f.captures[:2]] == [
+        ("a", "b", 0),
+        ("#loop_i", "s", 1),
+    ]
     assert [(c.name, c.alias, c.focus) for c in f.captures[2:5]] == [
         ("#endloop_j", "#endloop_j", 2),
         ("#value", "#value", 0),
@@ -103,7 +108,9 @@ def test_a_parsed_function_tells_what_is_captured_in_it() -> None:
 
 
 def test_a_parsed_selector_tells_the_names_that_it_needs() -> None:
-    parsed = parse("f(a=1, b='s', c=name.part, i ~ every(n, end=last), d:tag.Cool, e:@Cool) > x", WHERE)
+    parsed = parse(
+        "f(a=1, b='s', c=name.part, i ~ every(n, end=last), d:tag.Cool, e:@Cool) > x", WHERE
+    )
     assert parsed.names == ("name.part", "every", "n", "last")
     assert parsed.tags == ("tag.Cool",)
 
@@ -130,7 +137,9 @@ def test_unbalanced_parentheses_are_marked() -> None:
 
 
 def test_the_mark_stands_under_the_right_line_of_a_long_selector() -> None:
-    assert refused("f(\n\tx y) > z").endswith("\n    \tx y) > z\n    \t  ^\n  Write 'x > y' for the variable y in a call of x.")
+    assert refused("f(\n\tx y) > z").endswith(
+        "\n    \tx y) > z\n    \t  ^\n  Write 'x > y' for the variable y in a call of x."
+    )
     assert refused("  f > > x").endswith("\n      f > > x\n          ^")
 
 

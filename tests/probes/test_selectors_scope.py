@@ -106,15 +106,27 @@ def test_the_place_of_a_function_in_scope_is_its_def() -> None:
 
 
 NOT_FUNCTIONS = [
-    ("plain > locl", r"plain \(\S+test_selectors_scope.py:\d+\) has no variable 'locl'.[\s\S]*'local'"),
+    (
+        "plain > locl",
+        r"plain \(\S+test_selectors_scope.py:\d+\) has no variable 'locl'.[\s\S]*'local'",
+    ),
     ("plain > #loop_i", "has no 'for' loop over 'i'"),
-    ("Counter > at", r"'Counter' is a class, not a function. Name one of its methods: __init__, add"),
-    ("counter > called", r"'counter' is an object \(Counter\), not a function. Probe its method: Counter.__call__"),
+    (
+        "Counter > at",
+        r"'Counter' is a class, not a function. Name one of its methods: __init__, add",
+    ),
+    (
+        "counter > called",
+        r"'counter' is an object \(Counter\), not a function. Probe its method: Counter.__call__",
+    ),
     ("len > x", "'len' is written in C"),
     ("functools > x", "'functools' is a module, not a function"),
     ("WHERE > x", r"'WHERE' is an object \(str\), not a function"),
     ("Counter.ad > new", r"'Counter' has no 'ad'.[\s\S]*'add'"),
-    ("rude > shove", r"bluntly.wrapper \(\S+\) has no variable 'shove'.[\s\S]*absolute reference, '//rude'"),
+    (
+        "rude > shove",
+        r"bluntly.wrapper \(\S+\) has no variable 'shove'.[\s\S]*absolute reference, '//rude'",
+    ),
 ]
 
 
@@ -139,7 +151,9 @@ def test_a_function_of_the_script_that_is_not_in_scope_is_suggested_as_a_referen
 
 
 def test_a_name_that_is_not_in_scope_is_told_with_the_nearest() -> None:
-    with pytest.raises(SelectorError, match=r"there is no 'plian' in scope of voirfile.py.\n  Did you mean 'plain'"):
+    with pytest.raises(
+        SelectorError, match=r"there is no 'plian' in scope of voirfile.py.\n  Did you mean 'plain'"
+    ):
         check_all(parse("plian > local", WHERE), None, "", {"plain": plain, "plaid": 3})
 
 
@@ -167,7 +181,10 @@ def test_check_function_takes_any_object() -> None:
 
 def test_names_in_conditions_must_be_in_scope() -> None:
     assert check_all(parse("plain(n=counter.at) > local", WHERE), None, "", globals())
-    with pytest.raises(SelectorError, match=r"there is no 'conter' in scope of voirfile.py.\n  Did you mean 'Counter' or 'counter'"):
+    with pytest.raises(
+        SelectorError,
+        match=r"there is no 'conter' in scope of voirfile.py.\n  Did you mean 'Counter' or 'counter'",
+    ):
         check_all(parse("plain(n=conter) > local", WHERE), None, "", globals())
 
 

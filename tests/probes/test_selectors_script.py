@@ -18,10 +18,23 @@ from voirkit.probes.selector.check import check_all
 def test_a_selector_that_matches_gives_the_place_of_its_function() -> None:
     assert check_all(parse("//train_epoch(batch) > loss", WHERE), SCRIPT, "main.py") == "main.py:13"
     assert check_all(parse("//Trainer/run() as r", WHERE), SCRIPT, "main.py") == "main.py:8"
-    assert check_all(parse("//outer > //outer/inner > deep", WHERE), SCRIPT, "main.py") == "main.py:25"
+    assert (
+        check_all(parse("//outer > //outer/inner > deep", WHERE), SCRIPT, "main.py") == "main.py:25"
+    )
 
 
-KNOWN = ["batch", "loss", "step", "range", "LIMIT", "#loop_step", "#endloop_step", "#enter", "#error", "$x"]
+KNOWN = [
+    "batch",
+    "loss",
+    "step",
+    "range",
+    "LIMIT",
+    "#loop_step",
+    "#endloop_step",
+    "#enter",
+    "#error",
+    "$x",
+]
 
 
 @pytest.mark.parametrize("name", KNOWN)
@@ -43,7 +56,9 @@ def test_an_unknown_context_variable_is_told() -> None:
 
 
 def test_a_variable_of_another_function_is_told_with_that_function() -> None:
-    assert "It is a variable of another function: '//Trainer/run > total'." in message("//train_epoch > total")
+    assert "It is a variable of another function: '//Trainer/run > total'." in message(
+        "//train_epoch > total"
+    )
     assert "'//outer/inner > deep'" in message("//outer > deep")
 
 
@@ -106,7 +121,9 @@ def test_every_function_of_a_selector_is_checked() -> None:
 
 
 def test_any_of_the_definitions_that_can_be_live_will_do() -> None:
-    script = catalogue("if a:\n    def f():\n        x = 1\nelse:\n    def f():\n        y = 1\n", "main.py")
+    script = catalogue(
+        "if a:\n    def f():\n        x = 1\nelse:\n    def f():\n        y = 1\n", "main.py"
+    )
     assert check_all(parse("//f > x", WHERE), script, "main.py") == "main.py:2"
     assert check_all(parse("//f > y", WHERE), script, "main.py") == "main.py:5"
     with pytest.raises(SelectorError, match="has no variable 'z'"):
@@ -122,7 +139,9 @@ def test_long_lists_are_cut() -> None:
 
 
 def test_a_script_without_functions_is_told_so() -> None:
-    with pytest.raises(SelectorError, match=r"flat.py has no function 'f'.\n  It has no functions."):
+    with pytest.raises(
+        SelectorError, match=r"flat.py has no function 'f'.\n  It has no functions."
+    ):
         check_all(parse("//f > x", WHERE), catalogue("x = 1", "flat.py"), "flat.py")
 
 
@@ -156,9 +175,13 @@ def about(selector: str, script: str = MAIN) -> str | None:
 
 def test_a_function_of_a_module_is_checked_without_importing_it(library) -> None:
     assert about("/lab.steps/train(n) > loss") == "lab/steps.py:5"
-    with pytest.raises(SelectorError, match=r"train \(lab/steps.py:5\) has no variable 'los'.[\s\S]*'loss'"):
+    with pytest.raises(
+        SelectorError, match=r"train \(lab/steps.py:5\) has no variable 'los'.[\s\S]*'loss'"
+    ):
         about("/lab.steps/train > los")
-    with pytest.raises(SelectorError, match=r"lab/steps.py has no function 'trian'.[\s\S]*'/lab.steps/train'"):
+    with pytest.raises(
+        SelectorError, match=r"lab/steps.py has no function 'trian'.[\s\S]*'/lab.steps/train'"
+    ):
         about("/lab.steps/trian > loss")
     assert "lab" not in sys.modules
 
@@ -175,7 +198,9 @@ def test_imported_names_are_followed(library) -> None:
 def test_inherited_methods_are_followed(library) -> None:
     script = "import lab.parts\nfrom lab import Base\nclass A(Base[int]): pass\nclass B(A, dict):\n    def stop(self): pass\n"
     assert about("//B/go > pace", script) == "lab/parts.py:3"
-    with pytest.raises(SelectorError, match=r"B \(main.py:4\) has no method 'stopp'.[\s\S]*'//B/stop'"):
+    with pytest.raises(
+        SelectorError, match=r"B \(main.py:4\) has no method 'stopp'.[\s\S]*'//B/stop'"
+    ):
         about("//B/stopp > x", script)
 
 
@@ -192,7 +217,10 @@ def test_imports_in_a_circle_end(library) -> None:
 
 
 def test_an_unknown_module_is_told_with_the_nearest(library) -> None:
-    with pytest.raises(SelectorError, match=r"^voirfile.py:7: selector '/lab.step/f > x': there is no module 'lab.step'.") as e:
+    with pytest.raises(
+        SelectorError,
+        match=r"^voirfile.py:7: selector '/lab.step/f > x': there is no module 'lab.step'.",
+    ) as e:
         about("/lab.step/f > x")
     assert "Did you mean 'lab.steps'" in str(e.value)
 
@@ -222,9 +250,14 @@ def test_a_module_that_does_not_parse_is_told(library) -> None:
 def test_the_script_under_its_module_name_is_told(library) -> None:
     (library / "main.py").write_text(MAIN)
     script = catalogue(MAIN, str(library / "main.py"))
-    with pytest.raises(SelectorError, match=r"would import main.py a second time[\s\S]*Write '//train_epoch'"):
+    with pytest.raises(
+        SelectorError, match=r"would import main.py a second time[\s\S]*Write '//train_epoch'"
+    ):
         check_all(parse("/main/train_epoch > loss", WHERE), script, "main.py")
 
 
 def test_modules_can_be_left_unchecked() -> None:
-    assert check_all(parse("/no_such_module_here/f > x", WHERE), SCRIPT, "main.py", modules=None) is None
+    assert (
+        check_all(parse("/no_such_module_here/f > x", WHERE), SCRIPT, "main.py", modules=None)
+        is None
+    )

@@ -59,15 +59,22 @@ def waits() -> Iterator[None]:
 
 SUBSCRIBED: dict[str, Callable[[Any], object]] = {
     "alone": lambda probe: probe.subscribe(interrupt),
-    "one of several": lambda probe: (probe.subscribe(lambda event: None), probe.subscribe(interrupt)),
+    "one of several": lambda probe: (
+        probe.subscribe(lambda event: None),
+        probe.subscribe(interrupt),
+    ),
     "behind a plain operator": lambda probe: probe["result"].map(lambda x: x).subscribe(interrupt),
-    "behind an operator of reactivex": lambda probe: probe["result"].max(scan=True).subscribe(interrupt),
+    "behind an operator of reactivex": lambda probe: (
+        probe["result"].max(scan=True).subscribe(interrupt)
+    ),
     "in an operator of reactivex": lambda probe: probe["result"].scan(interrupt).accum(),
 }
 
 
 @pytest.mark.parametrize("how", SUBSCRIBED)
-def test_it_comes_out_where_the_event_is_with_its_cause(how: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_it_comes_out_where_the_event_is_with_its_cause(
+    how: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     probe = probing("half > result")
     SUBSCRIBED[how](probe)
 
@@ -90,7 +97,10 @@ def test_in_a_pair() -> None:
 
 
 def test_in_a_condition() -> None:
-    with probing("half(n~interrupt) > result", env={"half": half, "interrupt": interrupt}).values(), pytest.raises(Interrupted):
+    with (
+        probing("half(n~interrupt) > result", env={"half": half, "interrupt": interrupt}).values(),
+        pytest.raises(Interrupted),
+    ):
         half(1)
 
 

@@ -52,18 +52,27 @@ EDITS = {
 
 
 @pytest.mark.parametrize("change", EDITS)
-def test_a_file_that_is_edited_before_the_first_probe_is_not_woven(load: Import, change: str) -> None:
+def test_a_file_that_is_edited_before_the_first_probe_is_not_woven(
+    load: Import, change: str
+) -> None:
     module = load(PLAIN)
     edit(module, EDITS[change])
     if change == "spaces" and sys.version_info < (3, 11):
         pytest.skip("code has no columns")
-    with pytest.raises(SelectorError, match=r"not what its source says|not there to read|no function"), probing("f > y", env=vars(module)):
+    with (
+        pytest.raises(
+            SelectorError, match=r"not what its source says|not there to read|no function"
+        ),
+        probing("f > y", env=vars(module)),
+    ):
         pass
     assert module.f(10) == 20
 
 
 @pytest.mark.parametrize("change", EDITS)
-def test_a_file_that_is_edited_while_a_probe_is_on_is_woven_from_what_it_was(load: Import, change: str, capsys: Any) -> None:
+def test_a_file_that_is_edited_while_a_probe_is_on_is_woven_from_what_it_was(
+    load: Import, change: str, capsys: Any
+) -> None:
     module = load(PLAIN)
     with probing("f > y", env=vars(module)).values() as first:
         edit(module, EDITS[change])
@@ -204,12 +213,16 @@ def test_the_compiler_s_warnings_come_once_without_bytecode(place: Place) -> Non
         voirfile='def instrument_p(ov):\n    ov.probe("/mod/g > w").subscribe(lambda e: None)\n',
     )
     plain = place.python("-B", "main.py")
-    ended = place.run(sys.executable, "-B", "-m", "voirkit", "--run-dir", "run", "--quiet", "main.py")
+    ended = place.run(
+        sys.executable, "-B", "-m", "voirkit", "--run-dir", "run", "--quiet", "main.py"
+    )
     assert "SyntaxWarning" in plain.err
     assert ended.err == plain.err
 
 
-def test_a_function_that_the_compiler_warns_of_can_be_probed_where_warnings_are_errors(load: Import) -> None:
+def test_a_function_that_the_compiler_warns_of_can_be_probed_where_warnings_are_errors(
+    load: Import,
+) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module = load("def f(x):\n    y = x\n    return y is 1\n")
@@ -237,7 +250,10 @@ def test_a_function_with_asserts_that_pytest_has_rewritten_is_refused_with_what_
         w = v
         assert w == 3, "a text"
 
-    with pytest.raises(SelectorError, match=r"pytest has rewritten its assert statements\. Run pytest with --assert=plain"):
+    with pytest.raises(
+        SelectorError,
+        match=r"pytest has rewritten its assert statements\. Run pytest with --assert=plain",
+    ):
         probing("helper > w").__enter__()
     with pytest.raises(AssertionError, match="assert 4 == 3"):
         helper(4)

@@ -123,18 +123,28 @@ def given(selector: str) -> str:
 
 @pytest.mark.parametrize(
     "source",
-    [BATCHES_THAT_A_FUNCTION_MAKES, MINIBATCHES_CUT_OUT_OF_ROLLOUTS, BATCHES_OF_A_BUFFER, SAMPLES_OF_A_MEMORY, INDICES_OF_A_SAMPLER],
+    [
+        BATCHES_THAT_A_FUNCTION_MAKES,
+        MINIBATCHES_CUT_OUT_OF_ROLLOUTS,
+        BATCHES_OF_A_BUFFER,
+        SAMPLES_OF_A_MEMORY,
+        INDICES_OF_A_SAMPLER,
+    ],
 )
 def test_a_loop_that_makes_its_batches_itself_has_no_loader(source: str) -> None:
     assert line(source, "loader") is None
 
 
 def test_the_loader_behind_an_iterator_of_a_while_loop_is_found() -> None:
-    assert line(AN_ITERATOR_IN_A_WHILE_LOOP, "loader") == given("//Trainer/run > train_loader as loader")
+    assert line(AN_ITERATOR_IN_A_WHILE_LOOP, "loader") == given(
+        "//Trainer/run > train_loader as loader"
+    )
 
 
 def test_the_loader_of_an_evaluation_is_not_taken_for_that_of_the_training() -> None:
-    assert line(AN_EVALUATION + AN_ITERATOR_IN_A_WHILE_LOOP, "loader") == given("//Trainer/run > train_loader as loader")
+    assert line(AN_EVALUATION + AN_ITERATOR_IN_A_WHILE_LOOP, "loader") == given(
+        "//Trainer/run > train_loader as loader"
+    )
     assert line(AN_EVALUATION + MINIBATCHES_CUT_OUT_OF_ROLLOUTS, "loader") is None
 
 
@@ -195,7 +205,10 @@ def test_a_loss_that_is_divided_for_accumulation_is_given_once_a_turn() -> None:
 
 
 def test_a_loss_that_a_function_divides_is_given_once_a_call() -> None:
-    assert line(A_LOSS_THAT_A_FUNCTION_DIVIDES, "loss") == 'ov.probe("//training_step(loss) > #exit")["loss"].give("loss")'
+    assert (
+        line(A_LOSS_THAT_A_FUNCTION_DIVIDES, "loss")
+        == 'ov.probe("//training_step(loss) > #exit")["loss"].give("loss")'
+    )
 
 
 def test_a_loss_that_is_divided_in_place_is_given_once_a_turn() -> None:
@@ -207,7 +220,10 @@ def test_a_loss_that_is_divided_in_place_is_given_once_a_turn() -> None:
                 cost.backward()
                 optimizer.step()
     """
-    assert line(source, "loss") == 'ov.probe("//train(cost as loss) > #endloop_x")["loss"].give("loss")'
+    assert (
+        line(source, "loss")
+        == 'ov.probe("//train(cost as loss) > #endloop_x")["loss"].give("loss")'
+    )
 
 
 def test_the_number_of_passes_is_no_turn_of_a_while_loop_in_them() -> None:

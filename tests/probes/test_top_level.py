@@ -48,18 +48,34 @@ def seen(place: Place) -> Callable[..., Any]:
     """The events of probes in a run of the script, by selector; and the run."""
 
     def run(*selectors: str, script: str = SCRIPT, more: str = "") -> tuple[list[list[Any]], Any]:
-        lines = [f"    ov.probe({s!r}).subscribe(lambda event, n={n}: out(n, event))" for n, s in enumerate(selectors)]
+        lines = [
+            f"    ov.probe({s!r}).subscribe(lambda event, n={n}: out(n, event))"
+            for n, s in enumerate(selectors)
+        ]
         out = "import json\ndef out(n, event):\n    print(json.dumps([n, event], default=str), file=open('events', 'a'))\n"
-        place.write({"voirfile.py": f"{out}def instrument_p(ov):\n    pass\n" + "\n".join(lines) + f"\n{more}\n"}, main=script)
+        place.write(
+            {
+                "voirfile.py": f"{out}def instrument_p(ov):\n    pass\n"
+                + "\n".join(lines)
+                + f"\n{more}\n"
+            },
+            main=script,
+        )
         ended = place.voirkit("main.py")
         path = place.folder / "events"
-        events = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        return [[event for n, event in events if n == number] for number in range(len(selectors))], ended
+        events = (
+            [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        )
+        return [
+            [event for n, event in events if n == number] for number in range(len(selectors))
+        ], ended
 
     return run
 
 
-def test_variables_loops_and_what_stands_under_main_are_seen(seen: Callable[..., Any], place: Place) -> None:
+def test_variables_loops_and_what_stands_under_main_are_seen(
+    seen: Callable[..., Any], place: Place
+) -> None:
     events, ended = seen(
         "//<module> > loss",
         "// > total",
@@ -76,7 +92,12 @@ def test_variables_loops_and_what_stands_under_main_are_seen(seen: Callable[...,
     assert loss == [{"loss": 1.0}, {"loss": 2.0}]
     assert total == [{"total": 0.0}, {"total": 1.0}, {"total": 3.0}]
     assert step == [{"batch": 1.0, "step": True}, {"batch": 2.0, "step": True}]
-    assert [(e["$wrap"]["step"], e.get("batch")) for e in turns] == [("begin", None), ("end", 7), ("begin", None), ("end", 8)]
+    assert [(e["$wrap"]["step"], e.get("batch")) for e in turns] == [
+        ("begin", None),
+        ("end", 7),
+        ("begin", None),
+        ("end", 8),
+    ]
     assert last == [{"last": 7}, {"last": 8}]
     assert (len(file), len(defined)) == (1, 1)
     assert rate == [{"rate": 0.5}]
@@ -123,18 +144,33 @@ def test_pickling_and_children_are_as_ever(seen: Callable[..., Any], place: Plac
     assert ended.summary["warnings"] == []
 
 
-def test_modules_are_probed_as_they_are_imported_or_run(seen: Callable[..., Any], place: Place) -> None:
-    place.write({"pkg/__init__.py": "", "pkg/mod.py": "size = 2\nfor i in range(size):\n    y = i * size\nprint(y)\n"})
-    (y, size), ended = seen("/pkg.mod/<module> > y", "/pkg.mod/<module> > size", script="import pkg.mod")
+def test_modules_are_probed_as_they_are_imported_or_run(
+    seen: Callable[..., Any], place: Place
+) -> None:
+    place.write(
+        {
+            "pkg/__init__.py": "",
+            "pkg/mod.py": "size = 2\nfor i in range(size):\n    y = i * size\nprint(y)\n",
+        }
+    )
+    (y, size), ended = seen(
+        "/pkg.mod/<module> > y", "/pkg.mod/<module> > size", script="import pkg.mod"
+    )
     assert (y, size) == ([{"y": 0}, {"y": 2}], [{"size": 2}])
     assert (ended.code, ended.out, ended.summary["warnings"]) == (0, "2\n", [])
-    place.write({"voirfile.py": "def instrument_p(ov):\n    ov.probe('//<module> > y')['y'].map(print).accum()\n"})
+    place.write(
+        {
+            "voirfile.py": "def instrument_p(ov):\n    ov.probe('//<module> > y')['y'].map(print).accum()\n"
+        }
+    )
     assert place.voirkit("--force", "-m", "pkg.mod").out == "0\n2\n2\n"
 
 
 def test_what_is_set_while_the_script_is_loaded_is_refused_to_a_later_probe(place: Place) -> None:
     place.write(
-        {"voirfile.py": "def instrument_p(ov):\n    yield ov.phases.load_script\n    ov.probe('//<module> > a')\n"},
+        {
+            "voirfile.py": "def instrument_p(ov):\n    yield ov.phases.load_script\n    ov.probe('//<module> > a')\n"
+        },
         main="a = 1\nprint(a)\n",
     )
     ended = place.voirkit("main.py")
@@ -145,20 +181,33 @@ def test_what_is_set_while_the_script_is_loaded_is_refused_to_a_later_probe(plac
 
 def test_nothing_of_the_script_is_woven_without_such_a_probe(place: Place) -> None:
     main = "import sys\ndef f():\n    x = 1\nfor i in [1]:\n    f()\nprint(sys._getframe().f_code.co_consts)\n"
-    place.write({"voirfile.py": "def instrument_p(ov):\n    ov.probe('//f > x').subscribe(lambda e: None)\n"}, main=main)
+    place.write(
+        {
+            "voirfile.py": "def instrument_p(ov):\n    ov.probe('//f > x').subscribe(lambda e: None)\n"
+        },
+        main=main,
+    )
     assert "tap" not in place.voirkit("main.py").out
 
 
 @pytest.mark.parametrize(
     ("selector", "said"),
     [
-        ("//<module> > los", "the top level of main.py has no variable 'los'.\n  Its variables: loss, n, x.  Did you mean 'loss'?"),
+        (
+            "//<module> > los",
+            "the top level of main.py has no variable 'los'.\n  Its variables: loss, n, x.  Did you mean 'loss'?",
+        ),
         ("//<module>(n) > #endloop_m", "the top level of main.py has no 'for' loop over 'm'."),
         ("//<module> > f", "the top level of main.py has no variable 'f'."),
     ],
 )
-def test_what_is_not_there_is_an_error_before_the_script_runs(place: Place, selector: str, said: str) -> None:
-    place.write({"voirfile.py": f"def instrument_p(ov):\n    ov.probe({selector!r})\n"}, main="for n in [1]:\n    loss = x = n\nprint(1)\n")
+def test_what_is_not_there_is_an_error_before_the_script_runs(
+    place: Place, selector: str, said: str
+) -> None:
+    place.write(
+        {"voirfile.py": f"def instrument_p(ov):\n    ov.probe({selector!r})\n"},
+        main="for n in [1]:\n    loss = x = n\nprint(1)\n",
+    )
     ended = place.voirkit("main.py")
     assert (ended.code, ended.out) == (2, "")
     assert said in ended.err
@@ -183,7 +232,11 @@ def test_what_has_no_meaning_at_the_top_level_is_refused(selector: str, said: st
 
 
 def test_the_short_form_means_the_same() -> None:
-    assert parse("// > x", "").focus.path == parse("//<module> > x", "").focus.path == parse("/__main__/<module> > x", "").focus.path
+    assert (
+        parse("// > x", "").focus.path
+        == parse("//<module> > x", "").focus.path
+        == parse("/__main__/<module> > x", "").focus.path
+    )
 
 
 def test_a_module_that_has_run_is_refused() -> None:

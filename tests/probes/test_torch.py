@@ -83,12 +83,18 @@ def test_a_compiled_function_gives_the_same_and_its_events(
     backend: str, fullgraph: bool, function: Callable[..., Any], events: int
 ) -> None:
     with probing("double > y").values() as seen:
-        assert torch.equal(torch.compile(function, backend=backend, fullgraph=fullgraph)(X), function(X))
-    assert len(seen) == events * (1 if fullgraph else 2)  # one when compiled, but not as one graph; one for the comparison
+        assert torch.equal(
+            torch.compile(function, backend=backend, fullgraph=fullgraph)(X), function(X)
+        )
+    assert len(seen) == events * (
+        1 if fullgraph else 2
+    )  # one when compiled, but not as one graph; one for the comparison
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_function_that_was_compiled_before_it_was_probed_is_seen_or_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_was_compiled_before_it_was_probed_is_seen_or_that_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     told = reports(monkeypatch)
     monkeypatch.setattr(compatibility, "_reported", set())
     whole = torch.compile(outer, backend="eager")
@@ -109,7 +115,9 @@ def test_a_function_that_was_compiled_before_it_was_probed_is_seen_or_that_is_sa
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("fullgraph", [False, True])
-def test_an_attribute_that_is_added_to_in_a_compiled_function_is_what_it_would_be(fullgraph: bool) -> None:
+def test_an_attribute_that_is_added_to_in_a_compiled_function_is_what_it_would_be(
+    fullgraph: bool,
+) -> None:
     counter = Counter()
     add = torch.compile(counter.add, backend="eager", fullgraph=fullgraph)
     with probing("Counter.add > self.total").values() as seen:
@@ -120,29 +128,39 @@ def test_an_attribute_that_is_added_to_in_a_compiled_function_is_what_it_would_b
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("selector", ["outer(x) > double > y", "double(!#enter as begin, y, !!#value as end)"])
+@pytest.mark.parametrize(
+    "selector", ["outer(x) > double > y", "double(!#enter as begin, y, !!#value as end)"]
+)
 def test_what_several_taps_of_a_compiled_function_tell_belongs_together(selector: str) -> None:
     with probing(selector).values() as seen:
         torch.compile(outer, backend="eager")(X)
         compiled_events = len(seen)
         outer(X)
-    assert [sorted(event) for event in seen[:compiled_events]] == [sorted(event) for event in seen[compiled_events:]]
+    assert [sorted(event) for event in seen[:compiled_events]] == [
+        sorted(event) for event in seen[compiled_events:]
+    ]
     assert compiled_events
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_scripted_function_runs_as_it_is_and_that_it_is_not_seen_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scripted_function_runs_as_it_is_and_that_it_is_not_seen_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     told = reports(monkeypatch)
     with probing("double > y").values() as seen:
         assert torch.equal(torch.jit.script(outer)(X), (X * 2 + 1) * 3)
     assert seen == []
     assert len(told) == 1
     assert told[0].startswith("double (")
-    assert told[0].endswith("has probes and is compiled by torch.jit.script: they see nothing in the compiled code.")
+    assert told[0].endswith(
+        "has probes and is compiled by torch.jit.script: they see nothing in the compiled code."
+    )
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_function_that_was_scripted_before_it_was_probed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_was_scripted_before_it_was_probed_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     told = reports(monkeypatch)
     torch.jit.script(other)
     torch.jit.script(Layer())

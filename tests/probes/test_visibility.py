@@ -150,20 +150,30 @@ def test_the_check_accepts_it(reference: str, source: str, values: list[Any]) ->
     script = catalogue(source, "main.py")
     function = script.find(tuple(reference.split("/")))
     assert function is not None
-    assert check_all(parse(f"//{reference} > v", WHERE), script, "main.py") == f"main.py:{function.line}"
+    assert (
+        check_all(parse(f"//{reference} > v", WHERE), script, "main.py")
+        == f"main.py:{function.line}"
+    )
 
 
 @set_in_a_program
-def test_it_is_seen_in_a_live_function(module: Writer, reference: str, source: str, values: list[Any]) -> None:
+def test_it_is_seen_in_a_live_function(
+    module: Writer, reference: str, source: str, values: list[Any]
+) -> None:
     name = module(source)
     f = imported(name).f
     expected = f(3)
-    assert events_of(f"/{name}/{reference} > v", lambda: f(3)) == ([{"v": value} for value in values], expected)
+    assert events_of(f"/{name}/{reference} > v", lambda: f(3)) == (
+        [{"v": value} for value in values],
+        expected,
+    )
     assert f(3) == expected
 
 
 @set_in_a_program
-def test_it_is_seen_in_a_function_that_is_imported_later(module: Writer, reference: str, source: str, values: list[Any]) -> None:
+def test_it_is_seen_in_a_function_that_is_imported_later(
+    module: Writer, reference: str, source: str, values: list[Any]
+) -> None:
     name = module(source)
     seen, result = events_of(f"/{name}/{reference} > v", lambda: imported(name).f(3))
     assert seen == [{"v": value} for value in values]
@@ -171,20 +181,30 @@ def test_it_is_seen_in_a_function_that_is_imported_later(module: Writer, referen
 
 
 @set_in_a_program
-def test_it_is_seen_with_what_else_is_captured(module: Writer, reference: str, source: str, values: list[Any]) -> None:
+def test_it_is_seen_with_what_else_is_captured(
+    module: Writer, reference: str, source: str, values: list[Any]
+) -> None:
     name = module(source)
     f = imported(name).f
     expected = f(3)
-    assert events_of(f"/{name}/{reference}(n) > v", lambda: f(3)) == ([{"n": 3, "v": value} for value in values], expected)
+    assert events_of(f"/{name}/{reference}(n) > v", lambda: f(3)) == (
+        [{"n": 3, "v": value} for value in values],
+        expected,
+    )
 
 
 @set_in_a_program
-def test_it_is_seen_inside_the_call_of_another_function(module: Writer, reference: str, source: str, values: list[Any]) -> None:
+def test_it_is_seen_inside_the_call_of_another_function(
+    module: Writer, reference: str, source: str, values: list[Any]
+) -> None:
     name = module(source)
     call = imported(name).call
     expected = call(3)
     selector = f"/{name}/call(n as outer) > /{name}/{reference} > v"
-    assert events_of(selector, lambda: call(3)) == ([{"outer": 3, "v": value} for value in values], expected)
+    assert events_of(selector, lambda: call(3)) == (
+        [{"outer": 3, "v": value} for value in values],
+        expected,
+    )
 
 
 # What is no plain value: the event has the very object.  Here f returns what v was set to.
@@ -207,7 +227,10 @@ THINGS = [
 
 @pytest.mark.parametrize(("asked", "source"), THINGS)
 def test_the_event_has_the_very_object(module: Writer, asked: str, source: str) -> None:
-    assert check_all(parse(f"//f > {asked}", WHERE), catalogue(source, "main.py"), "main.py") == "main.py:1"
+    assert (
+        check_all(parse(f"//f > {asked}", WHERE), catalogue(source, "main.py"), "main.py")
+        == "main.py:1"
+    )
     name = module(source)
     f = imported(name).f
     before = f(3)
@@ -285,8 +308,12 @@ def test_hash_variables_attributes_and_all_variables_are_seen(
     seen, result = events_of(f"/{name}/{reference} > {asked}", lambda: f(3))
     key = asked.lstrip("$")
     assert [list(event) for event in seen] == [[key]] * len(values)
-    kinds = [v if isinstance(v, type) else None for v in values]  # of a class made in f, of an exception: the kind is enough
-    found = [type(event[key]) if kind else event[key] for event, kind in zip(seen, kinds, strict=True)]
+    kinds = [
+        v if isinstance(v, type) else None for v in values
+    ]  # of a class made in f, of an exception: the kind is enough
+    found = [
+        type(event[key]) if kind else event[key] for event, kind in zip(seen, kinds, strict=True)
+    ]
     assert (found, result) == (values, expected)
     assert f(3) == expected
 
@@ -335,14 +362,18 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("selector", "source", "words"), REFUSED)
-def test_what_is_not_there_is_refused_before_anything_runs(selector: str, source: str, words: str) -> None:
+def test_what_is_not_there_is_refused_before_anything_runs(
+    selector: str, source: str, words: str
+) -> None:
     with pytest.raises(SelectorError) as caught:
         check_all(parse(f"//{selector}", WHERE), catalogue(source, "main.py"), "main.py")
     assert str(caught.value) == f"voirfile.py:7: selector '//{selector}': {words}"
 
 
 AT_ITS_END = "a lambda (line 1) has no place for a tap that an exception cannot pass by."
-SHOWS_NO_VALUE = "sets it where no value shows. Assign to a variable first, and that to the attribute."
+SHOWS_NO_VALUE = (
+    "sets it where no value shows. Assign to a variable first, and that to the attribute."
+)
 UNSEEN = [
     ("f > #yield", "def f(n):\n    yield n\n    yield from n", "for '#yield': 'yield from' hands values through (line 3), where no tap can see it."),
     ("f > #receive", "def f(n):\n    v = yield from n", "for '#receive': 'yield from' hands values through (line 2), where no tap can see it."),
@@ -362,7 +393,9 @@ UNSEEN = [
 
 
 @pytest.mark.parametrize(("selector", "source", "words"), UNSEEN)
-def test_what_no_tap_can_see_is_refused_by_name_and_line(module: Writer, selector: str, source: str, words: str) -> None:
+def test_what_no_tap_can_see_is_refused_by_name_and_line(
+    module: Writer, selector: str, source: str, words: str
+) -> None:
     name = module(source)
     function = vars(imported(name)).get("f") or imported(name).K.g
     code = function.__code__
@@ -373,19 +406,32 @@ def test_what_no_tap_can_see_is_refused_by_name_and_line(module: Writer, selecto
 
 
 @pytest.mark.parametrize(("selector", "source", "words"), UNSEEN)
-def test_a_run_with_such_a_probe_ends_before_the_script_starts(place: Place, selector: str, source: str, words: str) -> None:
-    place.write(main=f"{source}\nprint('started')\n", voirfile=f"def instrument_x(ov):\n    ov.probe('//{selector}').print()\n")
+def test_a_run_with_such_a_probe_ends_before_the_script_starts(
+    place: Place, selector: str, source: str, words: str
+) -> None:
+    place.write(
+        main=f"{source}\nprint('started')\n",
+        voirfile=f"def instrument_x(ov):\n    ov.probe('//{selector}').print()\n",
+    )
     ended = place.voirkit("main.py")
     assert (ended.code, ended.out) == (2, "")
-    assert f"voirkit: voirfile.py:2: selector '//{selector}': {selector[0]} (main.py:1) cannot be probed {words}" in ended.err
+    assert (
+        f"voirkit: voirfile.py:2: selector '//{selector}': {selector[0]} (main.py:1) cannot be probed {words}"
+        in ended.err
+    )
     assert "Traceback" not in ended.err
 
 
 @pytest.mark.parametrize(("selector", "source", "words"), UNSEEN)
-def test_what_no_tap_can_see_is_refused_by_the_check_alone(selector: str, source: str, words: str) -> None:
+def test_what_no_tap_can_see_is_refused_by_the_check_alone(
+    selector: str, source: str, words: str
+) -> None:
     with pytest.raises(SelectorError) as caught:
         check_all(parse(f"//{selector}", WHERE), catalogue(source, "main.py"), "main.py")
-    assert str(caught.value) == f"voirfile.py:7: selector '//{selector}': f (main.py:1) cannot be probed {words}"
+    assert (
+        str(caught.value)
+        == f"voirfile.py:7: selector '//{selector}': f (main.py:1) cannot be probed {words}"
+    )
 
 
 KINDS = [
@@ -399,7 +445,9 @@ KINDS = [
 def test_what_a_kind_of_probe_can_not_do_is_refused_before_the_script_starts(
     place: Place, selector: str, source: str, options: dict[str, Any], words: str
 ) -> None:
-    instrument = f"def instrument_x(ov):\n    ov.probe('//{selector}', **{options!r}).subscribe(print)\n"
+    instrument = (
+        f"def instrument_x(ov):\n    ov.probe('//{selector}', **{options!r}).subscribe(print)\n"
+    )
     place.write(main=f"{source}\nprint('started')\n", voirfile=instrument)
     ended = place.voirkit("main.py")
     assert (ended.code, ended.out) == (2, "")

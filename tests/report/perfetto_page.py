@@ -41,7 +41,14 @@ FLAGS = (
 
 def chromium() -> str | None:
     """A Chromium or Chrome of this machine."""
-    return next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+    return next(
+        (
+            found
+            for name in ("chromium", "chromium-browser", "google-chrome")
+            if (found := shutil.which(name))
+        ),
+        None,
+    )
 
 
 class _Handler(SimpleHTTPRequestHandler):
@@ -86,7 +93,9 @@ class _Server(ThreadingHTTPServer):
         pass  # a browser drops connections as it likes
 
 
-def ask(page: Path, trace: Path, questions: dict[str, str], profile: Path) -> dict[str, list[list[Any]]]:
+def ask(
+    page: Path, trace: Path, questions: dict[str, str], profile: Path
+) -> dict[str, list[list[Any]]]:
     """Open a trace in Perfetto and ask.
 
     Args:
@@ -103,8 +112,18 @@ def ask(page: Path, trace: Path, questions: dict[str, str], profile: Path) -> di
     with _Server(page, trace, questions) as server:
         serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         serving.start()
-        command = [browser, *FLAGS, f"--user-data-dir={profile}", f"http://127.0.0.1:{server.server_port}/ask"]
-        browsing = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "HOME": str(profile)})
+        command = [
+            browser,
+            *FLAGS,
+            f"--user-data-dir={profile}",
+            f"http://127.0.0.1:{server.server_port}/ask",
+        ]
+        browsing = subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "HOME": str(profile)},
+        )
         try:
             assert server.answered.wait(120), "Perfetto's page gave no answer in 120 s"
         finally:

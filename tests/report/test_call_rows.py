@@ -27,8 +27,12 @@ def test_functions_stand_in_the_table_at_any_width(place: Place, width: int) -> 
 def test_what_varies_and_what_failed_is_told(place: Place) -> None:
     record(place.folder / "run", CALLED)
     shown = place.python("-m", "voirkit", "report", "run").out
-    assert "33 calls of 10 functions · 1 raised an exception · 10 a step (10..12)" in " ".join(shown.split())
-    assert "not called equally often in all steps F.cross_entropy, F.relu" in " ".join(shown.split())
+    assert "33 calls of 10 functions · 1 raised an exception · 10 a step (10..12)" in " ".join(
+        shown.split()
+    )
+    assert "not called equally often in all steps F.cross_entropy, F.relu" in " ".join(
+        shown.split()
+    )
 
 
 def test_ranks_are_told_apart(place: Place) -> None:
@@ -41,7 +45,10 @@ def test_json_has_all_of_it(place: Place) -> None:
     record(place.folder / "run", CALLED)
     calls = json.loads(place.python("-m", "voirkit", "report", "--json", "run").out)["calls"]
     assert calls["events"] == 33
-    assert calls["by_step"]["varying"] == ["torch.nn.functional.cross_entropy", "torch.nn.functional.relu"]
+    assert calls["by_step"]["varying"] == [
+        "torch.nn.functional.cross_entropy",
+        "torch.nn.functional.relu",
+    ]
 
 
 def test_what_the_run_knows_of_its_calls_is_kept(place: Place) -> None:

@@ -11,7 +11,10 @@ from voirkit_instruments.checks.analyse import sections
 def _shown(*checks: tuple[str, bool | None, str]) -> list[str]:
     console = Console(width=100)
     with console.capture() as capture:
-        rows = [{"name": name, "found": found, "because": because, "next": "do"} for name, found, because in checks]
+        rows = [
+            {"name": name, "found": found, "because": because, "next": "do"}
+            for name, found, because in checks
+        ]
         for section in sections(rows, {}):
             console.print(rendered_section(section, 100))
     return capture.get().splitlines()[1:]
@@ -30,9 +33,20 @@ def test_a_few_that_cannot_tell_are_named() -> None:
 
 
 def test_what_was_looked_at_stands_below_what_was_not_found() -> None:
-    check = {"name": "one", "found": False, "because": "All is well.", "next": "", "looked_at": {"optimizer steps": 1200, "losses": 0}}
-    (section,) = sections([check, {**check, "name": "two", "looked_at": {"optimizer steps": 1200, "batches": 40}}], {})
+    check = {
+        "name": "one",
+        "found": False,
+        "because": "All is well.",
+        "next": "",
+        "looked_at": {"optimizer steps": 1200, "losses": 0},
+    }
+    (section,) = sections(
+        [check, {**check, "name": "two", "looked_at": {"optimizer steps": 1200, "batches": 40}}], {}
+    )
     console = Console(width=100)
     with console.capture() as capture:
         console.print(rendered_section(section, 100))
-    assert capture.get().splitlines()[1:] == ["not found (2)  one, two", "looked at  1,200 optimizer steps, 40 batches"]
+    assert capture.get().splitlines()[1:] == [
+        "not found (2)  one, two",
+        "looked at  1,200 optimizer steps, 40 batches",
+    ]

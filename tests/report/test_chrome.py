@@ -26,7 +26,9 @@ def refuse(word: str) -> None:
 def export(run: Path, steps: str | None = None, name: str = "trace.json") -> dict[str, Any]:
     """The document, which is strict JSON and as the format wants it."""
     with open_run(run) as opened:
-        (path,) = CHROME.write(opened, EVERYTHING if steps is None else selection(steps), str(run.parent / name))
+        (path,) = CHROME.write(
+            opened, EVERYTHING if steps is None else selection(steps), str(run.parent / name)
+        )
     data = Path(path).read_bytes()
     text = (gzip.decompress(data) if name.endswith(".gz") else data).decode()
     document: dict[str, Any] = json.loads(text, parse_constant=refuse)
@@ -41,14 +43,24 @@ def events(document: dict[str, Any], ph: str = "XiC") -> list[Any]:
 def test_every_event_is_there_as_what_it_is(tmp_path: Path) -> None:
     document = export(record(tmp_path / "run"))
     assert Counter(one["ph"] for one in events(document)) == {"X": LOOP_EVENTS - 3, "i": 2, "C": 1}
-    assert next(one for one in events(document) if one["name"] == "forward")["args"] == {"epoch": 0, "step": 0}
-    assert next(one for one in events(document) if one["name"] == "fetch.iter")["args"] == {"epoch": 0, "step": 0, "count": 1}
+    assert next(one for one in events(document) if one["name"] == "forward")["args"] == {
+        "epoch": 0,
+        "step": 0,
+    }
+    assert next(one for one in events(document) if one["name"] == "fetch.iter")["args"] == {
+        "epoch": 0,
+        "step": 0,
+        "count": 1,
+    }
     assert events(document, "C")[0]["args"] == {"value": 12.5}
 
 
 def test_times_begin_with_the_first_event_and_keep_nanoseconds(tmp_path: Path) -> None:
     document = export(
-        record(tmp_path / "run", "span('a', 'b', NOW, NOW + 1); span('a', 'b', NOW + 123_456_789, NOW + 123_456_789 + 7_000)")
+        record(
+            tmp_path / "run",
+            "span('a', 'b', NOW, NOW + 1); span('a', 'b', NOW + 123_456_789, NOW + 123_456_789 + 7_000)",
+        )
     )
     assert [(one["ts"], one["dur"]) for one in events(document)] == [(0, 0.001), (123456.789, 7)]
     assert int(document["otherData"]["first_event_ns"]) > 1.7e18
@@ -64,7 +76,10 @@ def test_processes_and_threads_are_named_and_ordered_by_rank(tmp_path: Path) -> 
     for rank in (1, 0):
         record(tmp_path / "run", "span('a', 'b', NOW, NOW)", RANK=str(rank))
     document = export(tmp_path / "run")
-    named = [(one["name"], one["args"].get("name") or one["args"]["sort_index"]) for one in events(document, "M")]
+    named = [
+        (one["name"], one["args"].get("name") or one["args"]["sort_index"])
+        for one in events(document, "M")
+    ]
     processes = [value for name, value in named if name == "process_name"]
     assert [name.partition(",")[0] for name in processes] == ["-c (rank 0", "-c (rank 1"]
     assert [value for name, value in named if name == "process_sort_index"] == [0, 1]
@@ -97,19 +112,29 @@ def test_spans_with_the_same_flow_are_joined_by_arrows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["float('nan')", "float('inf')", r"'\"\\\n\0\x1f\x7f\u2028'", r"'\ud800'", "10**400", "'</script>'", "{}"]
+    "value",
+    [
+        "float('nan')",
+        "float('inf')",
+        r"'\"\\\n\0\x1f\x7f\u2028'",
+        r"'\ud800'",
+        "10**400",
+        "'</script>'",
+        "{}",
+    ],
 )
 def test_odd_arguments_and_names_are_strict_json(tmp_path: Path, value: str) -> None:
-    body = (
-        f"span(str({value}), str({value}), NOW, NOW, (str({value}), 1), **{{str({value}): {value}}}); counter('a', 'b', NOW, float('nan'))"
-    )
+    body = f"span(str({value}), str({value}), NOW, NOW, (str({value}), 1), **{{str({value}): {value}}}); counter('a', 'b', NOW, float('nan'))"
     document = export(record(tmp_path / "run", body))
     assert len(events(document)) == 2
     assert events(document, "C")[0]["args"] == {"value": None}
 
 
 def test_an_argument_called_like_the_events_own_number_stands_once(tmp_path: Path) -> None:
-    run = record(tmp_path / "run", "span('a', 'b', NOW, NOW, ('count', 7), count=1, other='\"count\":', nothing=None)")
+    run = record(
+        tmp_path / "run",
+        "span('a', 'b', NOW, NOW, ('count', 7), count=1, other='\"count\":', nothing=None)",
+    )
     assert events(export(run))[0]["args"] == {"count": 7, "other": '"count":', "nothing": None}
     assert (tmp_path / "trace.json").read_text().count('"count":7') == 1
     assert '"count":1' not in (tmp_path / "trace.json").read_text()
@@ -117,7 +142,12 @@ def test_an_argument_called_like_the_events_own_number_stands_once(tmp_path: Pat
 
 def test_a_selection_begins_with_its_first_event(tmp_path: Path) -> None:
     document = export(record(tmp_path / "run"), steps="2")
-    assert Counter(one["name"] for one in events(document)) == {"fetch.iter": 2, "forward": 2, "compute": 2, "read": 2}
+    assert Counter(one["name"] for one in events(document)) == {
+        "fetch.iter": 2,
+        "forward": 2,
+        "compute": 2,
+        "read": 2,
+    }
     assert events(document)[0]["ts"] == 0
 
 

@@ -51,7 +51,11 @@ def test_work_of_a_device_is_drawn_beside_the_thread_that_asked_for_it(tmp_path:
         span("compute", "backward", NOW + 70 * US, NOW + 150 * US, kind="device")
         """,
     )
-    assert [names[one["tid"]] for one in spans] == ["MainThread", "MainThread: device", "MainThread: device overlapping 1"]
+    assert [names[one["tid"]] for one in spans] == [
+        "MainThread",
+        "MainThread: device",
+        "MainThread: device overlapping 1",
+    ]
 
 
 def test_spans_that_share_their_times_are_each_drawn_once(tmp_path: Path) -> None:
@@ -68,7 +72,9 @@ def test_spans_that_share_their_times_are_each_drawn_once(tmp_path: Path) -> Non
     assert len(names) == 2
 
 
-def test_a_span_that_ends_as_the_next_begins_does_so_in_floating_point_numbers_too(tmp_path: Path) -> None:
+def test_a_span_that_ends_as_the_next_begins_does_so_in_floating_point_numbers_too(
+    tmp_path: Path,
+) -> None:
     spans, names = export(
         tmp_path,
         """
@@ -92,5 +98,10 @@ def test_a_span_that_ends_as_the_next_begins_does_so_in_floating_point_numbers_t
 
 
 def test_durations_are_exact_when_they_are_rounded_to_nanoseconds(tmp_path: Path) -> None:
-    spans, _ = export(tmp_path, "\n".join(f"span('c', 'n', NOW + {i * i * 7919}, NOW + {i * i * 7919 + i})" for i in range(1, 500)))
+    spans, _ = export(
+        tmp_path,
+        "\n".join(
+            f"span('c', 'n', NOW + {i * i * 7919}, NOW + {i * i * 7919 + i})" for i in range(1, 500)
+        ),
+    )
     assert [round(one["dur"] * 1000) for one in spans] == list(range(1, 500))

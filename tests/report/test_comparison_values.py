@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from voirkit.analysis.first_difference import FirstDifference, RankDifference, rank_as_json
-from voirkit.report.comparison import Side
+from voirkit.report.comparison import Side, said
 from voirkit.report.comparison_values import losses_and_batches
 
 
@@ -15,8 +15,13 @@ def side(*names: str, **summary: Any) -> Side:
     return Side([summary] * len(names), names)
 
 
-def lines(*ranks: RankDifference, first: Side | None = None, second: Side | None = None) -> dict[str, str]:
-    return {line.label: line.text for line in losses_and_batches(first or side("a"), second or side("b"), ranks)}
+def lines(
+    *ranks: RankDifference, first: Side | None = None, second: Side | None = None
+) -> dict[str, str]:
+    return {
+        line.label: line.text
+        for line in losses_and_batches(first or side("a"), second or side("b"), ranks)
+    }
 
 
 def equal(n: int, other: int | None = None) -> FirstDifference:
@@ -25,10 +30,17 @@ def equal(n: int, other: int | None = None) -> FirstDifference:
 
 
 def apart(
-    step: int | None, first: Any, second: Any, index: int | None = None, n: int = 40, differing: int | None = None
+    step: int | None,
+    first: Any,
+    second: Any,
+    index: int | None = None,
+    n: int = 40,
+    differing: int | None = None,
 ) -> FirstDifference:
     at = (step or 0) if index is None else index
-    return FirstDifference((n, n), n, at, step, (first, second), n - at if differing is None else differing)
+    return FirstDifference(
+        (n, n), n, at, step, (first, second), n - at if differing is None else differing
+    )
 
 
 def test_equal_runs_are_said_to_be_equal() -> None:
@@ -46,11 +58,16 @@ def test_the_first_step_that_differs_is_named() -> None:
 
 
 def test_a_difference_in_the_first_step_has_nothing_before_it() -> None:
-    assert lines(RankDifference(0, apart(0, 1.0, 2.0), equal(40)))["losses"] == "differ from step 0 on (1 / 2)."
+    assert (
+        lines(RankDifference(0, apart(0, 1.0, 2.0), equal(40)))["losses"]
+        == "differ from step 0 on (1 / 2)."
+    )
 
 
 def test_values_have_as_many_digits_as_tell_them_apart() -> None:
-    assert lines(RankDifference(0, apart(1, 1.0, 1.0000001), None))["losses"].endswith("(1 / 1.0000001).")
+    assert lines(RankDifference(0, apart(1, 1.0, 1.0000001), None))["losses"].endswith(
+        "(1 / 1.0000001)."
+    )
 
 
 def test_losses_that_are_equal_again_are_counted() -> None:
@@ -64,16 +81,28 @@ def test_a_difference_outside_of_the_steps_is_named_by_its_number() -> None:
 
 
 def test_runs_of_unequal_length_are_equal_as_far_as_both_go() -> None:
-    assert lines(RankDifference(0, equal(40, 30), None))["losses"] == "equal in the 30 backward passes that both have (40 and 30)."
+    assert (
+        lines(RankDifference(0, equal(40, 30), None))["losses"]
+        == "equal in the 30 backward passes that both have (40 and 30)."
+    )
 
 
 def test_of_several_ranks_the_first_difference_is_named_with_its_rank() -> None:
-    ranks = [RankDifference(0, equal(40), None), RankDifference(1, apart(9, 1.0, 2.0), None), RankDifference(2, apart(5, 1.0, 3.0), None)]
-    assert lines(*ranks)["losses"] == "equal to step 4; differ from step 5 on (1 / 3), first on rank 2 (2 of 3 ranks differ)."
+    ranks = [
+        RankDifference(0, equal(40), None),
+        RankDifference(1, apart(9, 1.0, 2.0), None),
+        RankDifference(2, apart(5, 1.0, 3.0), None),
+    ]
+    assert (
+        lines(*ranks)["losses"]
+        == "equal to step 4; differ from step 5 on (1 / 3), first on rank 2 (2 of 3 ranks differ)."
+    )
 
 
 def test_of_several_runs_a_side_it_is_said_which_are_compared() -> None:
-    text = lines(RankDifference(0, equal(4), None), first=side("a1", "a2"), second=side("b1", "b2"))["losses"]
+    text = lines(
+        RankDifference(0, equal(4), None), first=side("a1", "a2"), second=side("b1", "b2")
+    )["losses"]
     assert text == "equal in all 4 backward passes (a1 and b1)."
 
 
@@ -87,9 +116,15 @@ UNKNOWN = FirstDifference((512, 512), 0)
 
 
 def test_of_losses_on_a_device_those_of_the_curve_are_compared() -> None:
-    first, second = side("a", loss=CURVE), side("b", loss={**CURVE, "curve": [[0, 1.0], [256, 0.6]]})
+    first, second = (
+        side("a", loss=CURVE),
+        side("b", loss={**CURVE, "curve": [[0, 1.0], [256, 0.6]]}),
+    )
     text = lines(RankDifference(0, UNKNOWN, None), first=first, second=second)["losses"]
-    assert text == "equal to loss 0; differ at loss 256 or before (0.5 / 0.6); known are 2 of 512, since they lie on a device."
+    assert (
+        text
+        == "equal to loss 0; differ at loss 256 or before (0.5 / 0.6); known are 2 of 512, since they lie on a device."
+    )
     text = lines(RankDifference(0, UNKNOWN, None), first=first, second=first)["losses"]
     assert text == "equal as far as they are known; known are 2 of 512, since they lie on a device."
 
@@ -113,3 +148,9 @@ def test_programs_get_all_of_it() -> None:
             "equal": None, "lengths": [512, 512], "compared": 0, "index": None, "step": None, "values": None, "differing": 0,
         },
     }  # fmt: skip
+
+
+def test_what_all_runs_of_a_side_have_in_common_is_said_once() -> None:
+    assert said(side("a", "b", ended="normal"), side("c", ended="normal")) == {}
+    unlike = said(side("a", "b", ended="normal"), side("c", ended="signal"))
+    assert unlike["ended"] == ("normal", "signal")

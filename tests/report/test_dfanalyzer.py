@@ -57,8 +57,16 @@ def events(folder: Path) -> list[dict[str, Any]]:
     def refuse(word: str) -> None:
         raise ValueError(f"{word} is not JSON")
 
-    lines = [line for path in sorted(folder.glob("*.pfw.gz")) for line in gzip.decompress(path.read_bytes()).decode().splitlines()]
-    return [event for line in lines if line.startswith("{") and (event := json.loads(line, parse_constant=refuse))["ph"] == "X"]
+    lines = [
+        line
+        for path in sorted(folder.glob("*.pfw.gz"))
+        for line in gzip.decompress(path.read_bytes()).decode().splitlines()
+    ]
+    return [
+        event
+        for line in lines
+        if line.startswith("{") and (event := json.loads(line, parse_constant=refuse))["ph"] == "X"
+    ]
 
 
 def analyze(tools: Path, trace: Path, scratch: Path) -> dict[str, Any]:
@@ -68,7 +76,14 @@ def analyze(tools: Path, trace: Path, scratch: Path) -> dict[str, Any]:
         "analyzer.time_granularity=3600",  # s: one period, since times are those of the busiest thread of each
         "cluster=local", "cluster.n_workers=1", "output=json", f"output.file_path={scratch}/out.json", f"hydra.run.dir={scratch}/hydra",
     ]  # fmt: skip
-    done = subprocess.run(command, cwd=scratch, env={**os.environ, "USER": "user"}, capture_output=True, text=True, timeout=500)
+    done = subprocess.run(
+        command,
+        cwd=scratch,
+        env={**os.environ, "USER": "user"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
     assert (scratch / "out.json").exists(), f"{done.stdout[-1000:]}\n{done.stderr[-2000:]}"
     found: dict[str, Any] = json.loads((scratch / "out.json").read_text())
     return found
@@ -86,25 +101,46 @@ def direct(found: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
     return layers
 
 
-def test_counts_and_times_of_each_layer_are_a_direct_sum(tools: Path, trace: Path, copied: Path, tmp_path: Path) -> None:
+def test_counts_and_times_of_each_layer_are_a_direct_sum(
+    tools: Path, trace: Path, copied: Path, tmp_path: Path
+) -> None:
     found = analyze(tools, copied, tmp_path)
     layers = found["views"]["time_range"]["summary"]["layers"]
-    times = {layer: (values["count"], round(values["time_s"] * 1e6)) for layer, values in layers.items() if values["count"]}
+    times = {
+        layer: (values["count"], round(values["time_s"] * 1e6))
+        for layer, values in layers.items()
+        if values["count"]
+    }
     assert times == direct(events(trace))
     assert found["raw_stats"]["total_event_count"] == len(events(trace))
 
 
 def test_the_events_are_those_of_the_program(trace: Path) -> None:
-    assert Counter((event["cat"], event["name"]) for event in events(trace) if event["cat"] != "dftracer") == COUNTS
+    assert (
+        Counter(
+            (event["cat"], event["name"]) for event in events(trace) if event["cat"] != "dftracer"
+        )
+        == COUNTS
+    )
     assert len({event["pid"] for event in events(trace)}) == PROCESSES
 
 
 def test_dftracers_own_validator_accepts_every_file(tools: Path, copied: Path) -> None:
-    done = subprocess.run([tools / "bin" / "dftracer_validate", "-d", copied], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [tools / "bin" / "dftracer_validate", "-d", copied],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 0 failed" in done.stdout
 
 
 def test_dftracers_own_counter_counts_every_event(tools: Path, trace: Path, copied: Path) -> None:
-    done = subprocess.run([tools / "bin" / "dftracer_event_count", "-d", copied], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [tools / "bin" / "dftracer_event_count", "-d", copied],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.stdout.split() == [str(len(events(trace)))]

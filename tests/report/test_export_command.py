@@ -34,10 +34,15 @@ def run(place: Place) -> Path:
     return path
 
 
-def test_the_latest_run_goes_into_the_current_folder_under_its_name(run: Path, place: Place) -> None:
+def test_the_latest_run_goes_into_the_current_folder_under_its_name(
+    run: Path, place: Place
+) -> None:
     ended = export(place, "--format", "chrome")
     assert (ended.code, ended.err, ended.out) == (0, "", "20260101T000000Z-main.json\n")
-    assert json.loads((place.folder / "20260101T000000Z-main.json").read_text())["otherData"]["run"] == run.name
+    assert (
+        json.loads((place.folder / "20260101T000000Z-main.json").read_text())["otherData"]["run"]
+        == run.name
+    )
 
 
 def test_a_format_of_several_files_makes_a_folder(run: Path, place: Place) -> None:
@@ -53,7 +58,9 @@ def test_a_format_of_several_files_makes_a_folder(run: Path, place: Place) -> No
     [("chrome", "x.json", "x.json"), ("chrome", "new/x.json.gz", "new/x.json.gz"), ("chrome", "there", "there/20260101T000000Z-main.json"),
      ("csv", "new/", "new/20260101T000000Z-main.csv"), ("pfw", "x.pfw", "x.pfw"), ("pfw", "x.pfw.gz", "x.pfw.gz")],
 )  # fmt: skip
-def test_output_is_a_file_or_a_folder(run: Path, place: Place, format: str, output: str, written: str) -> None:
+def test_output_is_a_file_or_a_folder(
+    run: Path, place: Place, format: str, output: str, written: str
+) -> None:
     (place.folder / "there").mkdir()
     ended = export(place, str(run), "--format", format, "-o", output)
     assert (ended.code, ended.err, ended.out) == (0, "", f"{written}\n")
@@ -61,7 +68,9 @@ def test_output_is_a_file_or_a_folder(run: Path, place: Place, format: str, outp
     assert (gzip.decompress(data) if written.endswith(".gz") else data).strip()
 
 
-@pytest.mark.parametrize("format", [name for name in formats() if name not in ("arrow", *OF_OTHER_RUNS)])
+@pytest.mark.parametrize(
+    "format", [name for name in formats() if name not in ("arrow", *OF_OTHER_RUNS)]
+)
 def test_nothing_is_overwritten_unasked(run: Path, place: Place, format: str) -> None:
     words = (str(run), "--format", format, "-o", "out")
     assert export(place, *words).code == 0
@@ -70,7 +79,9 @@ def test_nothing_is_overwritten_unasked(run: Path, place: Place, format: str) ->
     assert ended.code == 2
     assert "it is there already." in ended.err
     assert BROKEN in ended.err
-    assert {name: (place.folder / name).stat().st_mtime_ns for name in files(place.folder)} == before
+    assert {
+        name: (place.folder / name).stat().st_mtime_ns for name in files(place.folder)
+    } == before
     assert export(place, *words, "--force").code == 0
     assert files(place.folder) == set(before), "under the same names, and no file more"
 
@@ -87,7 +98,10 @@ def test_a_folder_with_another_trace_is_not_added_to(run: Path, place: Place) ->
     (place.folder / "out").mkdir()
     (place.folder / "out/other.pfw").write_text("[\n]\n")
     (place.folder / "out/notes.txt").write_text("mine")
-    assert "out/other.pfw: it is there already" in export(place, str(run), "--format", "pfw", "-o", "out").err
+    assert (
+        "out/other.pfw: it is there already"
+        in export(place, str(run), "--format", "pfw", "-o", "out").err
+    )
     (place.folder / "out/other.pfw").unlink()
     assert export(place, str(run), "--format", "pfw", "-o", "out").code == 0
     assert (place.folder / "out/notes.txt").read_text() == "mine"
@@ -96,22 +110,45 @@ def test_a_folder_with_another_trace_is_not_added_to(run: Path, place: Place) ->
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--format", "chrom"], "--format: 'chrom' is no format.\n  Did you mean 'chrome'?\n  Formats: chrome"),
+        (
+            ["--format", "chrom"],
+            "--format: 'chrom' is no format.\n  Did you mean 'chrome'?\n  Formats: chrome",
+        ),
         ([], "no format is given.\n  voirkit export [RUN] --format chrome|"),
-        (["--format", "csv", "--steps", "x"], "--steps: 'x' is no range of steps.\n  Steps 10 to 19: --steps 10:20"),
-        (["--format", "csv", "--steps", "50:60"], "--steps 50:60: this run has no such steps.\n  It has steps 0 to 2."),
-        (["--format", "csv", "--ranks", "x"], "--ranks: 'x' is no list of ranks.\n  Ranks 0, 2 and 3: --ranks 0,2-3"),
-        (["--format", "csv", "--ranks", "3"], "--ranks: rank 3 has recorded nothing.\n  Ranks of this run: 0."),
-        (["--format", "csv", "--stepz", "1"], "unknown option '--stepz'.\n  Did you mean '--steps'?"),
+        (
+            ["--format", "csv", "--steps", "x"],
+            "--steps: 'x' is no range of steps.\n  Steps 10 to 19: --steps 10:20",
+        ),
+        (
+            ["--format", "csv", "--steps", "50:60"],
+            "--steps 50:60: this run has no such steps.\n  It has steps 0 to 2.",
+        ),
+        (
+            ["--format", "csv", "--ranks", "x"],
+            "--ranks: 'x' is no list of ranks.\n  Ranks 0, 2 and 3: --ranks 0,2-3",
+        ),
+        (
+            ["--format", "csv", "--ranks", "3"],
+            "--ranks: rank 3 has recorded nothing.\n  Ranks of this run: 0.",
+        ),
+        (
+            ["--format", "csv", "--stepz", "1"],
+            "unknown option '--stepz'.\n  Did you mean '--steps'?",
+        ),
         (["--format", "csv", "another"], "'another' is one word too many."),
         (["--format", "csv", "-o", "file/x"], "file: this is a file, not a folder."),
         (["--format", "pfw", "-o", "file"], "file: this is a file, not a folder."),
         (["--format", "csv", "-o", "/proc/x.csv"], "/proc/x.csv: it cannot be written: "),
         (["--format", "csv", "-o", "/proc/new/x.csv"], "/proc/new: it cannot be written: "),
-        (["--format", "csv", "-o", "https://example.org/x"], "-o https://example.org/x: csv is written to files; only otlp can be sent."),
+        (
+            ["--format", "csv", "-o", "https://example.org/x"],
+            "-o https://example.org/x: csv is written to files; only otlp can be sent.",
+        ),
     ],
 )
-def test_a_wrong_command_is_one_clear_error(run: Path, place: Place, words: list[str], said: str) -> None:
+def test_a_wrong_command_is_one_clear_error(
+    run: Path, place: Place, words: list[str], said: str
+) -> None:
     (place.folder / "file").touch()
     ended = export(place, str(run), *words)
     assert (ended.code, ended.out) == (2, "")
@@ -126,7 +163,9 @@ def test_a_wrong_command_is_one_clear_error(run: Path, place: Place, words: list
         ("voirkit-runs", "voirkit: voirkit-runs: this is no run directory: it has no run.json."),
     ],
 )
-def test_a_run_that_is_none_is_one_clear_error(run: Path, place: Place, name: str, said: str) -> None:
+def test_a_run_that_is_none_is_one_clear_error(
+    run: Path, place: Place, name: str, said: str
+) -> None:
     ended = export(place, name, "--format", "csv")
     assert ended.code == 2
     assert ended.err.startswith(said)
@@ -135,7 +174,9 @@ def test_a_run_that_is_none_is_one_clear_error(run: Path, place: Place, name: st
 def test_without_any_run_it_says_how_to_make_one(place: Place) -> None:
     ended = export(place, "--format", "csv")
     assert ended.code == 2
-    assert ended.err.startswith("voirkit: voirkit-runs/latest: there is no run in this folder.\n  Name a run directory, or record one.")
+    assert ended.err.startswith(
+        "voirkit: voirkit-runs/latest: there is no run in this folder.\n  Name a run directory, or record one."
+    )
 
 
 def test_what_is_damaged_is_said_once_and_the_rest_written(run: Path, place: Place) -> None:
@@ -147,10 +188,19 @@ def test_what_is_damaged_is_said_once_and_the_rest_written(run: Path, place: Pla
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [(None, "is missing"), ('{"schema": 999, "voirkit": "9"}', "has schema 999, this voirkit knows 1")],
+    [
+        (None, "is missing"),
+        ('{"schema": 999, "voirkit": "9"}', "has schema 999, this voirkit knows 1"),
+    ],
 )
-@pytest.mark.parametrize("command", [("export", "--format", "csv", "-o", "x.csv"), ("report", "--json")], ids=lambda words: words[0])
-def test_a_manifest_that_is_missing_or_newer_is_said_in_one_line(run: Path, place: Place, command: Any, text: Any, said: str) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [("export", "--format", "csv", "-o", "x.csv"), ("report", "--json")],
+    ids=lambda words: words[0],
+)
+def test_a_manifest_that_is_missing_or_newer_is_said_in_one_line(
+    run: Path, place: Place, command: Any, text: Any, said: str
+) -> None:
     (run / "run.json").unlink()
     if text is not None:
         (run / "run.json").write_text(text)
@@ -162,12 +212,18 @@ def test_a_manifest_that_is_missing_or_newer_is_said_in_one_line(run: Path, plac
 def test_a_folder_of_another_program_is_none(place: Place) -> None:
     place.write({"game/run.json": '{"speed": 3}'})
     ended = export(place, "game", "--format", "csv")
-    assert (ended.code, ended.err.partition("\n")[0]) == (2, "voirkit: game: this is no run directory: its run.json is not voirkit's.")
+    assert (ended.code, ended.err.partition("\n")[0]) == (
+        2,
+        "voirkit: game: this is no run directory: its run.json is not voirkit's.",
+    )
 
 
 def test_a_misspelt_subcommand_gets_a_hint(place: Place) -> None:
     ended = place.run(sys.executable, "-m", "voirkit", "exprot", "run")
-    assert (ended.code, ended.err) == (2, "voirkit: 'exprot' is neither a script nor a subcommand.\n  Did you mean 'export' or 'report'?\n")
+    assert (ended.code, ended.err) == (
+        2,
+        "voirkit: 'exprot' is neither a script nor a subcommand.\n  Did you mean 'export' or 'report'?\n",
+    )
     place.write(exprot="print('a script')")
     (place.folder / "exprot").write_text("print('a script without an ending')\n")
     assert place.voirkit("exprot").out == "a script without an ending\n"
@@ -177,7 +233,10 @@ def test_a_format_that_needs_a_package_names_it(run: Path, place: Place) -> None
     place.write({"pyarrow/__init__.py": "raise ImportError"})
     ended = export(place, str(run), "--format", "arrow", env={"PYTHONPATH": str(place.folder)})
     assert ended.code == 2
-    assert ended.err == "voirkit: --format arrow: the format needs pyarrow.\n  Install it: pip install 'voirkit[export]'\n"
+    assert (
+        ended.err
+        == "voirkit: --format arrow: the format needs pyarrow.\n  Install it: pip install 'voirkit[export]'\n"
+    )
 
 
 def test_help_lists_the_formats(place: Place) -> None:
@@ -205,7 +264,9 @@ def test_the_documentation_has_every_format() -> None:
     assert [name for name in formats() if f"| `{name}` |" not in text] == []
 
 
-def test_each_record_is_exported_once_also_of_a_script_that_executes_itself_anew(place: Place) -> None:
+def test_each_record_is_exported_once_also_of_a_script_that_executes_itself_anew(
+    place: Place,
+) -> None:
     place.write(
         main="""
         import os, sys
@@ -219,6 +280,8 @@ def test_each_record_is_exported_once_also_of_a_script_that_executes_itself_anew
 
 
 def test_a_file_is_exported_where_stdout_is_closed(run: Path, place: Place) -> None:
-    ended = place.run("sh", "-c", f"{sys.executable} -m voirkit export --format csv -o made.csv >&-")
+    ended = place.run(
+        "sh", "-c", f"{sys.executable} -m voirkit export --format csv -o made.csv >&-"
+    )
     assert (ended.code, ended.err) == (0, "")
     assert (place.folder / "made.csv").exists()

@@ -17,7 +17,9 @@ from perfetto_page import FLAGS, chromium
 pytestmark = [
     pytest.mark.readers,
     pytest.mark.timeout(120),
-    pytest.mark.skipif(chromium() is None, reason="no Chromium on this machine (Debian: apt-get install chromium)"),
+    pytest.mark.skipif(
+        chromium() is None, reason="no Chromium on this machine (Debian: apt-get install chromium)"
+    ),
 ]
 
 # Put at the end of a page: says what a reader would see of it, as the title of the page.
@@ -52,7 +54,9 @@ def seen(page: Path, profile: Path, width: int) -> tuple[str, str]:
     probed = profile / "page.html"
     profile.mkdir()
     allowed = f"script-src 'sha256-{b64encode(sha256(PROBE[8:-16].encode()).digest()).decode()}'"
-    text = page.read_text(encoding="utf-8").replace("script-src", allowed, 1).replace("</body>", PROBE)
+    text = (
+        page.read_text(encoding="utf-8").replace("script-src", allowed, 1).replace("</body>", PROBE)
+    )
     probed.write_text(text, encoding="utf-8")
     done = subprocess.run(
         [browser, *FLAGS, f"--user-data-dir={profile}/browser", f"--window-size={width},900", "--enable-logging=stderr", "--dump-dom", f"file://{probed}"],
@@ -68,10 +72,15 @@ def test_a_page_fits_zooms_and_fetches_nothing(place: Place, tmp_path: Path, wid
     place.voirkit("--html", "main.py", "--an-argument-that-is-long", "x" * 300)
     title, complaints = seen(place.folder / "run" / "report.html", tmp_path / "browser", width)
     assert complaints == ""
-    assert title == '{"wide":false,"ticks":true,"zoom":"0.250","from":"0.250","back":true,"tip":"step 0 10 ms","fetched":0}'
+    assert (
+        title
+        == '{"wide":false,"ticks":true,"zoom":"0.250","from":"0.250","back":true,"tip":"step 0 10 ms","fetched":0}'
+    )
 
 
-def test_names_that_are_scripts_run_none_and_one_that_got_in_would_not(place: Place, tmp_path: Path) -> None:
+def test_names_that_are_scripts_run_none_and_one_that_got_in_would_not(
+    place: Place, tmp_path: Path
+) -> None:
     (place.folder / FILE).write_text(SCRIPT)
     place.voirkit("--loader", "--checks", "--flame", "--html", FILE, f"arg{PAYLOAD}")
     page = place.folder / "run" / "report.html"
@@ -80,7 +89,10 @@ def test_names_that_are_scripts_run_none_and_one_that_got_in_would_not(place: Pl
     assert title.startswith("{")
     text = page.read_text(encoding="utf-8")
     page.write_text(
-        text.replace("</body>", "<script>document.title = 'owned'</script><img src=x onerror=\"document.title='owned'\"></body>")
+        text.replace(
+            "</body>",
+            "<script>document.title = 'owned'</script><img src=x onerror=\"document.title='owned'\"></body>",
+        )
     )
     title, complaints = seen(page, tmp_path / "with a script", 1280)
     assert title.startswith("{")

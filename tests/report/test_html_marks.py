@@ -13,9 +13,22 @@ from hypothesis import strategies as st
 from page import Page
 
 from voirkit.analysis.document import Rank
-from voirkit.analysis.steps import PARTS, PHASES, Steps, Table
+from voirkit.analysis.steps import Steps, Table
+from voirkit.phase_table import PARTS, PHASES
 from voirkit.report.html import picture, with_file
-from voirkit.report.html.components import LONGEST, Html, bars, columns, differences, heat_map, lines, stacked, table, text, ticks
+from voirkit.report.html.components import (
+    LONGEST,
+    Html,
+    bars,
+    columns,
+    differences,
+    heat_map,
+    lines,
+    stacked,
+    table,
+    text,
+    ticks,
+)
 
 SECONDS = {"µs": 1e-6, "ms": 1e-3, "min": 60.0, "h": 3600.0, "d": 86400.0}
 HOSTILE = "</td><script>alert('\"&')</script>"
@@ -72,7 +85,9 @@ def test_text_shows_all_of_what_it_is_given() -> None:
 def test_every_mark_takes_text_of_any_kind(made: str) -> None:
     page = drawn(made)
     assert "script" not in [tag for tag, _ in page.tags]
-    assert HOSTILE in "".join(page.text.values()) + "".join(str(value) for _, found in page.tags for value in found.values())
+    assert HOSTILE in "".join(page.text.values()) + "".join(
+        str(value) for _, found in page.tags for value in found.values()
+    )
 
 
 def test_the_parts_of_a_bar_are_as_long_as_their_share_of_the_longest_row() -> None:
@@ -112,14 +127,18 @@ def test_a_curve_is_broken_where_a_value_was_not_finite() -> None:
     assert "not finite" in made
 
 
-@pytest.mark.parametrize("values", [[0.0, 0.0], [5.0, 5.0], [-1.0, -1.0], [1e-300, 1e300], [None, None], [0.0]])
+@pytest.mark.parametrize(
+    "values", [[0.0, 0.0], [5.0, 5.0], [-1.0, -1.0], [1e-300, 1e300], [None, None], [0.0]]
+)
 def test_a_curve_of_any_values_can_be_drawn(values: list[float | None]) -> None:
     points = [(float(at), value) for at, value in enumerate(values)]
     for low in (0.0, None):
         for logarithmic in (False, True):
             made = lines({"x": points}, low=low, logarithmic=logarithmic)
             drawn(made)
-            assert not re.search(r"(?<![a-z])(nan|inf)(?![a-z])", " ".join(re.findall(r' d="([^"]*)"', made)))
+            assert not re.search(
+                r"(?<![a-z])(nan|inf)(?![a-z])", " ".join(re.findall(r' d="([^"]*)"', made))
+            )
 
 
 @pytest.mark.parametrize(
@@ -163,7 +182,11 @@ def test_a_million_steps_are_a_picture_of_some_hundred_columns() -> None:
 
 def test_the_columns_of_steps_lie_where_the_steps_were() -> None:
     page = drawn(picture(Nothing(), steps_of(table_of(10))))  # type: ignore[arg-type]
-    hits = [(found["x"], found["width"]) for tag, found in page.tags if tag == "rect" and found.get("class") == "hit"]
+    hits = [
+        (found["x"], found["width"])
+        for tag, found in page.tags
+        if tag == "rect" and found.get("class") == "hit"
+    ]
     assert hits == [(f"{at * 0.002:.7g}", "0.002") for at in range(10)]
 
 
@@ -176,6 +199,9 @@ def test_the_word_after_html_is_a_file_only_if_it_looks_like_one() -> None:
 
 
 def test_a_curve_of_what_is_no_number_and_of_the_largest_there_are_is_drawn() -> None:
-    made = lines({"loss": [(0, 1e308), (1, float("nan")), (2, -1e308), (3, float("inf")), (4, 0.0)]}, low=None)
+    made = lines(
+        {"loss": [(0, 1e308), (1, float("nan")), (2, -1e308), (3, float("inf")), (4, 0.0)]},
+        low=None,
+    )
     assert "nan" not in str(made)
     assert str(made).count("k-bad") == 2

@@ -43,14 +43,19 @@ def perfetto(path: Path) -> Events:
     pids, parents, begun, ended = {}, {}, defaultdict(list), defaultdict(list)
     for packet in protos.Trace.FromString(path.read_bytes()).packet:
         for table in ("event_names", "event_categories"):
-            names[table].update({entry.iid: entry.name for entry in getattr(packet.interned_data, table)})
+            names[table].update(
+                {entry.iid: entry.name for entry in getattr(packet.interned_data, table)}
+            )
         track = packet.track_descriptor
         parents[track.uuid] = track.parent_uuid
         if track.HasField("process"):
             pids[track.uuid] = track.process.pid
         event = packet.track_event
         if event.type == event.TYPE_SLICE_BEGIN:
-            label = names["event_categories"][event.category_iids[0]], names["event_names"][event.name_iid]
+            label = (
+                names["event_categories"][event.category_iids[0]],
+                names["event_names"][event.name_iid],
+            )
             begun[event.track_uuid].append((packet.timestamp, label))
         elif event.type == event.TYPE_SLICE_END:
             ended[event.track_uuid].append(packet.timestamp)
@@ -60,7 +65,9 @@ def perfetto(path: Path) -> Events:
         while process not in pids:
             process = parents[process]
         ends = [(at, -1, None) for at in ended[track_uuid]]
-        for at, kind, label in sorted([*((at, 1, label) for at, label in begins), *ends], key=lambda one: one[:2]):
+        for at, kind, label in sorted(
+            [*((at, 1, label) for at, label in begins), *ends], key=lambda one: one[:2]
+        ):
             if kind > 0:
                 open_.append((at, label))
             else:
@@ -71,15 +78,30 @@ def perfetto(path: Path) -> Events:
 def otlp(path: Path) -> Events:
     for line in path.read_text().splitlines():
         for resource in json.loads(line)["resourceSpans"]:
-            (pid,) = (int(one["value"]["intValue"]) for one in resource["resource"]["attributes"] if one["key"] == "process.pid")
+            (pid,) = (
+                int(one["value"]["intValue"])
+                for one in resource["resource"]["attributes"]
+                if one["key"] == "process.pid"
+            )
             for span in resource["scopeSpans"][0]["spans"]:
-                (category,) = [one["value"]["stringValue"] for one in span["attributes"] if one["key"] == "voirkit.category"] or [""]
+                (category,) = [
+                    one["value"]["stringValue"]
+                    for one in span["attributes"]
+                    if one["key"] == "voirkit.category"
+                ] or [""]
                 if category:  # else it is that of the run or of a process
-                    yield category, span["name"], pid, int(span["endTimeUnixNano"]) - int(span["startTimeUnixNano"])
+                    yield (
+                        category,
+                        span["name"],
+                        pid,
+                        int(span["endTimeUnixNano"]) - int(span["startTimeUnixNano"]),
+                    )
 
 
 def parquet(path: Path) -> Events:
-    yield from duckdb.sql(f"SELECT category, name, pid, duration_ns FROM read_parquet('{path}')").fetchall()
+    yield from duckdb.sql(
+        f"SELECT category, name, pid, duration_ns FROM read_parquet('{path}')"
+    ).fetchall()
 
 
 def arrow(path: Path) -> Events:
@@ -119,11 +141,17 @@ def test_counts_and_times_of_each_layer_are_a_direct_sum(place: Place, format: s
     (offset_ns,) = {
         one["time_ns"] - one["perf_counter_ns"]
         for path in sorted((place.folder / "run/trace/processes").iterdir())
-        for one in sorted(map(json.loads, path.read_text().splitlines()), key=lambda one: one["time_ns"])[:1]
+        for one in sorted(
+            map(json.loads, path.read_text().splitlines()), key=lambda one: one["time_ns"]
+        )[:1]
     }
     wall = f"(start_ns + {offset_ns})"
     # DFTracer's times are whole microseconds: a span lasts from that in which it began to that in which it ended
-    time = f"1000 * (({wall} + duration_ns) // 1000 - {wall} // 1000)" if format == "pfw" else "duration_ns"
+    time = (
+        f"1000 * (({wall} + duration_ns) // 1000 - {wall} // 1000)"
+        if format == "pfw"
+        else "duration_ns"
+    )
     query = f"SELECT category, name, pid, count(*), sum({time})::BIGINT FROM '{place.folder}/run/trace/kind=*/**/*.parquet' GROUP BY ALL"
     direct = {tuple(layer): (n, sum_ns) for *layer, n, sum_ns in duckdb.sql(query).fetchall()}
     counts: Counter[tuple[str, str]] = Counter()
@@ -136,6 +164,8 @@ def test_counts_and_times_of_each_layer_are_a_direct_sum(place: Place, format: s
     ended = place.python("-m", "voirkit", "export", "run", "--format", format, "-o", str(target))
     assert (ended.code, ended.err) == (0, "")
     found = summed(READ[format](target))
-    if format == "pfw":  # which leaves out what voirkit records by itself where the script annotates
+    if (
+        format == "pfw"
+    ):  # which leaves out what voirkit records by itself where the script annotates
         direct = {layer: sums for layer, sums in direct.items() if layer[0] != "python"}
     assert found == direct

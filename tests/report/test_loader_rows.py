@@ -26,20 +26,29 @@ def drawn(folder: Path, *loaders: Loader) -> list[Any]:
 
 def test_workers_are_rows_with_names_and_nothing_is_drawn_beside_them(tmp_path: Path) -> None:
     events = drawn(tmp_path, Loader(inner=(("Jitter", 1.0),)))
-    processes = [one["args"]["name"].partition(" (")[0] for one in events if one["name"] == "process_name"]
+    processes = [
+        one["args"]["name"].partition(" (")[0] for one in events if one["name"] == "process_name"
+    ]
     assert sorted(processes)[1:] == ["worker 0 of the loader", "worker 1 of the loader"]
     assert {one["args"]["name"] for one in events if one["name"] == "thread_name"} == {"MainThread"}
     moments = Counter(one["name"] for one in events if one["ph"] == "i")
     assert moments == {"queued": 6, "arrived": 6, "consumed": 6}
 
 
-def test_an_arrow_leads_from_the_end_of_making_to_where_the_batch_was_consumed(tmp_path: Path) -> None:
+def test_an_arrow_leads_from_the_end_of_making_to_where_the_batch_was_consumed(
+    tmp_path: Path,
+) -> None:
     events = drawn(tmp_path, Loader(batches=4))
     spans = [one for one in events if one["ph"] == "X"]
 
     def around(arrow: Any) -> list[Any]:
         """The spans in which the point of an arrow lies."""
-        found = [s for s in spans if (s["pid"], s["tid"]) == (arrow["pid"], arrow["tid"]) and s["ts"] <= arrow["ts"] < s["ts"] + s["dur"]]
+        found = [
+            s
+            for s in spans
+            if (s["pid"], s["tid"]) == (arrow["pid"], arrow["tid"])
+            and s["ts"] <= arrow["ts"] < s["ts"] + s["dur"]
+        ]
         return sorted(found, key=lambda s: float(s["dur"]))
 
     starts = {one["id"]: one for one in events if one["ph"] == "s"}
@@ -48,16 +57,29 @@ def test_an_arrow_leads_from_the_end_of_making_to_where_the_batch_was_consumed(t
     assert len(starts) == 4
     for id, start in starts.items():
         made = next(s for s in around(start) if s["name"] == "preprocess")
-        used = next(m for m in events if m["name"] == "consumed" and (m["pid"], m["ts"]) == (ends[id]["pid"], ends[id]["ts"]))
+        used = next(
+            m
+            for m in events
+            if m["name"] == "consumed" and (m["pid"], m["ts"]) == (ends[id]["pid"], ends[id]["ts"])
+        )
         assert made["args"]["batch"] == used["args"]["batch"]
         assert start["ts"] == pytest.approx(made["ts"] + made["dur"], abs=0.0011)
         assert start["pid"] != ends[id]["pid"]
 
 
-def test_two_epochs_and_two_loaders_are_not_mixed_up_and_one_process_needs_no_arrows(tmp_path: Path) -> None:
-    events = drawn(tmp_path, Loader(epochs=2, batches=3), Loader(number=1, batches=3, workers=1), Loader(number=2, workers=0))
+def test_two_epochs_and_two_loaders_are_not_mixed_up_and_one_process_needs_no_arrows(
+    tmp_path: Path,
+) -> None:
+    events = drawn(
+        tmp_path,
+        Loader(epochs=2, batches=3),
+        Loader(number=1, batches=3, workers=1),
+        Loader(number=2, workers=0),
+    )
     assert len([one for one in events if one["ph"] == "s"]) == 2 * 3 + 3
-    names = {one["args"]["name"].partition(" (")[0] for one in events if one["name"] == "process_name"}
+    names = {
+        one["args"]["name"].partition(" (")[0] for one in events if one["name"] == "process_name"
+    }
     assert names >= {"worker 0 of loader 0", "worker 1 of loader 0", "worker 0 of loader 1"}
 
 
@@ -65,9 +87,16 @@ def test_perfetto_has_the_same_rows_and_arrows(tmp_path: Path) -> None:
     with open_run(record(tmp_path / "run", Loader(batches=4))) as run:
         (path,) = perfetto.write(run, EVERYTHING, str(tmp_path / "run.pftrace"))
     packets = protos.Trace.FromString(Path(path).read_bytes()).packet
-    names = {p.track_descriptor.process.process_name for p in packets if p.track_descriptor.process.process_name}
+    names = {
+        p.track_descriptor.process.process_name
+        for p in packets
+        if p.track_descriptor.process.process_name
+    }
     assert names >= {"worker 0 of the loader", "worker 1 of the loader"}
     flows = [tuple(p.track_event.flow_ids) for p in packets if p.track_event.flow_ids]
     assert sorted(Counter(flows).values()) == [2] * 4
-    tracks = {flow: {p.track_event.track_uuid for p in packets if tuple(p.track_event.flow_ids) == flow} for flow in flows}
+    tracks = {
+        flow: {p.track_event.track_uuid for p in packets if tuple(p.track_event.flow_ids) == flow}
+        for flow in flows
+    }
     assert all(len(both) == 2 for both in tracks.values())

@@ -35,10 +35,17 @@ class Log:
         self.workers: dict[int, list[Line]] = {}
         self.main: list[Line] = []
         for path in sorted(folder.iterdir()):
-            prefix, who, pid = path.name.partition("_log_")[0], path.name.split("_")[-3], int(path.name.rpartition("_")[2])
+            prefix, who, pid = (
+                path.name.partition("_log_")[0],
+                path.name.split("_")[-3],
+                int(path.name.rpartition("_")[2]),
+            )
             assert prefix == "lotustrace"
             with path.open(newline="") as file:
-                lines = [Line(name, int(start), int(duration)) for name, start, duration in csv.reader(file)]
+                lines = [
+                    Line(name, int(start), int(duration))
+                    for name, start, duration in csv.reader(file)
+                ]
             if who == "worker":
                 self.workers[pid] = lines
             else:
@@ -46,7 +53,12 @@ class Log:
                 self.main = lines
 
     def batches(self, kind: str) -> dict[int, Line]:
-        found = [line for lines in (*self.workers.values(), self.main) for line in lines if line.name.startswith(f"SBatch{kind}_")]
+        found = [
+            line
+            for lines in (*self.workers.values(), self.main)
+            for line in lines
+            if line.name.startswith(f"SBatch{kind}_")
+        ]
         assert len({line.batch for line in found}) == len(found), "each batch once"
         return {line.batch: line for line in found}
 
@@ -64,7 +76,9 @@ class Log:
 
 
 def export(place: Place, run: Path, *words: str, code: int = 0) -> str:
-    ended = place.python("-m", "voirkit", "export", str(run), "--format", "lotus", "-o", "logs", *words)
+    ended = place.python(
+        "-m", "voirkit", "export", str(run), "--format", "lotus", "-o", "logs", *words
+    )
     assert ended.code == code, ended.err
     return ended.out if code == 0 else ended.err
 
@@ -77,16 +91,24 @@ def test_its_logs_hold_what_was_recorded(place: Place) -> None:
     written = export(place, record(place.folder / "run", loader)).split()
     assert [Path(path).parent.name for path in written] == ["b4_gpu1"] * 3
     log = Log(place.folder / "logs/b4_gpu1")
-    counts = Counter(line.name.partition("_")[0] for lines in log.workers.values() for line in lines)
+    counts = Counter(
+        line.name.partition("_")[0] for lines in log.workers.values() for line in lines
+    )
     assert counts == {
         "SLoader": 48, "SRandomCrop": 48, "SToTensor": 48, "STransform": 48, "SCollation": 12, "SBatchPreprocessed": 12,
     }  # fmt: skip
-    assert Counter(line.name.partition("_")[0] for line in log.main) == {"SBatchWait": 12, "SBatchConsumed": 12, "SBatchQueued": 12}
+    assert Counter(line.name.partition("_")[0] for line in log.main) == {
+        "SBatchWait": 12,
+        "SBatchConsumed": 12,
+        "SBatchQueued": 12,
+    }
     assert sorted(log.batches("Consumed")) == list(range(12)), "the second epoch's numbers go on"
 
 
 def test_times_are_as_its_invariants_want_them(place: Place) -> None:
-    export(place, record(place.folder / "run", Loader(operations=OPERATIONS, inner=(("Inner", 0.5),))))
+    export(
+        place, record(place.folder / "run", Loader(operations=OPERATIONS, inner=(("Inner", 0.5),)))
+    )
     log = Log(place.folder / "logs/b4_gpu1")
     for batch, lines in log.made():
         by_name = defaultdict(list)
@@ -97,10 +119,17 @@ def test_times_are_as_its_invariants_want_them(place: Place) -> None:
         assert {name: len(own) for name, own in by_name.items()} == {
             "SLoader": 4, "SRandomCrop": 4, "SToTensor": 4, "STransform": 4, "SCollation": 1,
         }  # fmt: skip
-        for crop, tensor, loader, whole in zip(*(by_name[f"S{n}"] for n in ("RandomCrop", "ToTensor", "Loader", "Transform")), strict=True):
+        for crop, tensor, loader, whole in zip(
+            *(by_name[f"S{n}"] for n in ("RandomCrop", "ToTensor", "Loader", "Transform")),
+            strict=True,
+        ):
             assert loader.end <= whole.start
             assert crop.duration + tensor.duration <= whole.duration
-        parts = sum(line.duration for name in ("SLoader", "STransform", "SCollation") for line in by_name[name])
+        parts = sum(
+            line.duration
+            for name in ("SLoader", "STransform", "SCollation")
+            for line in by_name[name]
+        )
         assert parts <= batch.duration
     made, consumed, wait = log.batches("Preprocessed"), log.batches("Consumed"), log.batches("Wait")
     for number, line in consumed.items():
@@ -116,14 +145,20 @@ def test_a_batch_that_came_out_of_turn_has_its_marker_for_no_wait(place: Place) 
     export(place, record(place.folder / "run", slow))
     wait = Log(place.folder / "logs/b4_gpu1").batches("Wait")
     assert [number for number in sorted(wait) if wait[number].duration == 1000] == [1, 3, 5]
-    assert all(wait[number].start < wait[number - 1].end for number in (1, 3, 5)), "the time is that of its arrival"
+    assert all(wait[number].start < wait[number - 1].end for number in (1, 3, 5)), (
+        "the time is that of its arrival"
+    )
 
 
 def test_loaders_and_ranks_have_folders_of_their_own(place: Place) -> None:
     record(place.folder / "run", Loader(), Loader(number=1, batches=2, workers=0), rank=0)
     record(place.folder / "run", Loader(), rank=1)
     export(place, place.folder / "run")
-    assert sorted(path.name for path in (place.folder / "logs").iterdir()) == ["b4_gpu2_rank0", "b4_gpu2_rank0_loader1", "b4_gpu2_rank1"]
+    assert sorted(path.name for path in (place.folder / "logs").iterdir()) == [
+        "b4_gpu2_rank0",
+        "b4_gpu2_rank0_loader1",
+        "b4_gpu2_rank1",
+    ]
     alone = Log(place.folder / "logs/b4_gpu2_rank0_loader1")
     assert sorted(alone.batches("Preprocessed")) == [0, 1]
     assert sorted(alone.batches("Consumed")) == [0, 1]
@@ -139,5 +174,9 @@ def test_nothing_is_overwritten_unasked_and_no_other_runs_files_stay(place: Plac
 
 @pytest.mark.parametrize("steps", [True, False])
 def test_a_run_without_a_loader_is_told_how_to_record_one(place: Place, steps: bool) -> None:
-    run = record(place.folder / "run", Loader(records=False)) if steps else record_without_loader(place.folder / "run")
+    run = (
+        record(place.folder / "run", Loader(records=False))
+        if steps
+        else record_without_loader(place.folder / "run")
+    )
     assert "voirkit --loader SCRIPT" in export(place, run, code=2)

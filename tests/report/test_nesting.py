@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 from voirkit.export.spans import Nesting, overlapping
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=25).map(
-    lambda spans: sorted([(start, start + duration) for start, duration in spans], key=lambda span: (span[0], -span[1]))
+    lambda spans: sorted(
+        [(start, start + duration) for start, duration in spans],
+        key=lambda span: (span[0], -span[1]),
+    )
 )
 
 
@@ -29,7 +32,9 @@ def cross(one: tuple[int, int], other: tuple[int, int]) -> bool:
 @given(SPANS)
 def test_spans_of_one_lane_never_cross(spans: list[tuple[int, int]]) -> None:
     placed = list(zip(spans, lanes_of(spans), strict=True))
-    assert not [(a, b) for a, lane in placed for b, other in placed if lane == other and cross(a, b)]
+    assert not [
+        (a, b) for a, lane in placed for b, other in placed if lane == other and cross(a, b)
+    ]
 
 
 @given(SPANS)
@@ -40,7 +45,11 @@ def test_spans_that_do_not_cross_are_all_in_lane_0(spans: list[tuple[int, int]])
 
 @given(SPANS)
 def test_a_lane_can_be_known_without_keeping_what_is_in_it(spans: list[tuple[int, int]]) -> None:
-    expected = [("t", start, end, lane) for (start, end), lane in zip(spans, lanes_of(spans), strict=True) if lane]
+    expected = [
+        ("t", start, end, lane)
+        for (start, end), lane in zip(spans, lanes_of(spans), strict=True)
+        if lane
+    ]
     assert list(overlapping(("t", start, end) for start, end in spans)) == expected
 
 
@@ -54,5 +63,7 @@ def test_the_holder_of_a_span_is_the_innermost_that_holds_it(spans: list[tuple[i
     for i, (start, end) in enumerate(spans):
         list(nesting.ended(start))
         holding = [one for one in spans[:i] if one[1] > start and one[1] >= end]
-        assert nesting.holder(end) == (min(holding, key=lambda one: (-one[0], one[1])) if holding else None)
+        assert nesting.holder(end) == (
+            min(holding, key=lambda one: (-one[0], one[1])) if holding else None
+        )
         nesting.add(start, end, (start, end))

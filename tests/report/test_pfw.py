@@ -29,7 +29,9 @@ def export(run: Path, steps: str | None = None) -> dict[str, list[Any]]:
     out.mkdir(exist_ok=True)
     with open_run(run) as opened:
         written = PFW.write(opened, EVERYTHING if steps is None else selection(steps), str(out))
-    assert {str(out / name) for name in files(out)} == set(written), "nothing else is written beside"
+    assert {str(out / name) for name in files(out)} == set(written), (
+        "nothing else is written beside"
+    )
     return {os.path.basename(path): read(path) for path in written}
 
 
@@ -66,7 +68,11 @@ def test_every_span_and_mark_is_there_once(tmp_path: Path) -> None:
 
 
 def test_metadata_records_have_the_dialects_form(tmp_path: Path) -> None:
-    (meta,) = [one for one in one_file(record(tmp_path / "run")) if one["args"].get("name") == "epoch.start"]
+    (meta,) = [
+        one
+        for one in one_file(record(tmp_path / "run"))
+        if one["args"].get("name") == "epoch.start"
+    ]
     assert (meta["name"], meta["cat"], meta["ph"]) == ("CM", "dftracer", "M")
     assert meta["args"]["value"].isdigit()
     assert "ts" not in meta
@@ -79,7 +85,11 @@ def test_bookkeeping_names_the_host_the_process_and_its_threads(tmp_path: Path) 
     assert {one["args"]["hhash"] for one in records} == {named["HH"]["value"]}
     assert named["thread_name"]["name"] == "MainThread"
     assert named["end"]["num_events"] == LOOP_EVENTS
-    assert named["SH"]["value"] in (named["start"]["cmd_hash"], named["start"]["cwd"], named["start"]["exec_hash"])
+    assert named["SH"]["value"] in (
+        named["start"]["cmd_hash"],
+        named["start"]["cwd"],
+        named["start"]["exec_hash"],
+    )
 
 
 def test_each_process_has_a_file(tmp_path: Path) -> None:
@@ -100,14 +110,28 @@ def test_each_process_has_a_file(tmp_path: Path) -> None:
         assert len(own(records)) == 1
 
 
-def test_many_events_of_many_processes_stay_in_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_events_of_many_processes_stay_in_their_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("voirkit.runs.opened.BATCH", 7)
     for rank in range(5):
-        record(tmp_path / "run", f"for i in range({rank * 10 + 3}): span('a', 'b', NOW + i, NOW + i, rank={rank})", RANK=str(rank))
+        record(
+            tmp_path / "run",
+            f"for i in range({rank * 10 + 3}): span('a', 'b', NOW + i, NOW + i, rank={rank})",
+            RANK=str(rank),
+        )
     exported = export(tmp_path / "run")
-    found = {name: Counter(one["args"]["rank"] for one in own(records)) for name, records in exported.items()}
-    assert sorted((rank, n) for counts in found.values() for rank, n in counts.items()) == [(rank, rank * 10 + 3) for rank in range(5)]
-    assert all([one["id"] for one in own(records)] == list(range(1, len(own(records)) + 1)) for records in exported.values())
+    found = {
+        name: Counter(one["args"]["rank"] for one in own(records))
+        for name, records in exported.items()
+    }
+    assert sorted((rank, n) for counts in found.values() for rank, n in counts.items()) == [
+        (rank, rank * 10 + 3) for rank in range(5)
+    ]
+    assert all(
+        [one["id"] for one in own(records)] == list(range(1, len(own(records)) + 1))
+        for records in exported.values()
+    )
 
 
 def test_spans_in_one_another_stay_so_in_whole_microseconds(tmp_path: Path) -> None:
@@ -127,15 +151,25 @@ def test_spans_in_one_another_stay_so_in_whole_microseconds(tmp_path: Path) -> N
     assert abs(total - 2.7 * len(found)) < 0.05 * total
 
 
-@pytest.mark.parametrize("value", ["float('nan')", "-float('inf')", r"'\"\\\n\0\x1f\u2028'", r"'\ud800'", "10**400", "'[\\n]'"])
+@pytest.mark.parametrize(
+    "value",
+    ["float('nan')", "-float('inf')", r"'\"\\\n\0\x1f\u2028'", r"'\ud800'", "10**400", "'[\\n]'"],
+)
 def test_odd_arguments_and_names_are_strict_json_on_one_line(tmp_path: Path, value: str) -> None:
-    run = record(tmp_path / "run", f"span(str({value}), str({value}), NOW, NOW, **{{str({value}): {value}}})")
+    run = record(
+        tmp_path / "run", f"span(str({value}), str({value}), NOW, NOW, **{{str({value}): {value}}})"
+    )
     assert len(own(one_file(run))) == 1
 
 
 def test_a_selection_has_only_its_events(tmp_path: Path) -> None:
     (records,) = export(record(tmp_path / "run"), steps="0").values()
-    assert Counter(one["name"] for one in own(records)) == {"fetch.iter": 2, "forward": 2, "compute": 2, "read": 2}
+    assert Counter(one["name"] for one in own(records)) == {
+        "fetch.iter": 2,
+        "forward": 2,
+        "compute": 2,
+        "read": 2,
+    }
     named = {one["name"]: one for one in records if one["cat"] == "dftracer"}
     assert named["end"]["args"]["num_events"] == 8
     assert named["start"]["ts"] == min(one["ts"] for one in own(records))
@@ -162,7 +196,9 @@ def test_a_target_that_is_a_file_takes_all_processes(tmp_path: Path) -> None:
     for rank in range(2):
         record(tmp_path / "run", "span('a', 'b', NOW, NOW)", RANK=str(rank))
     with open_run(tmp_path / "run") as opened:
-        assert PFW.write(opened, EVERYTHING, str(tmp_path / "all.pfw.gz")) == [str(tmp_path / "all.pfw.gz")]
+        assert PFW.write(opened, EVERYTHING, str(tmp_path / "all.pfw.gz")) == [
+            str(tmp_path / "all.pfw.gz")
+        ]
     assert len(own(read(str(tmp_path / "all.pfw.gz")))) == 2
 
 
@@ -174,6 +210,16 @@ def test_arguments_that_are_called_like_the_formats_own_get_another_name(tmp_pat
     """
     records = one_file(record(tmp_path / "run", body))
     (span,) = own(records)
-    assert span["args"] == {"hhash": records[0]["args"]["value"], "_hhash": "mine", "name": "n", "value": 3, "text": '"hhash":'}
+    assert span["args"] == {
+        "hhash": records[0]["args"]["value"],
+        "_hhash": "mine",
+        "name": "n",
+        "value": 3,
+        "text": '"hhash":',
+    }
     (meta,) = (one for one in records if one["name"] == "CM" and one["args"]["name"] == "m")
-    assert {key: value for key, value in meta["args"].items() if key.startswith("_")} == {"_hhash": "mine", "_name": "n", "_value": 3}
+    assert {key: value for key, value in meta["args"].items() if key.startswith("_")} == {
+        "_hhash": "mine",
+        "_name": "n",
+        "_value": 3,
+    }

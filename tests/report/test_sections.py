@@ -49,13 +49,22 @@ BLOCKS = {
     "a table": (Table(("name", "n"), [("f", "12"), ("g", "13")]), "13"),
     "bars": (Bars([("one", 1.0, "1 s"), ("two", 2.0, "2 s")]), "2 s"),
     "a curve": (Series({"loss": [(0, 2.0), (1, 1.5), (2, 0.5)]}), "0.5"),
-    "a curve with a value that is not finite": (Series({"loss": [(0, 2.0), (1, None), (2, 0.5)]}, axis="s", logarithmic=True), "0.5"),
+    "a curve with a value that is not finite": (
+        Series({"loss": [(0, 2.0), (1, None), (2, 0.5)]}, axis="s", logarithmic=True),
+        "0.5",
+    ),
     "a labelled text": (Text("12 of 13", "batches"), "batches"),
     "a link": (Text("the trace", link="https://example.org/x"), "https://example.org/x"),
     "a cell with a style": (Table(("name",), [(Cell("collate", "dim", indent=1),)]), "collate"),
     "a cell with lines": (Table(("name", "hot"), [("f", Lines(["memcpy", "memset"]))]), "memset"),
-    "a bar in a cell": (Table(("name", Column(""), "share"), [("f", Bar(0.5, "wait"), "50%")]), "50%"),
-    "stacked bars": (Stacked([("a step", {"wait": 1.0, "forward": 3.0}, "4 s in all")], "s"), "4 s in all"),
+    "a bar in a cell": (
+        Table(("name", Column(""), "share"), [("f", Bar(0.5, "wait"), "50%")]),
+        "50%",
+    ),
+    "stacked bars": (
+        Stacked([("a step", {"wait": 1.0, "forward": 3.0}, "4 s in all")], "s"),
+        "4 s in all",
+    ),
     "a time line": (Timeline([("worker 0", [0.0, 1.0, 4.0])], 0.0, 0.5, "s", "busy"), "5 s"),
     "a group": (Group("Over time", [Text("inside")], note="of one rank"), "of one rank"),
     "a grid": (Grid([Text("one"), Text("two")]), "two"),
@@ -82,7 +91,9 @@ def test_every_report_draws_every_block(name: str, draw: Any) -> None:
     import html
 
     block, words = BLOCKS[name]
-    drawn = html.unescape(draw(Section("key", "A title", [block], note="What it shows.")).replace("\\", ""))
+    drawn = html.unescape(
+        draw(Section("key", "A title", [block], note="What it shows.")).replace("\\", "")
+    )
     assert "A title" in drawn
     assert "What it shows." in drawn
     assert words in drawn
@@ -114,7 +125,9 @@ def test_text_of_the_program_does_not_become_a_mark() -> None:
 
 
 def test_what_only_a_page_or_only_text_shows_is_not_elsewhere() -> None:
-    section = Section("key", "A title", [OnPage([Text("a picture")]), InText([Text("the same in words")])])
+    section = Section(
+        "key", "A title", [OnPage([Text("a picture")]), InText([Text("the same in words")])]
+    )
     assert ("a picture" in page(section), "in words" in page(section)) == (True, False)
     for drawn in (terminal(section), as_markdown(section)):
         assert ("a picture" in drawn, "in words" in drawn) == (False, True)
@@ -127,11 +140,21 @@ def test_a_page_asks_for_what_must_be_read_of_the_run() -> None:
 
 @pytest.mark.parametrize("draw", [terminal, page, as_markdown])
 def test_a_section_with_nothing_in_it_is_left_out(draw: Any) -> None:
-    empty = [Details("more", []), Group("a heading", [Grid([])]), Table(("n",), []), Bars([]), Stacked([]), Timeline([], 0, 1), Series({})]
+    empty = [
+        Details("more", []),
+        Group("a heading", [Grid([])]),
+        Table(("n",), []),
+        Bars([]),
+        Stacked([]),
+        Timeline([], 0, 1),
+        Series({}),
+    ]
     assert not draw(Section("key", "A title", empty, note="A note.")).strip()
 
 
-def test_a_terminal_leaves_out_the_columns_that_it_has_no_room_for_and_cuts_what_may_be_cut() -> None:
+def test_a_terminal_leaves_out_the_columns_that_it_has_no_room_for_and_cuts_what_may_be_cut() -> (
+    None
+):
     heads = (Column("function", left=True, cut=True), "self", Column("mean", narrowest=60))
     section = Section("key", "A title", [Table(heads, [("f" * 40, "1 s", "2 s")])])
     narrow, wide = terminal(section, 30), terminal(section, 100)
@@ -143,29 +166,47 @@ def test_a_terminal_leaves_out_the_columns_that_it_has_no_room_for_and_cuts_what
 
 
 def test_a_list_is_cut_after_an_item() -> None:
-    section = Section("key", "A title", [Table((Column("calls", left=True, cut=True),), [("12 read, 8 openat, 7 close",)])])
+    section = Section(
+        "key",
+        "A title",
+        [Table((Column("calls", left=True, cut=True),), [("12 read, 8 openat, 7 close",)])],
+    )
     assert "12 read, 8 openat, …" in terminal(section, 25)
 
 
 def test_columns_without_anything_in_them_are_left_out() -> None:
-    section = Section("key", "A title", [Table(("name", "errors", "n"), [("f", "", "1"), ("g", "", "2")])])
+    section = Section(
+        "key", "A title", [Table(("name", "errors", "n"), [("f", "", "1"), ("g", "", "2")])]
+    )
     for drawn in (terminal(section), page(section), as_markdown(section)):
         assert "errors" not in drawn
 
 
 def test_a_name_has_one_colour_in_a_section() -> None:
-    blocks = [Stacked([("calls", {"read": 2, "close": 1}, "")]), Stacked([("time", {"close": 2, "openat": 1}, "")])]
+    blocks = [
+        Stacked([("calls", {"read": 2, "close": 1}, "")]),
+        Stacked([("time", {"close": 2, "openat": 1}, "")]),
+    ]
     drawn = page(Section("key", "A title", blocks))
     legends = [part.split("</p>")[0] for part in drawn.split('<p class="legend">')[1:]]
-    kinds = [dict(zip(re.findall("</i>(\\w+)", one), re.findall('class="(k-[^"]+)"', one), strict=True)) for one in legends]
+    kinds = [
+        dict(zip(re.findall("</i>(\\w+)", one), re.findall('class="(k-[^"]+)"', one), strict=True))
+        for one in legends
+    ]
     assert kinds[0]["close"] == kinds[1]["close"]
     assert len({*kinds[0].values(), *kinds[1].values()}) == 3
 
 
 def test_a_flame_graph_is_on_the_page_alone() -> None:
-    frames = [StackFrame("main (main.py:3)", "main (main.py)", "the program"), StackFrame("relu (nn.py:9)", "relu (nn.py)", "torch")]
+    frames = [
+        StackFrame("main (main.py:3)", "main (main.py)", "the program"),
+        StackFrame("relu (nn.py:9)", "relu (nn.py)", "torch"),
+    ]
     graph = FlameGraph(
-        [StackCount("forward", "rank 0", "threads that train", frames, 7)], 0.01, ["the program", "torch"], ["threads that train"]
+        [StackCount("forward", "rank 0", "threads that train", frames, 7)],
+        0.01,
+        ["the program", "torch"],
+        ["threads that train"],
     )
     section = Section("key", "A title", [graph])
     assert '"names":["main (main.py:3)","relu (nn.py:9)"]' in page(section)
@@ -176,7 +217,10 @@ def test_a_flame_graph_is_on_the_page_alone() -> None:
 def test_the_page_of_two_runs_has_what_is_more_in_the_second() -> None:
     sections = [
         [Section("key", "Calls", [Amounts("time", values, "s")], measured_by=tool)]
-        for values, tool in (({"f": 1.0, "g": 2.0}, "perf"), ({"f": 1.5, "g": 2.0, "<h>": 1.0}, "strace"))
+        for values, tool in (
+            ({"f": 1.0, "g": 2.0}, "perf"),
+            ({"f": 1.5, "g": 2.0, "<h>": 1.0}, "strace"),
+        )
     ]
     drawn = "".join(compared_sections(*sections))
     assert "+500 ms" in drawn
@@ -193,12 +237,16 @@ def test_a_sparkline_marks_what_is_not_finite_and_is_as_long_as_there_is_room() 
 
 
 def test_figures_are_named_by_their_section() -> None:
-    sections = [Section("a", "First", [Figures([Figure("time", 1.0, "s")])]), Section("b", "Second", [Text("none")])]
+    sections = [
+        Section("a", "First", [Figures([Figure("time", 1.0, "s")])]),
+        Section("b", "Second", [Text("none")]),
+    ]
     assert [(name, one.value) for name, one in figures_of(sections)] == [("First: time", 1.0)]
 
 
 @pytest.mark.parametrize(
-    ("better", "second", "style"), [("lower", 1.5, "good"), ("higher", 1.5, "bad"), ("", 1.5, ""), ("lower", 2.001, "")]
+    ("better", "second", "style"),
+    [("lower", 1.5, "good"), ("higher", 1.5, "bad"), ("", 1.5, ""), ("lower", 2.001, "")],
 )
 def test_a_ratio_has_the_colour_of_what_is_better(better: str, second: float, style: str) -> None:
     (table, *_) = figures_section([Compared("time", "s", 2.0, second, better=better)]).blocks
@@ -209,14 +257,23 @@ def test_a_ratio_has_the_colour_of_what_is_better(better: str, second: float, st
 
 
 @pytest.mark.parametrize(
-    ("value", "unit", "text"), [(0.002, "s", "2 ms"), (0.125, "share", "12.5%"), (2048, "bytes", "2.05 kB"), (None, "s", "unknown")]
+    ("value", "unit", "text"),
+    [
+        (0.002, "s", "2 ms"),
+        (0.125, "share", "12.5%"),
+        (2048, "bytes", "2.05 kB"),
+        (None, "s", "unknown"),
+    ],
 )
 def test_a_figure_is_written_with_its_unit(value: float | None, unit: str, text: str) -> None:
     assert written(value, unit) == text
 
 
 def test_a_summary_as_markdown_has_verdict_steps_and_rates() -> None:
-    phases = {"wait": {"share": 0.25, "total_s": 1.0, "step_s": {"median": 0.1}}, "forward": {"share": 0.75, "total_s": 3.0}}
+    phases = {
+        "wait": {"share": 0.25, "total_s": 1.0, "step_s": {"median": 0.1}},
+        "forward": {"share": 0.75, "total_s": 3.0},
+    }
     drawn = markdown(
         {
             "command": ["main.py"], "duration_s": 4.0, "exit_code": 0, "ended": "normal",
@@ -237,7 +294,11 @@ def test_a_summary_as_markdown_has_verdict_steps_and_rates() -> None:
 
 def test_a_damaged_part_of_a_summary_costs_that_part() -> None:
     drawn = markdown(
-        {"command": ["main.py"], "steps": {"n": "many"}, "rates": {"train_rate": {"value": 1.0, "median": 1.0, "units": "items/s", "n": 1}}}
+        {
+            "command": ["main.py"],
+            "steps": {"n": "many"},
+            "rates": {"train_rate": {"value": 1.0, "median": 1.0, "units": "items/s", "n": 1}},
+        }
     )
     assert "left out of the report, since it failed: steps" in drawn
     assert "train" in drawn

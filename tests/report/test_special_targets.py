@@ -29,11 +29,19 @@ def run(place: Place) -> Path:
 
 
 def export(run: Path, *words: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": CLEAN, "timeout": 60, **options}
+    options = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "env": CLEAN,
+        "timeout": 60,
+        **options,
+    }
     return subprocess.run([*EXPORT, "run", *words], cwd=run.parent, **options)
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("real.csv", path)], ids=["fifo", "link"])
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, lambda path: os.symlink("real.csv", path)], ids=["fifo", "link"]
+)
 def test_a_device_or_a_link_is_not_replaced(run: Path, place: Place, make: Any) -> None:
     place.write({"real.csv": "keep"})
     target = place.folder / "target.csv"
@@ -46,7 +54,9 @@ def test_a_device_or_a_link_is_not_replaced(run: Path, place: Place, make: Any) 
     assert (place.folder / "real.csv").read_text() == "keep"
 
 
-@pytest.mark.parametrize("format", [name for name in formats() if name not in ("arrow", *OF_OTHER_RUNS)])
+@pytest.mark.parametrize(
+    "format", [name for name in formats() if name not in ("arrow", *OF_OTHER_RUNS)]
+)
 def test_to_stdout_goes_what_would_be_in_the_file(run: Path, format: str) -> None:
     export(run, "--format", format, "-o", f"x.{format}")
     before = files(run.parent)
@@ -59,7 +69,13 @@ def test_to_stdout_goes_what_would_be_in_the_file(run: Path, format: str) -> Non
 
 def test_a_reader_that_has_enough_is_no_error(place: Place) -> None:
     record_with_manifest(place.folder / "run", MANY.format(5000))
-    with subprocess.Popen([*EXPORT, "run", "--format", "csv", "-o", "-"], cwd=place.folder, env=CLEAN, stdout=-1, stderr=-1) as process:
+    with subprocess.Popen(
+        [*EXPORT, "run", "--format", "csv", "-o", "-"],
+        cwd=place.folder,
+        env=CLEAN,
+        stdout=-1,
+        stderr=-1,
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.read(8) == b"start_ns"
@@ -72,7 +88,10 @@ def test_a_reader_that_has_enough_is_no_error(place: Place) -> None:
 def test_a_stdout_that_takes_nothing_is_one_clear_error(run: Path, output: str) -> None:
     with open("/dev/full", "wb") as full:
         ended = export(run, "--format", "csv", "-o", output, stdout=full)
-    assert (ended.returncode, ended.stderr) == (2, b"voirkit: stdout: it cannot be written: No space left on device.\n")
+    assert (ended.returncode, ended.stderr) == (
+        2,
+        b"voirkit: stdout: it cannot be written: No space left on device.\n",
+    )
 
 
 def test_a_terminal_is_not_sent_what_is_no_text(run: Path) -> None:
@@ -81,24 +100,33 @@ def test_a_terminal_is_not_sent_what_is_no_text(run: Path) -> None:
     os.close(terminal)
     os.close(other)
     assert ended.returncode == 2
-    assert ended.stderr.startswith(b"voirkit: stdout: parquet is not text, and this is a terminal.\n")
+    assert ended.stderr.startswith(
+        b"voirkit: stdout: parquet is not text, and this is a terminal.\n"
+    )
 
 
 @pytest.mark.parametrize("format", [name for name in formats() if name not in OF_OTHER_RUNS])
 def test_a_full_disk_is_one_clear_error_and_leaves_nothing(place: Place, format: str) -> None:
     pytest.importorskip("pyarrow" if format == "arrow" else "duckdb")
-    run = record_with_manifest(place.folder / "run", "import random\n" + MANY.format(4000).replace("i + 1", "random.getrandbits(40)"))
+    run = record_with_manifest(
+        place.folder / "run",
+        "import random\n" + MANY.format(4000).replace("i + 1", "random.getrandbits(40)"),
+    )
 
     def limit() -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
 
-    export(run, "--format", "csv", "-o", "-")  # what is in segments is put to rest, for which there is room
+    export(
+        run, "--format", "csv", "-o", "-"
+    )  # what is in segments is put to rest, for which there is room
     before = files(place.folder)
     ended = export(run, "--format", format, "-o", f"new/x.{format}", preexec_fn=limit)
     assert ended.returncode == 2
-    assert ended.stderr.decode() == f"voirkit: new/x.{format}: it cannot be written: File too large.\n"
+    assert (
+        ended.stderr.decode() == f"voirkit: new/x.{format}: it cannot be written: File too large.\n"
+    )
     assert files(place.folder) == before
 
 
@@ -114,14 +142,25 @@ def test_no_room_for_temporary_files_is_one_clear_error(run: Path) -> None:
 
     ended = export(run, "--format", "csv", "-o", "-", preexec_fn=limit)
     assert (ended.returncode, ended.stdout) == (2, b"")
-    assert b"temporary files cannot be written there: File too large.\n  Choose another folder" in ended.stderr
+    assert (
+        b"temporary files cannot be written there: File too large.\n  Choose another folder"
+        in ended.stderr
+    )
 
 
 @pytest.mark.parametrize("format", ["csv", "parquet", "chrome", "pfw", "perfetto"])
 def test_names_that_are_no_text(run: Path, format: str) -> None:
     target = os.fsencode(run.parent) + b"/\xff/\xfe'\n." + format.encode()
     for encoding in ("utf-8:strict", "ascii:strict"):
-        ended = export(run, "--format", format, "-o", os.fsdecode(target), "--force", env={**CLEAN, "PYTHONIOENCODING": encoding})
+        ended = export(
+            run,
+            "--format",
+            format,
+            "-o",
+            os.fsdecode(target),
+            "--force",
+            env={**CLEAN, "PYTHONIOENCODING": encoding},
+        )
         assert (ended.returncode, ended.stderr) == (0, b"")
         assert b"\\udcff" in ended.stdout
     assert os.listdir(os.path.dirname(target)) == [os.path.basename(target)]
@@ -131,7 +170,10 @@ def test_a_name_may_be_as_long_as_the_file_system_allows(run: Path) -> None:
     name = "n" * 251 + ".csv"
     assert export(run, "--format", "csv", "-o", name).stdout.decode() == f"{name}\n"
     ended = export(run, "--format", "csv", "-o", f"n{name}")
-    assert (ended.returncode, ended.stderr.decode()) == (2, f"voirkit: n{name}: it cannot be written: File name too long.\n")
+    assert (ended.returncode, ended.stderr.decode()) == (
+        2,
+        f"voirkit: n{name}: it cannot be written: File name too long.\n",
+    )
 
 
 def test_an_empty_name_is_one_clear_error(run: Path) -> None:
@@ -175,13 +217,24 @@ def test_a_run_in_a_folder_whose_name_is_no_text(place: Place) -> None:
     assert "warning" not in ended.err
     assert "run directory" in ended.err
     assert any(name.endswith(".parquet") for name in files(folder / "voirkit-runs/latest/"))
-    assert "forward" in Place(folder).python("-m", "voirkit", "export", "--format", "csv", "-o", "-").out
+    assert (
+        "forward"
+        in Place(folder).python("-m", "voirkit", "export", "--format", "csv", "-o", "-").out
+    )
 
 
 def test_ranks_that_are_missing_are_told(place: Place) -> None:
     for rank in (0, 3):
         record(place.folder / "run", RANK=str(rank))
-    (place.folder / "run/run.json").write_text('{"schema": 1, "voirkit": "0", "ended": "normal", "world_size": 4}')
+    (place.folder / "run/run.json").write_text(
+        '{"schema": 1, "voirkit": "0", "ended": "normal", "world_size": 4}'
+    )
     ended = export(place.folder / "run", "--format", "csv")
-    assert (ended.returncode, ended.stderr) == (0, b"voirkit: rank 1-2 of 4 has recorded nothing.\n")
-    assert export(place.folder / "run", "--format", "csv", "--ranks", "0,3", "-o", "x.csv").stderr == b""
+    assert (ended.returncode, ended.stderr) == (
+        0,
+        b"voirkit: rank 1-2 of 4 has recorded nothing.\n",
+    )
+    assert (
+        export(place.folder / "run", "--format", "csv", "--ranks", "0,3", "-o", "x.csv").stderr
+        == b""
+    )

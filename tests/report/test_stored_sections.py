@@ -35,13 +35,30 @@ BLOCKS = [
     Text("33 calls", "calls", mood="note"),
     Figures([Figure("time of a batch", 0.02, "s", "lower")]),
     Facts([("memory", [("peak", "2.3 GB")])]),
-    Table(("phase", Column("share", narrowest=40)), [("wait", Cell("40%", "bad")), ("other", Lines(["a", "b"]))]),
-    Group("Over time", [Series({"loss": [(0, 2.5), (1, None)]}, axis="step"), Stacked([("rank 0", {"block": 0.1}, "100 ms")], "s")]),
+    Table(
+        ("phase", Column("share", narrowest=40)),
+        [("wait", Cell("40%", "bad")), ("other", Lines(["a", "b"]))],
+    ),
+    Group(
+        "Over time",
+        [
+            Series({"loss": [(0, 2.5), (1, None)]}, axis="step"),
+            Stacked([("rank 0", {"block": 0.1}, "100 ms")], "s"),
+        ],
+    ),
 ]
 
 
 def test_blocks_come_back_from_json_as_they_were() -> None:
-    summary = {"sections": [{"title": "Own", "note": "", "blocks": json.loads(json.dumps([block_as_json(block) for block in BLOCKS]))}]}
+    summary = {
+        "sections": [
+            {
+                "title": "Own",
+                "note": "",
+                "blocks": json.loads(json.dumps([block_as_json(block) for block in BLOCKS])),
+            }
+        ]
+    }
     (found,) = stored_sections(summary)
     assert found.title == "Own"
     assert [block_as_json(one) for one in found.blocks] == [block_as_json(one) for one in BLOCKS]
@@ -49,13 +66,18 @@ def test_blocks_come_back_from_json_as_they_were() -> None:
 
 
 def test_what_no_report_can_show_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"object is nothing that a section can show; blocks are in voirkit\.report\.sections"):
+    with pytest.raises(
+        TypeError,
+        match=r"object is nothing that a section can show; blocks are in voirkit\.report\.sections",
+    ):
         block_as_json(Table(("a",), [(object(),)]))
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
     numpy = pytest.importorskip("numpy")
-    assert block_as_json(Figures([Figure("loss", numpy.float32(0.5))])) == block_as_json(Figures([Figure("loss", 0.5)]))
+    assert block_as_json(Figures([Figure("loss", numpy.float32(0.5))])) == block_as_json(
+        Figures([Figure("loss", 0.5)])
+    )
 
 
 def test_every_report_has_it_when_the_voirfile_is_gone(place: Place) -> None:
@@ -72,7 +94,9 @@ def test_every_report_has_it_when_the_voirfile_is_gone(place: Place) -> None:
     assert "Labels\n" in place.voirkit("main.py").err
     (place.folder / "voirfile.py").unlink()
     for words in ((), ("--markdown",), ("--html", "page.html")):
-        shown = place.run(*REPORT, *words, "run").out + "".join(path.read_text() for path in place.folder.glob("page.html"))
+        shown = place.run(*REPORT, *words, "run").out + "".join(
+            path.read_text() for path in place.folder.glob("page.html")
+        )
         assert [word for word in ("Labels", "seen once", "70.0%", "cat") if word not in shown] == []
     assert "Labels: most" in place.run(*COMPARE, "run", "run").out
     assert json.loads(place.run(*REPORT, "--json", "run").out)["sections"][0]["note"] == "Why."
@@ -83,7 +107,14 @@ def test_a_stored_section_that_is_damaged_costs_that_part(place: Place) -> None:
     place.voirkit("--quiet", "main.py")
     path = place.folder / "run" / "summary.json"
     summary = json.loads(path.read_text())
-    path.write_text(json.dumps({**summary, "sections": [{"title": "Own", "note": "", "blocks": [{"block": "os", "x": 1}]}]}))
+    path.write_text(
+        json.dumps(
+            {
+                **summary,
+                "sections": [{"title": "Own", "note": "", "blocks": [{"block": "os", "x": 1}]}],
+            }
+        )
+    )
     reported = place.run(*REPORT, "run")
     assert reported.code == 0
     assert "wall time" in reported.out
@@ -94,7 +125,9 @@ def test_a_stored_section_that_is_damaged_costs_that_part(place: Place) -> None:
     "wrong", [3, None, {"a": 1}, Group("g", [1.5])], ids=["a number", "nothing", "a dictionary", "a number in a group"]
 )  # fmt: skip
 def test_what_is_no_block_is_refused(wrong: object) -> None:
-    with pytest.raises(TypeError, match=r"is no block of a section; they are in voirkit\.report\.sections"):
+    with pytest.raises(
+        TypeError, match=r"is no block of a section; they are in voirkit\.report\.sections"
+    ):
         block_as_json(wrong)
 
 
@@ -108,12 +141,23 @@ def test_one_that_cannot_be_shown_costs_no_other_and_no_figure() -> None:
 
 def test_two_runs_are_compared_by_titles() -> None:
     same = {"title": "Same", "note": "", "blocks": []}
-    alone, other = ([one.key for one in stored_sections({"sections": found})] for found in ([{**same, "title": "Other"}, same], [same]))
+    alone, other = (
+        [one.key for one in stored_sections({"sections": found})]
+        for found in ([{**same, "title": "Other"}, same], [same])
+    )
     assert alone[1:] == other
 
 
 def test_numbers_are_cells_and_brackets_no_markup() -> None:
-    summary = {"sections": [{"title": "Own", "note": "", "blocks": [block_as_json(Table(("step", "time [ms]"), [(1, 2.5)]))]}]}
+    summary = {
+        "sections": [
+            {
+                "title": "Own",
+                "note": "",
+                "blocks": [block_as_json(Table(("step", "time [ms]"), [(1, 2.5)]))],
+            }
+        ]
+    }
     file = io.StringIO()
     draw(summary, Console(file=file, width=80), "run")
     assert re.search(r"step +time \[ms\]\n +1 +2\.5\n", file.getvalue())
@@ -126,6 +170,14 @@ def test_an_indent_is_a_small_number() -> None:
     (section,) = stored_sections({"sections": [{"title": "Own", "note": "", "blocks": [table]}]})
     assert section.blocks[0].rows[0][0].indent == 20  # type: ignore[union-attr]
     (damaged,) = stored_sections(
-        {"sections": [{"title": "Own", "note": "", "blocks": [{**table, "rows": [[{**cell, "indent": '1"><h1>'}]]}]}]}
+        {
+            "sections": [
+                {
+                    "title": "Own",
+                    "note": "",
+                    "blocks": [{**table, "rows": [[{**cell, "indent": '1"><h1>'}]]}],
+                }
+            ]
+        }
     )
     assert "cannot be shown" in str(damaged.blocks[0])

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from voirkit.phase_table import PHASES
 from voirkit.report.terminal import LINES, draw
-from voirkit.runs.summary import PHASES
 
 SPREAD = {"median": 0.0123, "p10": 0.001, "p90": 0.2}
 
@@ -30,9 +30,16 @@ SUMMARY: dict[str, Any] = {
 }  # fmt: skip
 
 
-def drawn(summary: dict[str, Any], width: int = 100, lines: int | None = LINES, **options: Any) -> list[str]:
+def drawn(
+    summary: dict[str, Any], width: int = 100, lines: int | None = LINES, **options: Any
+) -> list[str]:
     file = io.StringIO()
-    draw(summary, Console(file=file, width=width, highlight=False, **options), "voirkit-runs/one", lines)
+    draw(
+        summary,
+        Console(file=file, width=width, highlight=False, **options),
+        "voirkit-runs/one",
+        lines,
+    )
     return file.getvalue().splitlines()
 
 
@@ -50,13 +57,26 @@ def test_all_of_it_is_there() -> None:
 MUCH = {
     **SUMMARY,
     "command": ["train.py", *(f"--option-{i}=value" for i in range(40))],
-    "verdict": {"kind": "input-bound", "because": "word " * 300, "next": "\n".join("try this" for _ in range(30))},
+    "verdict": {
+        "kind": "input-bound",
+        "because": "word " * 300,
+        "next": "\n".join("try this" for _ in range(30)),
+    },
     "alerts": [{"kind": "loss-not-finite", "because": "because " * 60, "next": "next " * 60}] * 5,
     "steps": {
         **SUMMARY["steps"],
-        "phases": {**phases(), "other": {**phases()["other"], "parts": {f"part{i}": {"share": 0.01, "total_s": 1.0} for i in range(4)}}},
+        "phases": {
+            **phases(),
+            "other": {
+                **phases()["other"],
+                "parts": {f"part{i}": {"share": 0.01, "total_s": 1.0} for i in range(4)},
+            },
+        },
     },
-    "ranks": [{"rank": r, "host": f"host{r}", "steps": 100, "time_s": SPREAD, "phases": phases()} for r in range(64)],
+    "ranks": [
+        {"rank": r, "host": f"host{r}", "steps": 100, "time_s": SPREAD, "phases": phases()}
+        for r in range(64)
+    ],
     "rates": {f"rate{i}": SUMMARY["rates"]["train_rate"] for i in range(30)},
     "warnings": [f"warning {i} " * 10 for i in range(50)],
     "probes": [{"selector": f"//f > x{i}", "where": "main.py:3", "events": 0} for i in range(100)],
@@ -78,9 +98,18 @@ def test_it_is_never_longer_than_its_lines_nor_wider_than_the_terminal(width: in
 
 def test_a_warning_of_several_lines_has_them_indented() -> None:
     lines = drawn(
-        {**SUMMARY, "warnings": ["--syscalls: tracefs is not mounted.\n  Mount it: mount -t tracefs", "py-spy is missing.\nInstall it."]}
+        {
+            **SUMMARY,
+            "warnings": [
+                "--syscalls: tracefs is not mounted.\n  Mount it: mount -t tracefs",
+                "py-spy is missing.\nInstall it.",
+            ],
+        }
     )
-    assert "warning  --syscalls: tracefs is not mounted.\n  Mount it: mount -t tracefs" in "\n".join(lines)
+    assert (
+        "warning  --syscalls: tracefs is not mounted.\n  Mount it: mount -t tracefs"
+        in "\n".join(lines)
+    )
     assert "warning  py-spy is missing.\n  Install it." in "\n".join(lines)
 
 
@@ -100,11 +129,19 @@ def test_no_number_of_a_table_that_is_cut_is_cut_short() -> None:
     for width in range(20, 120, 7):
         numbers = {word for line in drawn(MUCH, width, lines=None) for word in line.split()}
         report = [line for line in drawn(MUCH, width) if not line.startswith("left out")]
-        assert {word for line in report for word in line.split()} - numbers <= {"…", "all", "of", "it"}
+        assert {word for line in report for word in line.split()} - numbers <= {
+            "…",
+            "all",
+            "of",
+            "it",
+        }
 
 
 def test_the_numbers_of_rates_stand_below_each_other() -> None:
-    rates = {name: {**SUMMARY["rates"]["train_rate"], "value": value} for name, value in (("train_rate", 512.0), ("loading_rate", 90210.0))}
+    rates = {
+        name: {**SUMMARY["rates"]["train_rate"], "value": value}
+        for name, value in (("train_rate", 512.0), ("loading_rate", 90210.0))
+    }
     lines = drawn({**SUMMARY, "rates": rates})
     assert "train_rate       512 items/s   typically 500, 400 .. 600" in lines
     assert "loading_rate  90,210 items/s   typically 500, 400 .. 600" in lines
@@ -116,7 +153,10 @@ def test_what_monitor_saw_is_there() -> None:
         "write": {"mean": 1.0, "total": 2.4e9}, "net_received": {"total": 0}, "net_sent": {"mean": 1.0},
     }  # fmt: skip
     lines = drawn({**SUMMARY, "monitor": monitor})
-    assert "used  0.664 cores, at most 1.02 · the machine's processors 97% · 737 kB read · 2.4 GB written" in lines
+    assert (
+        "used  0.664 cores, at most 1.02 · the machine's processors 97% · 737 kB read · 2.4 GB written"
+        in lines
+    )
 
 
 def test_the_report_has_all_of_it() -> None:
@@ -145,8 +185,16 @@ def test_the_title_has_the_scripts_own_exit_code_and_that_of_a_failed_check() ->
 
 
 ADVICE = [
-    {"do": f"Do the {nth} thing that is worth it, since it takes {words}.", "because": f"{nth} figure", "win": win}
-    for nth, words, win in (("first", "a word " * 12, 0.4), ("second", "some words " * 10, 0.25), ("third", "more words " * 10, None))
+    {
+        "do": f"Do the {nth} thing that is worth it, since it takes {words}.",
+        "because": f"{nth} figure",
+        "win": win,
+    }
+    for nth, words, win in (
+        ("first", "a word " * 12, 0.4),
+        ("second", "some words " * 10, 0.25),
+        ("third", "more words " * 10, None),
+    )
 ]
 
 
@@ -168,7 +216,12 @@ def test_verdict_and_advice_are_never_cut(width: int) -> None:
 
 
 BUGS = [
-    {"kind": f"bug-{n}", "severity": "bug", "because": f"step {n}, train.py:3: " + "Why it is one. " * 12, "next": f"Mend {n}."}
+    {
+        "kind": f"bug-{n}",
+        "severity": "bug",
+        "because": f"step {n}, train.py:3: " + "Why it is one. " * 12,
+        "next": f"Mend {n}.",
+    }
     for n in range(4)
 ]
 
@@ -190,18 +243,33 @@ def test_more_bugs_than_a_screen_holds_leave_room_for_what_else_is_known() -> No
 
 
 UNCOUNTED = [
-    {"thread": 40, "pid": 7, "rank": 0, "optimizer_steps": 12, "backward_passes": 1, "first_s": 3.25},
+    {
+        "thread": 40,
+        "pid": 7,
+        "rank": 0,
+        "optimizer_steps": 12,
+        "backward_passes": 1,
+        "first_s": 3.25,
+    },
     {"thread": 41, "pid": 8, "rank": 0, "optimizer_steps": 0, "backward_passes": 3, "first_s": 0.5},
 ]
 
 
 @pytest.mark.parametrize("kind", ["busy-machine", "instrument-overhead"])
 def test_what_makes_times_untrue_stands_above_the_verdict_and_is_never_cut(kind: str) -> None:
-    finding = {"kind": kind, "severity": "measurement", "because": "Others held the processors.", "next": "Measure again."}
+    finding = {
+        "kind": kind,
+        "severity": "measurement",
+        "because": "Others held the processors.",
+        "next": "Measure again.",
+    }
     lines = drawn({**SUMMARY, "findings": [finding]}, lines=8)
     (at,) = [i for i, line in enumerate(lines) if kind in line]
     (verdict,) = [i for i, line in enumerate(lines) if "input-bound" in line]
-    assert lines[at : at + 2] == [f"  {kind}  Others held the processors.", "  next  Measure again."]
+    assert lines[at : at + 2] == [
+        f"  {kind}  Others held the processors.",
+        "  next  Measure again.",
+    ]
     assert at < verdict
 
 
@@ -216,18 +284,35 @@ def test_training_that_lies_in_no_counted_step_is_said_and_never_cut(n: int) -> 
 
 def test_of_one_place_of_uncounted_training_the_counts_are_not_said_twice() -> None:
     lines = drawn({**SUMMARY, "steps": {**SUMMARY["steps"], "uncounted": UNCOUNTED[:1]}}, 200)
-    assert "warning  12 optimizer steps and 1 backward pass lie in no counted step: thread 40, from 3.25 s on." in lines
+    assert (
+        "warning  12 optimizer steps and 1 backward pass lie in no counted step: thread 40, from 3.25 s on."
+        in lines
+    )
 
 
 def test_a_backward_pass_whose_step_was_not_done_is_nothing_to_warn_of() -> None:
     row = {**UNCOUNTED[0], "optimizer_steps": 0}
-    assert not any("counted step" in line for line in drawn({**SUMMARY, "steps": {**SUMMARY["steps"], "uncounted": [row]}}, 200))
+    assert not any(
+        "counted step" in line
+        for line in drawn({**SUMMARY, "steps": {**SUMMARY["steps"], "uncounted": [row]}}, 200)
+    )
 
 
 def test_a_run_without_a_step_shows_its_evaluation_and_what_was_recorded() -> None:
     evaluation = {"n": 8, "total_s": 0.1, "time_s": {"median": 0.0125}}
-    seen = {"model_calls": {"n": 38, "total_s": 0.02}, "optimizer_steps": {"n": 30, "total_s": 0.001}}
-    lines = drawn({**SUMMARY, "steps": {"n": 0, "phases": {}}, "evaluation": evaluation, "recorded_work": seen, "rates": {}})
+    seen = {
+        "model_calls": {"n": 38, "total_s": 0.02},
+        "optimizer_steps": {"n": 30, "total_s": 0.001},
+    }
+    lines = drawn(
+        {
+            **SUMMARY,
+            "steps": {"n": 0, "phases": {}},
+            "evaluation": evaluation,
+            "recorded_work": seen,
+            "rates": {},
+        }
+    )
     assert any(line.startswith("8 evaluation batches of 12.5 ms · loss 2.3") for line in lines)
     assert "seen  model calls 38 (20 ms) · optimizer steps 30 (1 ms)" in lines
     assert any(line.startswith("memory  peak 2.34 GB") for line in lines)
@@ -257,9 +342,26 @@ def test_nothing_of_a_part_is_left_but_its_headings(lines: int) -> None:
 
 
 def test_what_checks_did_not_find_is_one_line_and_one_reason_is_said_once() -> None:
-    checks = [{"name": f"check-number-{n}", "found": False, "because": "", "next": ""} for n in range(30)]
-    checks += [{"name": f"unclear-{n}", "found": None, "because": "No step of an optimizer of torch.", "next": ""} for n in range(3)]
-    lines = [line for line in drawn({**SUMMARY, "checks": checks}) if "check-number" in line or "unclear" in line]
+    checks = [
+        {"name": f"check-number-{n}", "found": False, "because": "", "next": ""} for n in range(30)
+    ]
+    checks += [
+        {
+            "name": f"unclear-{n}",
+            "found": None,
+            "because": "No step of an optimizer of torch.",
+            "next": "",
+        }
+        for n in range(3)
+    ]
+    lines = [
+        line
+        for line in drawn({**SUMMARY, "checks": checks})
+        if "check-number" in line or "unclear" in line
+    ]
     assert len(lines) == 2
-    assert lines[0] == "cannot tell  unclear-0, unclear-1, unclear-2  No step of an optimizer of torch."
+    assert (
+        lines[0]
+        == "cannot tell  unclear-0, unclear-1, unclear-2  No step of an optimizer of torch."
+    )
     assert lines[1].startswith("not found (30)  check-number-0, check-number-1")

@@ -32,12 +32,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def export(run: Path, name: str, target: Path, *chosen: str) -> Path:
     with open_run(run) as opened:
-        assert load(name).write(opened, selection(*chosen) if chosen else EVERYTHING, str(target)) == [str(target)]
+        assert load(name).write(
+            opened, selection(*chosen) if chosen else EVERYTHING, str(target)
+        ) == [str(target)]
     return target
 
 
 def test_parquet_has_everything(run: Path, tmp_path: Path) -> None:
-    found = duckdb.sql(f"SELECT * FROM read_parquet('{export(run, 'parquet', tmp_path / 'x.parquet')}')")
+    found = duckdb.sql(
+        f"SELECT * FROM read_parquet('{export(run, 'parquet', tmp_path / 'x.parquet')}')"
+    )
     assert found.columns == COLUMNS
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in found.fetchall()]
     assert [row["step"] for row in rows] == [0, 1, 2, None]
@@ -49,11 +53,15 @@ def test_parquet_has_everything(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["csv", "arrow"])
 def test_the_others_hold_the_same(run: Path, tmp_path: Path, name: str) -> None:
-    parquet = duckdb.sql(f"SELECT * FROM read_parquet('{export(run, 'parquet', tmp_path / 'x.parquet')}')").fetchall()
+    parquet = duckdb.sql(
+        f"SELECT * FROM read_parquet('{export(run, 'parquet', tmp_path / 'x.parquet')}')"
+    ).fetchall()
     path = export(run, name, tmp_path / f"x.{name}")
     if name == "csv":
         types = ", ".join(f"'{column}': 'VARCHAR'" for column in ("args", "value_key", "name"))
-        found = duckdb.sql(f"SELECT * FROM read_csv('{path}', header = true, types = {{{types}}})").fetchall()
+        found = duckdb.sql(
+            f"SELECT * FROM read_csv('{path}', header = true, types = {{{types}}})"
+        ).fetchall()
     else:
         ipc = pytest.importorskip("pyarrow.ipc")
         with ipc.open_file(str(path)) as file:
@@ -71,13 +79,22 @@ def test_a_selection_has_only_its_events(tmp_path: Path, name: str) -> None:
     pytest.importorskip("pyarrow" if name == "arrow" else "duckdb")
     whole = export(record(tmp_path / "loop"), name, tmp_path / "whole")
     part = export(tmp_path / "loop", name, tmp_path / "part", "0:1")
-    read = {"csv": "SELECT count(*) FROM read_csv('{}')", "parquet": "SELECT count(*) FROM read_parquet('{}')"}
+    read = {
+        "csv": "SELECT count(*) FROM read_csv('{}')",
+        "parquet": "SELECT count(*) FROM read_parquet('{}')",
+    }
     if name in read:
-        assert [duckdb.sql(read[name].format(path)).fetchall() for path in (whole, part)] == [[(LOOP_EVENTS,)], [(8,)]]
+        assert [duckdb.sql(read[name].format(path)).fetchall() for path in (whole, part)] == [
+            [(LOOP_EVENTS,)],
+            [(8,)],
+        ]
     else:
         import pyarrow.ipc as ipc
 
-        assert [ipc.open_file(str(path)).read_all().num_rows for path in (whole, part)] == [LOOP_EVENTS, 8]
+        assert [ipc.open_file(str(path)).read_all().num_rows for path in (whole, part)] == [
+            LOOP_EVENTS,
+            8,
+        ]
 
 
 def test_a_run_without_events_is_a_table_without_rows(tmp_path: Path) -> None:

@@ -23,7 +23,9 @@ from voirkit.runs.selection import EVERYTHING
 pytestmark = [
     pytest.mark.readers,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(chromium() is None, reason="no Chromium on this machine (Debian: apt-get install chromium)"),
+    pytest.mark.skipif(
+        chromium() is None, reason="no Chromium on this machine (Debian: apt-get install chromium)"
+    ),
 ]
 
 QUESTIONS = {
@@ -54,13 +56,20 @@ def recorded(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 @pytest.fixture(scope="module", params=["perfetto", "chrome", "pfw"])
-def seen(request: pytest.FixtureRequest, recorded: Place, page: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def seen(
+    request: pytest.FixtureRequest,
+    recorded: Place,
+    page: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, Any]:
     """What Perfetto answers about an export."""
     return look(page, recorded, request.param, tmp_path_factory.mktemp(request.param))
 
 
 def look(page: Path, recorded: Place, format: str, scratch: Path) -> dict[str, Any]:
-    target = scratch / {"perfetto": "run.pftrace", "chrome": "run.json", "pfw": "run.pfw.gz"}[format]
+    target = (
+        scratch / {"perfetto": "run.pftrace", "chrome": "run.json", "pfw": "run.pfw.gz"}[format]
+    )
     ended = recorded.python("-m", "voirkit", "export", "run", "--format", format, "-o", str(target))
     assert ended.code == 0, ended.err
     return ask(page, target, QUESTIONS, scratch / "profile")
@@ -85,24 +94,40 @@ def test_perfetto_shows_processes_and_threads_by_name(seen: dict[str, Any]) -> N
 
 def test_perfetto_shows_arguments_and_nesting(seen: dict[str, Any]) -> None:
     assert seen["steps"] == [[20]]
-    assert seen["deepest"] == [[5]]  # train, epoch.block, fetch.block, compute, backward, all_reduce
+    assert seen["deepest"] == [
+        [5]
+    ]  # train, epoch.block, fetch.block, compute, backward, all_reduce
     assert 6_000_000 <= seen["time"][0][0] < 6_000_000_000  # ns: 20 times 350 us at least
 
 
 @pytest.mark.parametrize("format", ["perfetto", "chrome"])
-def test_perfetto_shows_every_span_of_coroutines_that_take_turns(page: Path, format: str, tmp_path: Path) -> None:
+def test_perfetto_shows_every_span_of_coroutines_that_take_turns(
+    page: Path, format: str, tmp_path: Path
+) -> None:
     seen = look(page, record(tmp_path, COROUTINES), format, tmp_path)
     assert seen["complaints"] == []
     assert {(category, name): n for category, name, n in seen["slices"]} == COROUTINES_COUNTS
 
 
 @pytest.mark.parametrize("format", [CHROME, perfetto])
-def test_perfetto_draws_an_arrow_from_each_batchs_making_to_its_use(page: Path, format: Any, tmp_path: Path) -> None:
+def test_perfetto_draws_an_arrow_from_each_batchs_making_to_its_use(
+    page: Path, format: Any, tmp_path: Path
+) -> None:
     with open_run(record_loaders(tmp_path / "run", Loader(batches=6))) as run:
         (path,) = format.write(run, EVERYTHING, str(tmp_path / "trace"))
     arrows = "select made.name, used.name from flow join slice made on slice_out = made.id join slice used on slice_in = used.id"
-    seen = ask(page, Path(path), {"complaints": QUESTIONS["complaints"], "arrows": arrows}, tmp_path / "profile")
+    seen = ask(
+        page,
+        Path(path),
+        {"complaints": QUESTIONS["complaints"], "arrows": arrows},
+        tmp_path / "profile",
+    )
     assert seen["complaints"] == []
     # Of a trace in JSON Perfetto takes the span that began last for the one that an arrow leaves from.
-    assert [made for made, _ in seen["arrows"]] == ["collate" if format is CHROME else "preprocess"] * 6
-    assert {used for _, used in seen["arrows"]} <= {"consumed", "queued"}  # the next is queued in the same instant here
+    assert [made for made, _ in seen["arrows"]] == [
+        "collate" if format is CHROME else "preprocess"
+    ] * 6
+    assert {used for _, used in seen["arrows"]} <= {
+        "consumed",
+        "queued",
+    }  # the next is queued in the same instant here

@@ -95,7 +95,18 @@ def exported(place: Place) -> Callable[..., Path]:
         name = "-".join(("run", *words, calls or ""))
         if name not in made:
             flags = ["--calls", calls] if calls else ["--calls"]
-            ran = place.python("-m", "voirkit", "--quiet", "--run-dir", name, *flags, "--parameters", "main.py", *words, timeout=600)
+            ran = place.python(
+                "-m",
+                "voirkit",
+                "--quiet",
+                "--run-dir",
+                name,
+                *flags,
+                "--parameters",
+                "main.py",
+                *words,
+                timeout=600,
+            )
             assert ran.code == code, ran.err
             made[name] = export(place, name)
         return made[name]
@@ -104,10 +115,14 @@ def exported(place: Place) -> Callable[..., Path]:
 
 
 def export(place: Place, name: str) -> Path:
-    ended = place.python("-m", "voirkit", "export", name, "--format", "traincheck", "-o", f"{name}-traincheck")
+    ended = place.python(
+        "-m", "voirkit", "export", name, "--format", "traincheck", "-o", f"{name}-traincheck"
+    )
     assert (ended.code, ended.err) == (0, "")
     folder = place.folder / f"{name}-traincheck"
-    assert sorted(map(Path, ended.out.split())) == sorted(path.relative_to(place.folder) for path in folder.iterdir())
+    assert sorted(map(Path, ended.out.split())) == sorted(
+        path.relative_to(place.folder) for path in folder.iterdir()
+    )
     return folder
 
 
@@ -138,7 +153,17 @@ def said(invariants: Path) -> list[str]:
 def broken(trace: Path, invariants: Path) -> list[str]:
     """What of the invariants does not hold for a trace."""
     results = trace.parent / f"results-{trace.name}-{invariants.stem}"
-    tool("traincheck-check", "-f", trace, "-i", invariants, "-o", results, "--no-html-report", cwd=trace.parent)
+    tool(
+        "traincheck-check",
+        "-f",
+        trace,
+        "-i",
+        invariants,
+        "-o",
+        results,
+        "--no-html-report",
+        cwd=trace.parent,
+    )
     text = "".join(path.read_text() for path in results.rglob("failed.log"))
     found, decoder = [], json.JSONDecoder()
     while text := text.lstrip():
@@ -173,11 +198,17 @@ def test_they_hold_for_that_run_and_for_another(exported: Callable[..., Path]) -
 
 def test_a_missing_zero_grad_breaks_those_that_name_it(exported: Callable[..., Path]) -> None:
     found = broken(exported("forgets"), infer(exported("seed=0")))
-    assert {one for one in GOOD if "zero_grad() always occurs" in one or one.endswith("precedes Optimizer.zero_grad()")} <= set(found)
+    assert {
+        one
+        for one in GOOD
+        if "zero_grad() always occurs" in one or one.endswith("precedes Optimizer.zero_grad()")
+    } <= set(found)
     assert all("Optimizer.zero_grad()" in one for one in found)
 
 
-def test_frozen_parameters_in_the_optimizer_break_what_step_and_zero_grad_do(exported: Callable[..., Path]) -> None:
+def test_frozen_parameters_in_the_optimizer_break_what_step_and_zero_grad_do(
+    exported: Callable[..., Path],
+) -> None:
     found = broken(exported("frozen"), infer(exported("seed=0")))
     assert {one for one in GOOD if "changes Parameter" in one} <= set(found)
 
@@ -185,8 +216,26 @@ def test_frozen_parameters_in_the_optimizer_break_what_step_and_zero_grad_do(exp
 def test_ranks_agree_and_diverging_ones_break_that(place: Place) -> None:
     def run(*words: str) -> Path:
         name = "-".join(words)
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-        command = [*torchrun, "-m", "voirkit", "--quiet", "--run-dir", name, "--calls", "--parameters=1", "main.py", "ranks", *words]
+        torchrun = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node=2",
+        ]
+        command = [
+            *torchrun,
+            "-m",
+            "voirkit",
+            "--quiet",
+            "--run-dir",
+            name,
+            "--calls",
+            "--parameters=1",
+            "main.py",
+            "ranks",
+            *words,
+        ]
         ended = place.run(*command, timeout=600)
         assert ended.code == 0, ended.err
         return export(place, name)
@@ -217,4 +266,7 @@ def test_all_of_torch_is_read(exported: Callable[..., Path]) -> None:
     invariants = infer(exported("seed=0", calls="torch"))
     assert set(said(invariants)) >= {one for one in GOOD if "Parameter" in one}
     assert broken(exported("seed=1", calls="torch"), invariants) == []
-    assert any("Optimizer.zero_grad()" in one for one in broken(exported("forgets", calls="torch"), invariants))
+    assert any(
+        "Optimizer.zero_grad()" in one
+        for one in broken(exported("forgets", calls="torch"), invariants)
+    )

@@ -64,7 +64,9 @@ def read(folder: Path) -> Iterator[dict[str, Any]]:
 
     for path in sorted(folder.iterdir()):
         assert path.name.startswith("trace_")
-        yield from (json.loads(line, parse_constant=refuse) for line in path.read_text().splitlines())
+        yield from (
+            json.loads(line, parse_constant=refuse) for line in path.read_text().splitlines()
+        )
 
 
 def pairs(found: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -94,12 +96,25 @@ def functions(found: list[dict[str, Any]]) -> list[str]:
 
 def test_a_call_is_a_line_at_its_entry_and_one_at_its_exit(place: Place) -> None:
     body = 'call("torch.nn.modules.linear", "Linear.__call__", 5, 9, 7, args=[{"type": "torch.nn.modules.linear.Linear"}, TENSOR], kwargs={"k": 2}, returns=TENSOR)'
-    tensor = {"dtype": "torch.float32", "is_cpu": True, "is_cuda": False, "ndim": 2, "requires_grad": True, "shape": [4, 8]}
+    tensor = {
+        "dtype": "torch.float32",
+        "is_cpu": True,
+        "is_cuda": False,
+        "ndim": 2,
+        "requires_grad": True,
+        "shape": [4, 8],
+    }
     [(entry, exit_)] = pairs(lines(place, body))
     assert entry["function"] == exit_["function"] == "torch.nn.modules.linear.Linear.forward"
-    assert entry["args"] == {"0": {"torch.nn.modules.linear.Linear": {}}, "1": {"torch.FloatTensor": tensor}}
+    assert entry["args"] == {
+        "0": {"torch.nn.modules.linear.Linear": {}},
+        "1": {"torch.FloatTensor": tensor},
+    }
     assert entry["kwargs"] == {"k": {"int": 2}}
-    assert (exit_["type"], exit_["return_values"]) == ("function_call (post)", {"torch.FloatTensor": tensor})
+    assert (exit_["type"], exit_["return_values"]) == (
+        "function_call (post)",
+        {"torch.FloatTensor": tensor},
+    )
     assert exit_["time"] - entry["time"] == 4000
     assert entry["is_bound_method"] is True
     assert isinstance(entry["obj_id"], int)
@@ -144,7 +159,10 @@ def test_null_is_null_and_a_tuple_is_a_list_of_values(place: Place) -> None:
 
 
 def test_calls_that_take_turns_or_begin_together_lie_in_one_another(place: Place) -> None:
-    found = lines(place, 'call("m", "a", 0, 10)\ncall("m", "b", 5, 15)\ncall("m", "c", 0, 10)\ncall("m", "d", 12, 12)')
+    found = lines(
+        place,
+        'call("m", "a", 0, 10)\ncall("m", "b", 5, 15)\ncall("m", "c", 0, 10)\ncall("m", "d", 12, 12)',
+    )
     assert sorted(functions(found)) == ["m.a", "m.b", "m.c", "m.d"]
 
 
@@ -182,7 +200,9 @@ def test_an_object_has_a_number_of_its_own_in_each_thread_and_life(place: Place)
 
 def test_a_function_is_bound_or_not_in_all_its_calls(place: Place) -> None:
     found = lines(place, 'call("m", "A.f", 0, 1, 7)\ncall("m", "A.f", 2, 3)')
-    assert [(entry["is_bound_method"], entry["obj_id"]) for entry, _ in pairs(found)] == [(False, None)] * 2
+    assert [(entry["is_bound_method"], entry["obj_id"]) for entry, _ in pairs(found)] == [
+        (False, None)
+    ] * 2
 
 
 TRAINING = """
@@ -213,7 +233,9 @@ def around(found: list[dict[str, Any]], leaf: str) -> list[list[tuple[str, int, 
             going = line["func_call_id"] if line["type"] == "function_call (pre)" else None
             inside.setdefault(line["func_call_id"], [])
         elif going is not None and line["type"] == "state_change":
-            inside[going].append((line["var_name"], line["attributes"]["data"], line["attributes"]["grad"]))
+            inside[going].append(
+                (line["var_name"], line["attributes"]["data"], line["attributes"]["grad"])
+            )
     return list(inside.values())
 
 
@@ -222,9 +244,15 @@ def test_data_changes_inside_the_step_and_the_gradient_before_it(place: Place) -
     pairs(found)
     steps = around(found, "Adam.step")
     assert [[name for name, _, _ in one] for one in steps] == [["a", "b"]] * 3
-    before = {line["var_name"]: line["attributes"] for line in found if line["type"] == "state_change" and line["time"] < found[-1]["time"]}
+    before = {
+        line["var_name"]: line["attributes"]
+        for line in found
+        if line["type"] == "state_change" and line["time"] < found[-1]["time"]
+    }
     assert len({data for one in steps for name, data, _ in one if name == "a"}) == 3
-    assert all(grad for one in steps for _, _, grad in one), "the gradient is there, and not changed by the step"
+    assert all(grad for one in steps for _, _, grad in one), (
+        "the gradient is there, and not changed by the step"
+    )
     assert before["a"]["shape"] == [2, 3]
 
 
@@ -236,7 +264,10 @@ def test_zero_grad_takes_the_gradient_away(place: Place) -> None:
 
 def test_of_two_ways_to_zero_a_gradient_the_first_is_written(place: Place) -> None:
     zeroed = around(lines(place, TRAINING + 'look("zeroed", "a", 300, value=2)'), "zero_grad")
-    assert zeroed[1:] == [[("a", zeroed[1][0][1], None), ("b", zeroed[1][1][1], None)], [("b", zeroed[2][0][1], None)]]
+    assert zeroed[1:] == [
+        [("a", zeroed[1][0][1], None), ("b", zeroed[1][1][1], None)],
+        [("b", zeroed[2][0][1], None)],
+    ]
 
 
 def test_numbers_of_tensors_have_both_signs_and_0_only_of_zeros(place: Place) -> None:
@@ -244,23 +275,35 @@ def test_numbers_of_tensors_have_both_signs_and_0_only_of_zeros(place: Place) ->
     first = {line["var_name"]: line["attributes"]["data"] for line in reversed(found)}
     assert first["a"] > 0
     assert first["b"] == 0
-    assert {line["attributes"]["data"] < 0 for line in found if line["var_name"] == "b" and line["attributes"]["data"]} == {True}
+    assert {
+        line["attributes"]["data"] < 0
+        for line in found
+        if line["var_name"] == "b" and line["attributes"]["data"]
+    } == {True}
     assert all(
-        isinstance(line["attributes"][key], int | None) and abs(line["attributes"][key] or 0) < 2**53
+        isinstance(line["attributes"][key], int | None)
+        and abs(line["attributes"][key] or 0) < 2**53
         for line in found
         for key in ("data", "grad")
     )
 
 
 def test_the_optimizer_names_its_parameters_where_it_is_made(place: Place) -> None:
-    made, *later = [line for line in lines(place, TRAINING) if line["type"] == "function_call (pre)"]
+    made, *later = [
+        line for line in lines(place, TRAINING) if line["type"] == "function_call (pre)"
+    ]
     assert made["function"] == "torch.optim.adam.Adam.__init__"
     assert made["proxy_obj_names"] == [["a", "torch.nn.Parameter"], ["b", "torch.nn.Parameter"]]
-    assert {line["obj_id"] for line in later if "torch.optim" in line["function"]} == {made["obj_id"]}
+    assert {line["obj_id"] for line in later if "torch.optim" in line["function"]} == {
+        made["obj_id"]
+    }
 
 
 def test_an_optimizer_that_was_made_unseen_is_made_before_its_first_call(place: Place) -> None:
-    found = lines(place, TRAINING.replace('call("torch.optim.adam", "Adam.__init__", 0, 1, 77, args=[ADAM])', ""))
+    found = lines(
+        place,
+        TRAINING.replace('call("torch.optim.adam", "Adam.__init__", 0, 1, 77, args=[ADAM])', ""),
+    )
     made = next(line for line in found if line["type"] == "function_call (pre)")
     assert made["function"] == "torch.optim.adam.Adam.__init__"
     assert [name for name, _ in made["proxy_obj_names"]] == ["a", "b"]
@@ -268,7 +311,10 @@ def test_an_optimizer_that_was_made_unseen_is_made_before_its_first_call(place: 
 
 
 def test_parameters_are_written_where_calls_of_the_optimizer_are_not(place: Place) -> None:
-    found = lines(place, 'call("m", "f", 0, 400)\nstep(0, 10, 20, calls=False)\nseen("a", 10)\nlook("state", "a", 10, value=4 | 32)')
+    found = lines(
+        place,
+        'call("m", "f", 0, 400)\nstep(0, 10, 20, calls=False)\nseen("a", 10)\nlook("state", "a", 10, value=4 | 32)',
+    )
     assert Counter(line["type"] for line in found)["state_change"] == 2
     pairs(found)
 
@@ -278,18 +324,26 @@ def test_ranks_stand_in_their_lines_and_processes_have_files_of_their_own(place:
     found = lines(place, TRAINING)
     assert {line["meta_vars"]["rank"] for line in found} == {0, 1}
     assert {line["process_id"] for line in found} == {1, 2}
-    objects = [{line.get("obj_id") for line in found if line["process_id"] == pid} - {None} for pid in (1, 2)]
+    objects = [
+        {line.get("obj_id") for line in found if line["process_id"] == pid} - {None}
+        for pid in (1, 2)
+    ]
     assert not objects[0] & objects[1]
     assert len(list((place.folder / "out").iterdir())) == 2
     changes = [line for line in found if line["type"] == "state_change"]
-    values = [[line["attributes"] for line in changes if line["meta_vars"]["rank"] == rank] for rank in (0, 1)]
+    values = [
+        [line["attributes"] for line in changes if line["meta_vars"]["rank"] == rank]
+        for rank in (0, 1)
+    ]
     assert values[0] == values[1], "equal data has equal numbers in all ranks"
 
 
 def test_in_runs_of_ranks_a_value_stands_in_one_line(place: Place) -> None:
     record(place.folder / "run", WORDS + TRAINING, RANK="1")
     found = [
-        line["attributes"].get("data") for line in lines(place, TRAINING) if line.get("var_name") == "a" and line["meta_vars"]["rank"] == 1
+        line["attributes"].get("data")
+        for line in lines(place, TRAINING)
+        if line.get("var_name") == "a" and line["meta_vars"]["rank"] == 1
     ]
     values = [value for value in found if value is not None]
     assert len(set(values)) == len(values) == 4

@@ -45,7 +45,9 @@ def test_numbers_that_no_process_has_are_not(pid: int) -> None:
 
 def test_a_younger_process_of_the_same_number_is_another() -> None:
     with open("/proc/self/stat") as file:
-        began_ns = int(file.read().rpartition(")")[2].split()[19]) * 10**9 // os.sysconf("SC_CLK_TCK")
+        began_ns = (
+            int(file.read().rpartition(")")[2].split()[19]) * 10**9 // os.sysconf("SC_CLK_TCK")
+        )
     before = began_ns - 60 * 10**9
     assert before > 0, "the system has just been started"
     assert not is_alive(os.getpid(), before, NOW[1] - NOW[0] + before)

@@ -63,7 +63,9 @@ if left >= 0:
         setattr(os, name, count(getattr(os, name)))
 compact(sys.argv[1])
 """
-    return subprocess.run([sys.executable, "-c", code, str(run)], env=CLEAN, timeout=240, check=False).returncode
+    return subprocess.run(
+        [sys.executable, "-c", code, str(run)], env=CLEAN, timeout=240, check=False
+    ).returncode
 
 
 def test_the_same_is_read_from_segments_and_at_rest(tmp_path: Path) -> None:
@@ -79,18 +81,29 @@ def test_the_same_is_read_from_segments_and_at_rest(tmp_path: Path) -> None:
 def test_a_run_at_rest_has_a_file_for_each_kind_and_rank_and_no_segments(tmp_path: Path) -> None:
     run = record(tmp_path / "run")
     compaction.compact(str(run))
-    kinds = {f"trace/kind={kind}/rank=0/{HOST}-0.parquet" for kind in ("span", "mark", "counter", "meta")}
+    kinds = {
+        f"trace/kind={kind}/rank=0/{HOST}-0.parquet" for kind in ("span", "mark", "counter", "meta")
+    }
     assert files(run) == {*kinds, f"trace/processes/{HOST}-r0-0.jsonl"}
 
 
 def test_files_at_rest_are_sorted_by_start_and_compressed_with_zstd(tmp_path: Path) -> None:
-    run = record(tmp_path / "run", "for i in range(5000): span('a', f'name {i % 7}', NOW - i, NOW, step=i // 100)")
+    run = record(
+        tmp_path / "run",
+        "for i in range(5000): span('a', f'name {i % 7}', NOW - i, NOW, step=i // 100)",
+    )
     compaction.compact(str(run))
     path = f"{run}/trace/kind=span/rank=0/{HOST}-0.parquet"
-    starts = [start for (start,) in duckdb.sql(f"SELECT start_ns FROM read_parquet('{path}')").fetchall()]
+    starts = [
+        start for (start,) in duckdb.sql(f"SELECT start_ns FROM read_parquet('{path}')").fetchall()
+    ]
     assert starts == sorted(starts)
-    assert duckdb.sql(f"SELECT DISTINCT compression FROM parquet_metadata('{path}')").fetchall() == [("ZSTD",)]
-    encodings = dict(duckdb.sql(f"SELECT path_in_schema, encodings FROM parquet_metadata('{path}')").fetchall())
+    assert duckdb.sql(
+        f"SELECT DISTINCT compression FROM parquet_metadata('{path}')"
+    ).fetchall() == [("ZSTD",)]
+    encodings = dict(
+        duckdb.sql(f"SELECT path_in_schema, encodings FROM parquet_metadata('{path}')").fetchall()
+    )
     assert all("DICTIONARY" in encodings[name] for name in ("category", "name", "args", "host"))
 
 
@@ -111,7 +124,9 @@ def test_what_is_recorded_later_goes_into_further_files(tmp_path: Path) -> None:
     assert len([name for name in files(run) if name.endswith(".parquet")]) == 3
 
 
-def test_a_large_recording_is_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_recording_is_written_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("voirkit.trace.reader.MOST", 100)
     monkeypatch.setattr("voirkit.trace.reader.Pieces.__init__.__defaults__", (100,))
     run = record(tmp_path / "run", NUMBERED.format(n=450))
@@ -238,7 +253,9 @@ def test_names_of_a_dead_parent_stay_while_a_child_lives(tmp_path: Path) -> None
     process.communicate("\n")
 
 
-def test_a_folder_that_can_not_be_written_to_is_read_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_can_not_be_written_to_is_read_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -249,7 +266,9 @@ def test_a_folder_that_can_not_be_written_to_is_read_as_it_is(tmp_path: Path, mo
     assert files(run) == before
 
 
-def test_what_is_put_to_rest_while_it_is_read_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_put_to_rest_while_it_is_read_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = record(tmp_path / "run", NUMBERED.format(n=100))
     look, looks = parquet.layout, []
 
@@ -265,7 +284,9 @@ def test_what_is_put_to_rest_while_it_is_read_is_read_once(tmp_path: Path, monke
     assert len(looks) == 4, "twice, and again"
 
 
-def test_a_full_disk_leaves_the_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_leaves_the_segments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail(*_: object) -> None:
         raise duckdb.IOException("No space left on device")
 

@@ -51,7 +51,10 @@ def test_conditions_that_hold(text):
         ("wait_share<20%", "wait_share<20%: it is 25%"),
         ("memory.paek<2GB", "memory.paek<2GB: this run has no memory.paek. Did you mean 'peak'?"),
         ("memory.units<2", "memory.units<2: memory.units is no number"),
-        ("rates.train_rate<2", "rates.train_rate<2: rates.train_rate is no number; it has rates.train_rate.value"),
+        (
+            "rates.train_rate<2",
+            "rates.train_rate<2: rates.train_rate is no number; it has rates.train_rate.value",
+        ),
         ("ranks.2.steps>1", "ranks.2.steps>1: this run has no ranks.2.steps"),
         ("loading_rate>1", "loading_rate>1: this run has no rates.loading_rate.value"),
     ],
@@ -100,5 +103,7 @@ def test_a_bound_with_a_sign_and_a_percentage_is_beside_another_run():
 
 
 def test_without_another_run_it_is_refused():
-    with pytest.raises(CommandLineError, match="voirkit compare BASELINE RUN --require 'step_time<\\+3%'"):
+    with pytest.raises(
+        CommandLineError, match="voirkit compare BASELINE RUN --require 'step_time<\\+3%'"
+    ):
         read("step_time<+3%", KNOWN)

@@ -48,17 +48,25 @@ def elsewhere(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("part", ["trace", "steps", "stream", "collectives", "syscalls"])
-def test_a_folder_that_is_a_link_out_of_the_run_is_refused(run: Path, elsewhere: Path, part: str) -> None:
+def test_a_folder_that_is_a_link_out_of_the_run_is_refused(
+    run: Path, elsewhere: Path, part: str
+) -> None:
     if (run / part).exists():
         (run / part).rename(run.parent / f"was-{part}")
     (run / part).symlink_to(elsewhere)
-    with pytest.raises(RunDirectoryError, match=f"{part}: this link leads out of the run directory") as refused:
+    with pytest.raises(
+        RunDirectoryError, match=f"{part}: this link leads out of the run directory"
+    ) as refused:
         open_run(run)
     assert refused.value.exit_code == 2
 
 
-@pytest.mark.parametrize("name", ["summary.json", "summary.json.tmp", "trace/settle-r0.json.tmp", "report.html"])
-def test_a_file_that_is_a_link_out_of_the_run_is_refused(run: Path, elsewhere: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["summary.json", "summary.json.tmp", "trace/settle-r0.json.tmp", "report.html"]
+)
+def test_a_file_that_is_a_link_out_of_the_run_is_refused(
+    run: Path, elsewhere: Path, name: str
+) -> None:
     (run / name).symlink_to(elsewhere / "precious.json")
     with pytest.raises(RunDirectoryError, match="leads out"):
         open_run(run)
@@ -94,7 +102,9 @@ def test_force_removes_nothing_through_a_link(run: Path, elsewhere: Path, part: 
     directory.clear(str(run))  # where a link came after the look
 
 
-def test_a_rank_does_not_record_through_a_link(tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_does_not_record_through_a_link(
+    tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "chosen").mkdir()
     (tmp_path / "chosen" / "trace").symlink_to(elsewhere)
     monkeypatch.setenv("RANK", "0")
@@ -110,11 +120,16 @@ def test_a_rank_does_not_record_through_a_link(tmp_path: Path, elsewhere: Path, 
         {"move": [], "remove": ["{0}/precious.json"]},
         {"move": [["settle-r0.x.tmp/a.parquet", "../../elsewhere/new.parquet"]], "remove": []},
         {"move": [["../../elsewhere/precious.json", "kind=a/rank=0/x.parquet"]], "remove": []},
-        {"move": [["settle-r0.x.tmp/a.parquet", "kind=../../../elsewhere/rank=0/x.parquet"]], "remove": []},
+        {
+            "move": [["settle-r0.x.tmp/a.parquet", "kind=../../../elsewhere/rank=0/x.parquet"]],
+            "remove": [],
+        },
         {"move": [["settle-r0.x.tmp/../../a.parquet", "kind=a/rank=0/x.parquet"]], "remove": []},
     ],
 )
-def test_a_journal_moves_and_removes_nothing_elsewhere(run: Path, elsewhere: Path, journal: Any) -> None:
+def test_a_journal_moves_and_removes_nothing_elsewhere(
+    run: Path, elsewhere: Path, journal: Any
+) -> None:
     written = journal_path(str(run / "trace"), 0)
     Path(written).write_text(json.dumps(journal).replace("{0}", str(elsewhere)))
     draft = run / "trace" / "settle-r0.x.tmp"
@@ -125,7 +140,9 @@ def test_a_journal_moves_and_removes_nothing_elsewhere(run: Path, elsewhere: Pat
         assert len(rows(opened)) == 10
 
 
-@pytest.mark.parametrize("kind", ["../../../elsewhere/x", "/tmp/x", "a/b", "..", "", "a\0b", "x" * 100])
+@pytest.mark.parametrize(
+    "kind", ["../../../elsewhere/x", "/tmp/x", "a/b", "..", "", "a\0b", "x" * 100]
+)
 def test_a_kind_that_is_no_name_of_a_file_is_no_kind(run: Path, elsewhere: Path, kind: str) -> None:
     (names,) = [run / name for name in files(run) if name.endswith(".names")]
     names.write_text(names.read_text().replace('"kind":"span"', f'"kind":{json.dumps(kind)}'))
@@ -142,10 +159,14 @@ def test_a_document_is_not_written_through_a_link(tmp_path: Path, elsewhere: Pat
 
 def test_a_record_names_files_of_its_own_folder_alone(tmp_path: Path) -> None:
     for name in ("/etc/passwd", "../../etc/passwd", "passwd"):
-        assert directory.file_beside(str(tmp_path / "flame" / "host-r0-1"), name) == str(tmp_path / "flame" / "passwd")
+        assert directory.file_beside(str(tmp_path / "flame" / "host-r0-1"), name) == str(
+            tmp_path / "flame" / "passwd"
+        )
 
 
-def test_a_document_larger_than_any_of_voirkits_is_not_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_document_larger_than_any_of_voirkits_is_not_read(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (run / "summary.json").write_text(json.dumps({"voirkit": "x" * 2000}))
     monkeypatch.setattr(directory, "_LARGEST", 1000)
     assert directory.read_summary(str(run)) is None
@@ -185,34 +206,62 @@ def test_numbers_of_a_process_that_no_table_holds_are_not_taken(run: Path) -> No
 
 def test_duckdb_fetches_no_code(tmp_path: Path) -> None:
     settings = dict(
-        connect(str(tmp_path / "spill")).execute("SELECT name, value FROM duckdb_settings() WHERE name LIKE '%extensions'").fetchall()
+        connect(str(tmp_path / "spill"))
+        .execute("SELECT name, value FROM duckdb_settings() WHERE name LIKE '%extensions'")
+        .fetchall()
     )
-    assert settings["autoinstall_known_extensions"] == settings["autoload_known_extensions"] == "false"
+    assert (
+        settings["autoinstall_known_extensions"] == settings["autoload_known_extensions"] == "false"
+    )
     assert settings["allow_community_extensions"] == "false"
 
 
 def test_no_reader_unpickles_or_evaluates() -> None:
     """In the source of all that runs where a run is read: no import of what executes data, and no call of it."""
-    folders = [Path(voirkit.__file__).parent / part for part in ("analysis", "commands", "export", "live", "report", "runs", "trace")]
+    folders = [
+        Path(voirkit.__file__).parent / part
+        for part in ("analysis", "commands", "export", "live", "report", "runs", "trace")
+    ]
     modules = [path for folder in folders for path in folder.rglob("*.py")]
     instruments = Path(voirkit_instruments.__file__).parent
     parts = ("analyse", "show", "export", "command", "difference")
     modules += [path for path in instruments.rglob("*.py") if path.name.startswith(parts)]
     assert len(modules) > 60
-    found = {(path.name, word) for path in modules for word in executed(ast.parse(path.read_text()))}
-    assert found == {("analyse_results.py", "torch.load")}  # of what the script itself has just saved, and with weights_only
+    found = {
+        (path.name, word) for path in modules for word in executed(ast.parse(path.read_text()))
+    }
+    assert found == {
+        ("analyse_results.py", "torch.load")
+    }  # of what the script itself has just saved, and with weights_only
 
 
 def executed(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+            names = (
+                [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else [alias.name for alias in node.names]
+            )
             yield from (
-                name for name in names if name.partition(".")[0] in ("pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib")
+                name
+                for name in names
+                if name.partition(".")[0]
+                in ("pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib")
             )
         elif isinstance(node, ast.Call):
             called = ast.unparse(node.func)
-            if called in ("eval", "exec", "compile", "os.system", "os.popen", "torch.load", "np.load", "numpy.load", "yaml.load"):
+            if called in (
+                "eval",
+                "exec",
+                "compile",
+                "os.system",
+                "os.popen",
+                "torch.load",
+                "np.load",
+                "numpy.load",
+                "yaml.load",
+            ):
                 yield called
             if any(word.arg in ("allow_pickle", "shell") for word in node.keywords):
                 yield f"{called} with {[word.arg for word in node.keywords]}"
@@ -229,7 +278,9 @@ def test_what_a_terminal_would_obey_is_written_out(text: str, shown: str) -> Non
     assert visible(text, in_line=True) == shown
 
 
-def test_an_error_about_a_hostile_name_is_harmless(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_about_a_hostile_name_is_harmless(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "\x1b]0;owned\x07"
     folder.mkdir()
     assert main(["report", str(folder)]) == 2
@@ -247,7 +298,9 @@ def test_an_error_about_a_hostile_name_is_harmless(tmp_path: Path, capsys: pytes
         {"steps": {"n": 1}, "command": [1]},
     ],
 )
-def test_watching_a_run_whose_summary_is_damaged_ends_with_an_error(run: Path, summary: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_watching_a_run_whose_summary_is_damaged_ends_with_an_error(
+    run: Path, summary: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     (run / "run.json").write_text(json.dumps({"schema": 1, "voirkit": "0.1.0", "ended": "normal"}))
     (run / "summary.json").write_text(json.dumps(summary))
     assert main(["watch", "--once", str(run)]) == 2
@@ -261,10 +314,17 @@ def test_numbers_that_json_lacks_and_documents_without_an_end_are_not_read(run: 
     assert directory.read_summary(str(run)) is None
 
 
-def test_a_log_of_strace_whose_names_a_terminal_obeys_is_shown_harmless(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_of_strace_whose_names_a_terminal_obeys_is_shown_harmless(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = tmp_path / "log"
-    lines = [f'7 1700000000.{i:06d} openat(AT_FDCWD, "/\x1b]0;owned\x07\x9b2J", O_RDONLY) = 3 <0.000012>\n' for i in range(20)]
-    log.write_text("".join(lines) + "7 1700000001.0 \x1b[2J is no line of strace\n", encoding="latin-1")
+    lines = [
+        f'7 1700000000.{i:06d} openat(AT_FDCWD, "/\x1b]0;owned\x07\x9b2J", O_RDONLY) = 3 <0.000012>\n'
+        for i in range(20)
+    ]
+    log.write_text(
+        "".join(lines) + "7 1700000001.0 \x1b[2J is no line of strace\n", encoding="latin-1"
+    )
     assert main(["syscalls", "--over-time", str(log)]) == 0
     said = capsys.readouterr()
     assert "openat" in said.out

@@ -23,7 +23,12 @@ from voirkit.runs.directory import fetch, make
 from voirkit.runs.opened import open_run
 
 pytestmark = pytest.mark.long
-ACCOUNT = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
+ACCOUNT = {
+    "AWS_ACCESS_KEY_ID": "a",
+    "AWS_SECRET_ACCESS_KEY": "b",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +47,11 @@ def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     """An empty bucket, which processes and commands started here find; no file of the user's is looked at."""
     import s3fs
 
-    for name, value in {**ACCOUNT, "AWS_ENDPOINT_URL": endpoint, "AWS_CONFIG_FILE": os.devnull}.items():
+    for name, value in {
+        **ACCOUNT,
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_CONFIG_FILE": os.devnull,
+    }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
     storage = s3fs.S3FileSystem(skip_instance_cache=True, use_listings_cache=False)
@@ -90,7 +99,9 @@ def keys(bucket: Any) -> dict[str, str]:
     return {name: one["ETag"] for name, one in bucket.find("bucket", detail=True).items()}
 
 
-def test_a_report_is_that_of_the_directory_and_nothing_is_written_there(bucket: Any, run: Path, capsys: Any, tmp_path: Path) -> None:
+def test_a_report_is_that_of_the_directory_and_nothing_is_written_there(
+    bucket: Any, run: Path, capsys: Any, tmp_path: Path
+) -> None:
     before = keys(bucket)
     assert printed(capsys, "report", "--json", URL) == printed(capsys, "report", "--json", str(run))
     assert f"run directory  {URL}\n" in printed(capsys, "report", URL)
@@ -98,7 +109,9 @@ def test_a_report_is_that_of_the_directory_and_nothing_is_written_there(bucket: 
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
-def test_runs_are_compared_and_exported_from_there(bucket: Any, run: Path, capsys: Any, monkeypatch: Any) -> None:
+def test_runs_are_compared_and_exported_from_there(
+    bucket: Any, run: Path, capsys: Any, monkeypatch: Any
+) -> None:
     monkeypatch.chdir(run.parent)
     assert f'"{URL}"' in printed(capsys, "compare", "--json", URL, "run")
     printed(capsys, "export", URL, "--format", "chrome")
@@ -114,7 +127,9 @@ def test_only_what_voirkit_writes_is_fetched(bucket: Any, run: Path, tmp_path: P
     assert not os.path.exists(opened.path)
 
 
-def test_what_is_damaged_there_is_told_with_its_address(bucket: Any, run: Path, capsys: Any) -> None:
+def test_what_is_damaged_there_is_told_with_its_address(
+    bucket: Any, run: Path, capsys: Any
+) -> None:
     bucket.rm("bucket/runs/run/run.json")
     bucket.pipe("bucket/runs/run/summary.json", b"{")
     assert main(["report", URL]) == 0
@@ -129,7 +144,9 @@ def test_a_key_cannot_lead_out_of_the_folder_that_is_copied_into(tmp_path: Path)
         memory.pipe(f"/planted/run/{name}", b"{}")
     memory.store["/planted/run/trace/../../../out"] = memory.store["/planted/run/run.json"]
     fetch("memory://planted/run", str(tmp_path / "a" / "b"))
-    assert [str(one.relative_to(tmp_path)) for one in sorted(tmp_path.rglob("*")) if one.is_file()] == [
+    assert [
+        str(one.relative_to(tmp_path)) for one in sorted(tmp_path.rglob("*")) if one.is_file()
+    ] == [
         "a/b/run/run.json",
         "a/b/run/trace/a",
     ]
@@ -142,10 +159,15 @@ def test_what_is_not_there_is_one_line(url: str, run: Path, capsys: Any) -> None
 
 def test_a_folder_of_runs_is_told_with_them(run: Path, capsys: Any) -> None:
     told = refused(capsys, "report", "s3://bucket/runs")
-    assert told == f"s3://bucket/runs: this is no run directory: it has no run.json.\n  It holds runs: {URL}\n"
+    assert (
+        told
+        == f"s3://bucket/runs: this is no run directory: it has no run.json.\n  It holds runs: {URL}\n"
+    )
 
 
-def test_a_run_that_vanishes_meanwhile_is_one_line(bucket: Any, run: Path, capsys: Any, monkeypatch: Any, tmp_path: Path) -> None:
+def test_a_run_that_vanishes_meanwhile_is_one_line(
+    bucket: Any, run: Path, capsys: Any, monkeypatch: Any, tmp_path: Path
+) -> None:
     import s3fs
 
     def vanishing(self: Any, *words: Any, **more: Any) -> Any:
@@ -159,33 +181,52 @@ def test_a_run_that_vanishes_meanwhile_is_one_line(bucket: Any, run: Path, capsy
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
-def test_without_credentials_or_a_server_it_is_said(run: Path, capsys: Any, monkeypatch: Any) -> None:
+def test_without_credentials_or_a_server_it_is_said(
+    run: Path, capsys: Any, monkeypatch: Any
+) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    assert refused(capsys, "report", URL) == f"{URL}: it cannot be read (NoCredentialsError: Unable to locate credentials).\n"
+    assert (
+        refused(capsys, "report", URL)
+        == f"{URL}: it cannot be read (NoCredentialsError: Unable to locate credentials).\n"
+    )
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    assert refused(capsys, "export", "--format", "chrome", URL).startswith(f"{URL}: it cannot be read (EndpointConnectionError: Could not ")
+    assert refused(capsys, "export", "--format", "chrome", URL).startswith(
+        f"{URL}: it cannot be read (EndpointConnectionError: Could not "
+    )
 
 
-def test_without_the_extra_it_is_said_what_to_install(run: Path, capsys: Any, monkeypatch: Any) -> None:
+def test_without_the_extra_it_is_said_what_to_install(
+    run: Path, capsys: Any, monkeypatch: Any
+) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
     monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", raising=False)
-    assert refused(capsys, "report", URL) == f"{URL}: what reads runs there is not installed.\n  pip install 'voirkit[s3]'\n"
+    assert (
+        refused(capsys, "report", URL)
+        == f"{URL}: what reads runs there is not installed.\n  pip install 'voirkit[s3]'\n"
+    )
 
 
 def test_what_would_write_there_or_watch_is_refused(bucket: Any, run: Path, capsys: Any) -> None:
     before = keys(bucket)
     assert refused(capsys, "report", "--html", URL).startswith(f"{URL}: nothing is written there.")
-    assert refused(capsys, "watch", URL).startswith(f"{URL}: a run there is read as a whole, and not watched.")
-    with pytest.raises(RunDirectoryError, match=f"--run-dir {URL}: a run is recorded into a folder"):
+    assert refused(capsys, "watch", URL).startswith(
+        f"{URL}: a run there is read as a whole, and not watched."
+    )
+    with pytest.raises(
+        RunDirectoryError, match=f"--run-dir {URL}: a run is recorded into a folder"
+    ):
         make(URL, "main.py", force=False)
     assert keys(bucket) == before
 
 
 def test_a_process_of_its_own_says_no_more_than_the_report(run: Path) -> None:
     command = [sys.executable, "-m", "voirkit", "report", "--markdown", URL]
-    env = {**CLEAN, **{name: value for name, value in os.environ.items() if name.startswith("AWS_")}}
+    env = {
+        **CLEAN,
+        **{name: value for name, value in os.environ.items() if name.startswith("AWS_")},
+    }
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert URL in done.stdout
@@ -193,11 +234,15 @@ def test_a_process_of_its_own_says_no_more_than_the_report(run: Path) -> None:
 
 def test_a_run_in_a_folder_loads_nothing_of_it(recorded: Path) -> None:
     program = "import sys; from voirkit.cli import main; main(['report', sys.argv[1]]); sys.exit('fsspec' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program, str(recorded)], env=CLEAN, capture_output=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(recorded)], env=CLEAN, capture_output=True, timeout=120
+    )
     assert done.returncode == 0
 
 
 def test_an_address_that_nothing_reads_is_one_line() -> None:
     pytest.importorskip("fsspec")
-    with pytest.raises(RunDirectoryError, match=r"it cannot be read \(ValueError: Protocol not known: banana"):
+    with pytest.raises(
+        RunDirectoryError, match=r"it cannot be read \(ValueError: Protocol not known: banana"
+    ):
         open_run("banana://x/y")

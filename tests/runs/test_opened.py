@@ -58,11 +58,21 @@ def test_rows_are_sorted_and_have_the_arguments_and_the_events_own_number(tmp_pa
     assert len(found) == LOOP_EVENTS
     assert [row[3] for row in found] == sorted(row[3] for row in found)
     block, fetch, forward, *_ = sorted(found[:5], key=lambda row: -row[4])
-    assert (block[0], block[1], block[2], block[4], block[9]) == ("span", "pipeline", "epoch.block", 4_000_000, {"epoch": 0, "count": 1})
+    assert (block[0], block[1], block[2], block[4], block[9]) == (
+        "span",
+        "pipeline",
+        "epoch.block",
+        4_000_000,
+        {"epoch": 0, "count": 1},
+    )
     named = {row[2]: row for row in found[:5]}
     assert named["fetch.iter"][9] == {"epoch": 0, "step": 0, "count": 1}
     assert named["read"][9] == {}
-    assert {row[0]: row[9] for row in found if row[0] != "span"} == {"mark": {"why": "end"}, "counter": {"value": 12.5}, "meta": {}}
+    assert {row[0]: row[9] for row in found if row[0] != "span"} == {
+        "mark": {"why": "end"},
+        "counter": {"value": 12.5},
+        "meta": {},
+    }
     assert fetch[5:7] == forward[5:7] == (0, HOST)
 
 
@@ -79,7 +89,9 @@ def test_times_are_those_of_the_wall_clock(tmp_path: Path) -> None:
      ("float('nan')", "nan"), ("float('-inf')", "-inf"), (r"'a\"b\\c\n\0\x7f\u2028é🙂'", 'a"b\\c\n\0\x7f\u2028é🙂'), (r"'\ud800'", "\\ud800"), ("[1]", "list")],
 )  # fmt: skip
 def test_arguments_come_back_as_they_were(tmp_path: Path, value: str, read: Any) -> None:
-    with open_run(record(tmp_path / "run", f"span('a', 'b', NOW, NOW, ('count', 7), k={value})")) as run:
+    with open_run(
+        record(tmp_path / "run", f"span('a', 'b', NOW, NOW, ('count', 7), k={value})")
+    ) as run:
         assert rows(run)[0][9] == {"k": read, "count": 7}
         assert type(rows(run)[0][9]["k"]) is type(read)
 
@@ -91,11 +103,13 @@ def test_names_may_be_any_text(tmp_path: Path) -> None:
 
 
 def test_an_events_own_number_has_64_bits_and_a_counters_is_a_double(tmp_path: Path) -> None:
-    body = (
-        "span('a', 'b', NOW, NOW, ('count', -2**63)); span('a', 'b', NOW, NOW, ('count', 2**63 - 1)); counter('a', 'c', NOW, float('inf'))"
-    )
+    body = "span('a', 'b', NOW, NOW, ('count', -2**63)); span('a', 'b', NOW, NOW, ('count', 2**63 - 1)); counter('a', 'c', NOW, float('inf'))"
     with open_run(record(tmp_path / "run", body)) as run:
-        assert sorted(next(iter(row[9].values())) for row in rows(run)) == [-(2**63), 2**63 - 1, math.inf]
+        assert sorted(next(iter(row[9].values())) for row in rows(run)) == [
+            -(2**63),
+            2**63 - 1,
+            math.inf,
+        ]
 
 
 def test_processes_and_threads_are_named(tmp_path: Path) -> None:
@@ -114,21 +128,30 @@ def test_processes_and_threads_are_named(tmp_path: Path) -> None:
         assert child.ppid == main.pid
         assert main.offset_ns == child.offset_ns
         assert sorted(run.threads().values()) == ["MainThread", "MainThread", "reader"]
-        assert {(row[7], row[8]) for row in rows(run)} == {(pid, tid) for _, _, pid, tid in run.threads()}
+        assert {(row[7], row[8]) for row in rows(run)} == {
+            (pid, tid) for _, _, pid, tid in run.threads()
+        }
 
 
 def test_what_was_dropped_is_known_of_each_process(tmp_path: Path) -> None:
     body = "recorder.begin(sys.argv[1], limit=300_000)\nfor i in range(20_000): span('a', 'b', NOW, NOW)"
     for _ in range(2):
-        with open_run(record(tmp_path / "run", body) if not (tmp_path / "run").exists() else tmp_path / "run") as run:
+        with open_run(
+            record(tmp_path / "run", body) if not (tmp_path / "run").exists() else tmp_path / "run"
+        ) as run:
             assert run.processes()[0].dropped["a.b"] + len(rows(run)) == 20_000
 
 
-def test_a_summary_counts_what_every_process_dropped_beside_what_the_run_itself_says(tmp_path: Path) -> None:
+def test_a_summary_counts_what_every_process_dropped_beside_what_the_run_itself_says(
+    tmp_path: Path,
+) -> None:
     run = record_with_manifest(
-        tmp_path / "run", "recorder.begin(sys.argv[1], limit=300_000)\nfor i in range(20_000): span('a', 'b', NOW, NOW)"
+        tmp_path / "run",
+        "recorder.begin(sys.argv[1], limit=300_000)\nfor i in range(20_000): span('a', 'b', NOW, NOW)",
     )
-    (run / "summary.json").write_text(json.dumps({**empty("0"), "ended": "normal", "dropped": {"log lines": 3}}))
+    (run / "summary.json").write_text(
+        json.dumps({**empty("0"), "ended": "normal", "dropped": {"log lines": 3}})
+    )
     with open_run(run) as opened:
         dropped = summary_of(opened)["dropped"]
         assert dropped == {"log lines": 3, **opened.processes()[0].dropped}
@@ -136,7 +159,12 @@ def test_a_summary_counts_what_every_process_dropped_beside_what_the_run_itself_
 
 def test_the_trace_is_a_relation_for_queries(tmp_path: Path) -> None:
     with open_run(record(tmp_path / "run")) as run:
-        found = run.trace().filter("name = 'forward'").aggregate("count(*), sum(duration_ns)::BIGINT, max(step)").fetchall()
+        found = (
+            run.trace()
+            .filter("name = 'forward'")
+            .aggregate("count(*), sum(duration_ns)::BIGINT, max(step)")
+            .fetchall()
+        )
     assert found == [(6, 600_000, 2)]
 
 
@@ -148,7 +176,9 @@ def test_a_run_without_a_trace_has_no_events(tmp_path: Path) -> None:
         assert run.manifest["voirkit"] == "0"
 
 
-def test_closing_leaves_no_files(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_leaves_no_files(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spare = tmp_path / "spare"
     spare.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(spare))
@@ -217,7 +247,16 @@ def test_a_header_with_clocks_of_another_type_loses_no_event(run: Path, clocks: 
 
 
 @pytest.mark.parametrize(
-    "line", [b'{"n":1}', b'{"n":[],"kind":1,"category":2,"name":3}', b'{"a":x,"arguments":{}}', b"[]", b'{"t":1}', b"\xff\xfe", b"null"]
+    "line",
+    [
+        b'{"n":1}',
+        b'{"n":[],"kind":1,"category":2,"name":3}',
+        b'{"a":x,"arguments":{}}',
+        b"[]",
+        b'{"t":1}',
+        b"\xff\xfe",
+        b"null",
+    ],
 )
 def test_foreign_lines_among_the_names_do_no_harm(run: Path, line: bytes) -> None:
     with open(f"{stem(run)}.names", "ab") as file:
@@ -243,7 +282,13 @@ def test_of_a_truncated_segment_the_rest_is_read_and_it_is_named(run: Path, kept
 @pytest.mark.parametrize("kept", [0, 1, 63, 64, 70, 64 + 32 * 51, 64 + 32 * 51 + 7])
 def test_a_segment_of_a_killed_process_is_not_taken_for_cut_short(run: Path, kept: int) -> None:
     names = Path(f"{stem(run)}.names")
-    names.write_bytes(b"".join(line for line in names.read_bytes().splitlines(keepends=True) if not line.startswith(b'{"e":')))
+    names.write_bytes(
+        b"".join(
+            line
+            for line in names.read_bytes().splitlines(keepends=True)
+            if not line.startswith(b'{"e":')
+        )
+    )
     os.truncate(f"{stem(run)}-0.seg", kept)
     assert read(run) == (max((kept - 64) // 32 - 1, 0), [])
 
@@ -251,7 +296,10 @@ def test_a_segment_of_a_killed_process_is_not_taken_for_cut_short(run: Path, kep
 def test_a_segment_that_may_not_be_read_is_told(run: Path) -> None:
     path = Path(f"{stem(run)}-1.seg")
     path.mkdir()  # which the administrator may not read as a file either
-    assert read(run) == (101, [f"{path} cannot be read (Is a directory); what is in it is missing."])
+    assert read(run) == (
+        101,
+        [f"{path} cannot be read (Is a directory); what is in it is missing."],
+    )
 
 
 def test_a_segment_that_is_none_is_told(run: Path) -> None:
@@ -321,13 +369,22 @@ def test_a_parquet_file_that_is_damaged_inside_is_an_error_that_names_the_run(ru
     data = bytearray(path.read_bytes())
     data[4:600] = os.urandom(596)
     path.write_bytes(data)
-    with open_run(run) as opened, pytest.raises(RunDirectoryError, match="its trace cannot be read"):
+    with (
+        open_run(run) as opened,
+        pytest.raises(RunDirectoryError, match="its trace cannot be read"),
+    ):
         rows(opened)
 
 
 @pytest.mark.parametrize("text", ["", "x", '{"pid": 1}', '{"pid": 1', "[]"])
-def test_without_the_description_of_the_processes_the_events_are_there(run: Path, text: str) -> None:
-    (run / "run.json").write_text(json.dumps({"schema": 1, "voirkit": "0", "clocks": {"perf_counter_ns": 0, "time_ns": 10**18}}))
+def test_without_the_description_of_the_processes_the_events_are_there(
+    run: Path, text: str
+) -> None:
+    (run / "run.json").write_text(
+        json.dumps(
+            {"schema": 1, "voirkit": "0", "clocks": {"perf_counter_ns": 0, "time_ns": 10**18}}
+        )
+    )
     compaction.compact(str(run))
     path = run / f"trace/processes/{HOST}-r0-0.jsonl"
     path.write_text(text)
@@ -356,7 +413,9 @@ def test_a_run_may_be_copied_and_its_folders_name_may_be_odd(run: Path, tmp_path
     assert read(odd) == (202, [])
 
 
-def test_a_manifest_that_cannot_be_written_whole_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_manifest_that_cannot_be_written_whole_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -368,10 +427,14 @@ def test_a_manifest_that_cannot_be_written_whole_is_not_there(tmp_path: Path, mo
     assert join(str(tmp_path), "test").leads
 
 
-def test_what_another_process_could_not_record_takes_nothing_from_what_the_run_knows(tmp_path: Path) -> None:
+def test_what_another_process_could_not_record_takes_nothing_from_what_the_run_knows(
+    tmp_path: Path,
+) -> None:
     run = record_with_manifest(tmp_path / "run")
     (run / "summary.json").write_text(json.dumps({**empty("1"), "dropped": {"a.b": 100}}))
     with open_run(run) as opened, pytest.MonkeyPatch.context() as process:
         (first, *_) = opened.processes()
-        process.setattr(type(opened), "processes", lambda _: [first._replace(dropped={"a.b": 5, "c.d": 1})])
+        process.setattr(
+            type(opened), "processes", lambda _: [first._replace(dropped={"a.b": 5, "c.d": 1})]
+        )
         assert summary_of(opened)["dropped"] == {"a.b": 100, "c.d": 1}

@@ -46,7 +46,9 @@ def test_wrong_steps_say_what_is_right(text: str) -> None:
         read_steps(text)
 
 
-@pytest.mark.parametrize(("text", "ranks"), [("0", {0}), ("0,2-3", {0, 2, 3}), ("5-5", {5}), (" 1 , 2 ", {1, 2})])
+@pytest.mark.parametrize(
+    ("text", "ranks"), [("0", {0}), ("0,2-3", {0, 2, 3}), ("5-5", {5}), (" 1 , 2 ", {1, 2})]
+)
 def test_ranks_are_numbers_and_ranges(text: str, ranks: set[int]) -> None:
     assert read_ranks(text) == ranks
 
@@ -111,22 +113,33 @@ def test_steps_of_one_rank_do_not_choose_events_of_another(tmp_path: Path) -> No
         """
         record(tmp_path / "run", body, RANK=str(rank))
     with open_run(tmp_path / "run") as run:
-        assert [(row[2], row[5]) for row in rows(run, selection("1"))] == [("step", 1), ("inner", 1)]
+        assert [(row[2], row[5]) for row in rows(run, selection("1"))] == [
+            ("step", 1),
+            ("inner", 1),
+        ]
         assert {row[5] for row in rows(run, selection(None, "0"))} == {0}
 
 
 def test_steps_that_a_run_has_not_are_named(run: Run) -> None:
-    with pytest.raises(CommandLineError, match=r"--steps 100:200: this run has no such steps\.\n  It has steps 0 to 2\."):
+    with pytest.raises(
+        CommandLineError,
+        match=r"--steps 100:200: this run has no such steps\.\n  It has steps 0 to 2\.",
+    ):
         chosen(run, "100:200")
 
 
 def test_ranks_that_a_run_has_not_are_named(run: Run) -> None:
-    with pytest.raises(CommandLineError, match=r"--ranks: rank 1 has recorded nothing\.\n  Ranks of this run: 0\."):
+    with pytest.raises(
+        CommandLineError, match=r"--ranks: rank 1 has recorded nothing\.\n  Ranks of this run: 0\."
+    ):
         chosen(run, None, "0-1")
 
 
 def test_a_run_without_steps_says_how_to_have_them(tmp_path: Path) -> None:
-    with open_run(record(tmp_path / "run", "span('a', 'b', NOW, NOW)")) as run, pytest.raises(CommandLineError, match=r"ai\.update\(step="):
+    with (
+        open_run(record(tmp_path / "run", "span('a', 'b', NOW, NOW)")) as run,
+        pytest.raises(CommandLineError, match=r"ai\.update\(step="),
+    ):
         chosen(run, "1:2")
 
 

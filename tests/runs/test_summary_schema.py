@@ -66,7 +66,9 @@ def unknown_keys(value: Any, part: dict[str, Any], path: str = "") -> Iterator[s
     if isinstance(value, dict) and part.get("additionalProperties") is not True and "type" in part:
         for key, below in value.items():
             described = part.get("properties", {}).get(key) or part.get("additionalProperties")
-            yield from unknown_keys(below, described, f"{path}.{key}") if described else (f"{path}.{key}",)
+            yield from (
+                unknown_keys(below, described, f"{path}.{key}") if described else (f"{path}.{key}",)
+            )
     elif isinstance(value, list) and "items" in part:
         for below in value:
             yield from unknown_keys(below, part["items"], f"{path}[]")
@@ -74,7 +76,9 @@ def unknown_keys(value: Any, part: dict[str, Any], path: str = "") -> Iterator[s
 
 def check(document: dict[str, Any]) -> None:
     assert sorted(set(unknown_keys(document, SCHEMA))) == []
-    assert [f"{error.json_path}: {error.message}" for error in VALIDATOR.iter_errors(document)] == []
+    assert [
+        f"{error.json_path}: {error.message}" for error in VALIDATOR.iter_errors(document)
+    ] == []
 
 
 def test_it_is_a_json_schema() -> None:
@@ -84,8 +88,16 @@ def test_it_is_a_json_schema() -> None:
 def test_every_key_has_a_description_and_a_shape_that_exists() -> None:
     keys = list(schemas(SCHEMA))
     assert len(keys) > 500
-    assert [path for path, part in keys if not part.get("description", "").endswith((".", ":")) and "$ref" not in part] == []
-    assert [path for path, part in keys if "$ref" in part and part["$ref"].rpartition("/")[2] not in SCHEMA["$defs"]] == []
+    assert [
+        path
+        for path, part in keys
+        if not part.get("description", "").endswith((".", ":")) and "$ref" not in part
+    ] == []
+    assert [
+        path
+        for path, part in keys
+        if "$ref" in part and part["$ref"].rpartition("/")[2] not in SCHEMA["$defs"]
+    ] == []
 
 
 def test_every_figure_that_is_a_time_a_size_or_a_share_has_its_unit() -> None:
@@ -94,13 +106,19 @@ def test_every_figure_that_is_a_time_a_size_or_a_share_has_its_unit() -> None:
         path
         for path, part in schemas(SCHEMA)
         for ending, unit in named.items()
-        if path.endswith(ending) and part.get("type") in ("number", ["number", "null"], "integer") and part.get("unit") != unit
+        if path.endswith(ending)
+        and part.get("type") in ("number", ["number", "null"], "integer")
+        and part.get("unit") != unit
     ]
     assert wrong == []
 
 
 def test_every_key_that_each_run_has_is_in_it() -> None:
-    assert [key for key in {**empty(__version__), **parts_of_summary()} if key not in SCHEMA["properties"]] == []
+    assert [
+        key
+        for key in {**empty(__version__), **parts_of_summary()}
+        if key not in SCHEMA["properties"]
+    ] == []
 
 
 def test_an_empty_summary_fulfils_it() -> None:
@@ -112,12 +130,23 @@ def test_an_empty_summary_fulfils_it() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        ["--loader", "--checks", "--calls", "--parameters", "--parameters-of", "buffers,state", "--monitor=0.1", "--memory-snapshot"],
+        [
+            "--loader",
+            "--checks",
+            "--calls",
+            "--parameters",
+            "--parameters-of",
+            "buffers,state",
+            "--monitor=0.1",
+            "--memory-snapshot",
+        ],
         ["--torch-profile=1:0:2", "--flame", "--verify", "--options", "--train-rate"],
     ],
     ids=lambda options: options[0],
 )
-def test_a_run_with_many_instruments_has_no_key_without_a_description(place: Place, options: list[str]) -> None:
+def test_a_run_with_many_instruments_has_no_key_without_a_description(
+    place: Place, options: list[str]
+) -> None:
     ended = place.write(main=SCRIPT).voirkit(*options, "main.py")
     assert ended.code == 0, ended.err
     check(ended.summary)
@@ -127,7 +156,17 @@ def test_a_run_with_many_instruments_has_no_key_without_a_description(place: Pla
 @pytest.mark.long
 def test_neither_has_a_run_of_two_ranks(place: Place) -> None:
     place.write(main=SCRIPT)
-    ended = place.python("-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "voirkit", "--run-dir", "run", "main.py")
+    ended = place.python(
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "voirkit",
+        "--run-dir",
+        "run",
+        "main.py",
+    )
     assert ended.code == 0, ended.err
     summary = ended.summary
     assert summary["collectives"]

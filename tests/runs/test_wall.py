@@ -19,7 +19,10 @@ from voirkit.runs.summary import account
 MS = 1_000_000
 S = 1000 * MS
 # python began at 1 s of the clock, the script's first line ran at 1.2 s, its last at 10.9 s.
-MANIFEST: dict[str, Any] = {"host": "node", "moments": {"begun_ns": S, "script_ns": 1200 * MS, "script_ended_ns": 10_900 * MS}}
+MANIFEST: dict[str, Any] = {
+    "host": "node",
+    "moments": {"begun_ns": S, "script_ns": 1200 * MS, "script_ended_ns": 10_900 * MS},
+}
 
 
 def table(starts_ms: list[int], times_ms: list[int], **columns_ms: int) -> Table:
@@ -42,7 +45,13 @@ def parts(*ranks: Rank, manifest: Any = MANIFEST, duration_s: float = 10.0) -> d
     return {name: round(part["total_s"], 6) for name, part in wall["parts"].items()}
 
 
-def rank(train: Table, evaluation: Table = NONE, aside_ms: Any = None, number: int = 0, host: str = "node") -> Rank:
+def rank(
+    train: Table,
+    evaluation: Table = NONE,
+    aside_ms: Any = None,
+    number: int = 0,
+    host: str = "node",
+) -> Rank:
     aside = {name: (before * MS, since * MS) for name, (before, since) in (aside_ms or {}).items()}
     return Rank(number, host, Steps(train, evaluation, wait_known=True, aside_ns=aside))
 
@@ -54,30 +63,64 @@ def test_startup_lasts_to_the_first_step_and_between_is_what_is_in_no_part() -> 
 
 def test_evaluation_is_a_part_of_its_own_also_where_it_comes_first() -> None:
     found = parts(rank(table([3000], [1000]), table([2000, 5000], [500, 1500])))
-    assert found == {"startup": 1.0, "training": 1.0, "evaluation": 2.0, "between": 5.9, "exit": 0.1}
+    assert found == {
+        "startup": 1.0,
+        "training": 1.0,
+        "evaluation": 2.0,
+        "between": 5.9,
+        "exit": 0.1,
+    }
 
 
 def test_checkpoints_count_inside_of_steps_and_between_them_but_once() -> None:
-    found = parts(rank(table([3000, 4000], [1000, 1000], checkpoint=200), aside_ms={"checkpoint": (300, 600)}))
-    assert found == {"startup": 1.7, "training": 1.6, "checkpoint": 1.3, "between": 5.3, "exit": 0.1}
+    found = parts(
+        rank(table([3000, 4000], [1000, 1000], checkpoint=200), aside_ms={"checkpoint": (300, 600)})
+    )
+    assert found == {
+        "startup": 1.7,
+        "training": 1.6,
+        "checkpoint": 1.3,
+        "between": 5.3,
+        "exit": 0.1,
+    }
 
 
 def test_garbage_collections_are_no_part_of_training() -> None:
-    found = parts(rank(table([3000], [1000], gc=100), table([4000], [1000], gc=50), {"gc": (10, 20)}))
-    assert found == {"startup": 1.99, "training": 0.9, "evaluation": 0.95, "gc": 0.18, "between": 5.88, "exit": 0.1}
+    found = parts(
+        rank(table([3000], [1000], gc=100), table([4000], [1000], gc=50), {"gc": (10, 20)})
+    )
+    assert found == {
+        "startup": 1.99,
+        "training": 0.9,
+        "evaluation": 0.95,
+        "gc": 0.18,
+        "between": 5.88,
+        "exit": 0.1,
+    }
 
 
 def test_starting_and_stopping_workers_is_no_evaluation_and_not_between() -> None:
     evaluates = rank(table([3000], [1000]), table([4000], [1000]), {"workers": (10, 20)})
     steps = dataclasses.replace(evaluates.steps, workers_in_evaluation_ns=50 * MS)
     found = parts(dataclasses.replace(evaluates, steps=steps))
-    assert found == {"startup": 1.99, "training": 1.0, "evaluation": 0.95, "workers": 0.08, "between": 5.88, "exit": 0.1}
+    assert found == {
+        "startup": 1.99,
+        "training": 1.0,
+        "evaluation": 0.95,
+        "workers": 0.08,
+        "between": 5.88,
+        "exit": 0.1,
+    }
 
 
 def test_imports_of_a_script_whose_children_train_are_not_startup() -> None:
     wall = wall_of(MANIFEST, 10.0, [rank(table([3000], [1000]))], imported_s=0.5)
     assert wall is not None
-    assert {name: round(part["total_s"], 6) for name, part in wall["parts"].items() if name in ("startup", "import")} == {
+    assert {
+        name: round(part["total_s"], 6)
+        for name, part in wall["parts"].items()
+        if name in ("startup", "import")
+    } == {
         "startup": 1.5,
         "import": 0.5,
     }
@@ -86,10 +129,21 @@ def test_imports_of_a_script_whose_children_train_are_not_startup() -> None:
 def test_imports_are_those_of_the_script_and_of_the_child_that_trains() -> None:
     manifest = {**MANIFEST, "host": "node", "pid": 1}
     child = dataclasses.replace(
-        rank(table([3000], [1000]), aside_ms={"import": (600, 0)}), host="node", processes=(("node", 2),), alone=True
+        rank(table([3000], [1000]), aside_ms={"import": (600, 0)}),
+        host="node",
+        processes=(("node", 2),),
+        alone=True,
     )
-    for kept_s in (0.5, 1.1):  # what the summary says by now does not count where the manifest knows it
-        wall = wall_of({**manifest, "moments": {**manifest["moments"], "imports_ns": 500 * MS}}, 10.0, [child], imported_s=kept_s)
+    for kept_s in (
+        0.5,
+        1.1,
+    ):  # what the summary says by now does not count where the manifest knows it
+        wall = wall_of(
+            {**manifest, "moments": {**manifest["moments"], "imports_ns": 500 * MS}},
+            10.0,
+            [child],
+            imported_s=kept_s,
+        )
         assert wall is not None
         assert wall["parts"]["import"]["total_s"] == pytest.approx(1.1)
 
@@ -100,12 +154,20 @@ def test_a_run_without_steps_has_an_account() -> None:
 
 def test_a_killed_run_has_no_exit() -> None:
     manifest = {"host": "node", "moments": {"begun_ns": S, "script_ns": 1200 * MS}}
-    assert parts(rank(table([3000], [1000])), manifest=manifest, duration_s=4.0) == {"startup": 2.0, "training": 1.0, "between": 1.0}
+    assert parts(rank(table([3000], [1000])), manifest=manifest, duration_s=4.0) == {
+        "startup": 2.0,
+        "training": 1.0,
+        "between": 1.0,
+    }
 
 
 def test_a_run_of_an_older_version_begins_where_its_record_does() -> None:
     manifest = {"host": "node", "clocks": {"perf_counter_ns": 1200 * MS, "time_ns": 5}}
-    assert parts(rank(table([3000], [1000])), manifest=manifest, duration_s=4.0) == {"startup": 1.8, "training": 1.0, "between": 1.2}
+    assert parts(rank(table([3000], [1000])), manifest=manifest, duration_s=4.0) == {
+        "startup": 1.8,
+        "training": 1.0,
+        "between": 1.2,
+    }
 
 
 def test_without_any_clock_there_is_no_account() -> None:
@@ -114,7 +176,12 @@ def test_without_any_clock_there_is_no_account() -> None:
 
 
 def test_ranks_of_other_hosts_have_other_clocks() -> None:
-    assert parts(rank(table([900_000], [1000]), host="other"), rank(table([3000], [1000]), number=1))["training"] == 1.0
+    assert (
+        parts(rank(table([900_000], [1000]), host="other"), rank(table([3000], [1000]), number=1))[
+            "training"
+        ]
+        == 1.0
+    )
 
 
 def test_steps_that_outlast_the_script_leave_the_sum_as_it_is() -> None:
@@ -134,7 +201,9 @@ def test_the_line_has_the_largest_part_first_and_always_training() -> None:
     assert wall_line(wall) == "evaluation 90% (8.98 s) · startup 10% (1 s) · training 0% (10 ms)"
 
 
-def test_this_process_began_in_the_past_and_has_not_used_more_than_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_process_began_in_the_past_and_has_not_used_more_than_its_age(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import time
 
     before = time.perf_counter_ns()
@@ -165,7 +234,9 @@ def test_a_process_is_never_taken_to_be_older_than_it_is(monkeypatch: pytest.Mon
     assert 30 * MS <= age_ns(monkeypatch, 0, 1.2399 + 0.034) <= 34 * MS
 
 
-def test_what_a_shell_did_before_it_became_this_process_is_not_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_shell_did_before_it_became_this_process_is_not_of_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """``sh -c 'prepare; exec voirkit main.py'``: the process is as old as its shell, which has waited for others."""
     assert age_ns(monkeypatch, 0, 60.0) == pytest.approx(58.76 * S, abs=MS)
     assert age_ns(monkeypatch, 431, 60.0) == 30 * MS
@@ -176,7 +247,10 @@ def test_what_a_shell_did_before_it_became_this_process_is_not_of_the_run(monkey
 
 # Two attempts: three steps of 1 s from second 3 on, with a checkpoint at second 4.5 to 5; killed at second 7. The next begins at second 8,
 # steps from second 10 to 12, and ends at second 13.
-ATTEMPTS = (Attempt(1 * S, 7 * S, [(4500 * MS, 5 * S)], [(4500 * MS, 5 * S)]), Attempt(8 * S, 13 * S, [], [(9 * S, 9500 * MS)]))
+ATTEMPTS = (
+    Attempt(1 * S, 7 * S, [(4500 * MS, 5 * S)], [(4500 * MS, 5 * S)]),
+    Attempt(8 * S, 13 * S, [], [(9 * S, 9500 * MS)]),
+)
 STEPS = Steps(table([3000, 4000, 5000, 10_000, 11_000], [1000] * 5), NONE, wait_known=True)
 
 
@@ -184,7 +258,10 @@ def test_what_a_failed_attempt_did_since_its_last_checkpoint_is_lost() -> None:
     goodput = goodput_of(ATTEMPTS, STEPS)
     assert (goodput["attempts"], goodput["steps_lost"], goodput["total_s"]) == (2, 1, 12.0)
     assert goodput["parts"]["lost"]["total_s"] == 2.0
-    assert [(row["steps"], row["steps_lost"], row["lost_s"], row["restart_s"]) for row in goodput["by_attempt"]] == [
+    assert [
+        (row["steps"], row["steps_lost"], row["lost_s"], row["restart_s"])
+        for row in goodput["by_attempt"]
+    ] == [
         (3, 1, 2.0, 1.0),
         (2, 0, 0, 0),
     ]
@@ -203,15 +280,29 @@ def test_without_a_checkpoint_all_steps_of_a_failed_attempt_are_lost() -> None:
 def test_the_time_of_all_attempts_is_in_exclusive_parts() -> None:
     saves = table([3000, 4000, 5000, 10_000, 11_000], [1000] * 5)
     saves.own_ns[1, [CHECKPOINT, REST]] = 500 * MS
-    parts = {name: part["total_s"] for name, part in goodput_of(ATTEMPTS, Steps(saves, NONE, wait_known=True))["parts"].items()}
-    assert parts == {"training": 3.5, "checkpoint": 1.0, "start": 3.5, "lost": 2.0, "restart": 1.0, "other": 1.0}
+    parts = {
+        name: part["total_s"]
+        for name, part in goodput_of(ATTEMPTS, Steps(saves, NONE, wait_known=True))["parts"].items()
+    }
+    assert parts == {
+        "training": 3.5,
+        "checkpoint": 1.0,
+        "start": 3.5,
+        "lost": 2.0,
+        "restart": 1.0,
+        "other": 1.0,
+    }
     assert sum(parts.values()) == 12.0
 
 
 def test_an_attempt_that_never_came_to_a_step_was_starting() -> None:
     failed = Attempt(7 * S, 8 * S, [], [])
     parts = goodput_of([ATTEMPTS[0]._replace(ended=6 * S), failed, ATTEMPTS[1]], STEPS)["parts"]
-    assert (parts["start"]["total_s"], parts["lost"]["total_s"], parts["restart"]["total_s"]) == (4.5, 1.0, 1.0)
+    assert (parts["start"]["total_s"], parts["lost"]["total_s"], parts["restart"]["total_s"]) == (
+        4.5,
+        1.0,
+        1.0,
+    )
 
 
 def test_a_hang_that_was_killed_is_no_lost_time() -> None:
@@ -227,10 +318,14 @@ def test_a_hang_may_be_longer_than_the_32_bits_hold_that_times_of_roll_ups_have(
     assert narrow == goodput_of(ATTEMPTS, STEPS, [(6 * S, 60 * S)])
 
 
-def test_a_hang_that_passed_is_no_training_and_lasts_no_longer_than_what_took_longest_of_its_step() -> None:
+def test_a_hang_that_passed_is_no_training_and_lasts_no_longer_than_what_took_longest_of_its_step() -> (
+    None
+):
     steps = table([3000, 4000, 5000, 10_000, 11_000], [1000] * 5)
     steps.own_ns[3, [COMMUNICATION, REST]] = 900 * MS, 100 * MS
-    found = goodput_of(ATTEMPTS, Steps(steps, NONE, wait_known=True), [(10_050 * MS, 11_500 * MS)])["parts"]
+    found = goodput_of(ATTEMPTS, Steps(steps, NONE, wait_known=True), [(10_050 * MS, 11_500 * MS)])[
+        "parts"
+    ]
     parts = {name: round(part["total_s"], 6) for name, part in found.items()}
     assert (parts["hang"], parts["training"], parts.get("communication", 0.0)) == (0.9, 3.1, 0.0)
     assert sum(parts.values()) == 12.0
@@ -243,17 +338,26 @@ def test_a_hang_before_the_first_step_is_no_start_and_hangs_that_overlap_count_o
 
 def test_the_wall_time_of_a_job_is_that_of_all_attempts() -> None:
     moments = {"begun_ns": 8 * S, "script_ns": 8200 * MS, "script_ended_ns": 12_900 * MS}
-    wall = wall_of({"host": "node", "moments": moments, "attempts": [{"pid": 1, "begun_ns": S}]}, 5.0, [rank(STEPS.train)])
+    wall = wall_of(
+        {"host": "node", "moments": moments, "attempts": [{"pid": 1, "begun_ns": S}]},
+        5.0,
+        [rank(STEPS.train)],
+    )
     assert wall is not None
     found = {name: round(part["total_s"], 6) for name, part in wall["parts"].items()}
-    assert (wall["total_s"], found) == (12.0, {"startup": 2.0, "training": 5.0, "between": 2.9, "restart": 2.0, "exit": 0.1})
+    assert (wall["total_s"], found) == (
+        12.0,
+        {"startup": 2.0, "training": 5.0, "between": 2.9, "restart": 2.0, "exit": 0.1},
+    )
 
 
 def test_the_report_of_a_job_says_how_many_attempts_it_took() -> None:
     assert not list(ABOVE["goodput"]({"goodput": None}))
     (section,) = ABOVE["goodput"]({"goodput": goodput_of(ATTEMPTS, STEPS)})
     line = section.blocks[0].blocks[0].text
-    assert line.startswith("2 attempts in 12 s, 1 step lost since the last checkpoint: training 33% (4 s) · start 29% (3.5 s) · ")
+    assert line.startswith(
+        "2 attempts in 12 s, 1 step lost since the last checkpoint: training 33% (4 s) · start 29% (3.5 s) · "
+    )
 
 
 def test_a_manifest_keeps_when_earlier_attempts_began(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,5 +368,11 @@ def test_a_manifest_keeps_when_earlier_attempts_began(monkeypatch: pytest.Monkey
     assert manifests.attempts(None) == []
     assert manifests.attempts(first) == [{"pid": 3, "begun_ns": 5}]
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
-    second = {**first, "pid": 4, "restart": 1, "moments": {"begun_ns": 9}, "attempts": manifests.attempts(first)}
+    second = {
+        **first,
+        "pid": 4,
+        "restart": 1,
+        "moments": {"begun_ns": 9},
+        "attempts": manifests.attempts(first),
+    }
     assert manifests.attempts(second) == [{"pid": 3, "begun_ns": 5}, {"pid": 4, "begun_ns": 9}]

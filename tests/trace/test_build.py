@@ -24,13 +24,20 @@ SOURCE = ROOT / "voirkit" / "trace" / "_recorder.c"
 SOURCES = [
     SOURCE,
     ROOT / "voirkit" / "probes" / "_entry.c",
-    *(ROOT / "instruments" / "voirkit_instruments" / name / f"_{name}.c" for name in ("steps", "calls")),
+    *(
+        ROOT / "instruments" / "voirkit_instruments" / name / f"_{name}.c"
+        for name in ("steps", "calls")
+    ),
 ]
 INCLUDE = sysconfig.get_paths()["include"]
 COMPILER = shutil.which("cc") or shutil.which("gcc")
-pytestmark = pytest.mark.skipif(not SOURCE.exists(), reason="voirkit is installed without its sources")
+pytestmark = pytest.mark.skipif(
+    not SOURCE.exists(), reason="voirkit is installed without its sources"
+)
 can_compile = pytest.mark.skipif(
-    COMPILER is None or not Path(INCLUDE, "Python.h").exists() or bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+    COMPILER is None
+    or not Path(INCLUDE, "Python.h").exists()
+    or bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
     reason="no compiler, no headers of python, or a python without the GIL",
 )
 
@@ -60,7 +67,12 @@ class Build:
         pytest.importorskip("setuptools")
         interface: Any = types.ModuleType("hatchling.builders.hooks.plugin.interface")
         interface.BuildHookInterface = object
-        for name in ("hatchling", "hatchling.builders", "hatchling.builders.hooks", "hatchling.builders.hooks.plugin"):
+        for name in (
+            "hatchling",
+            "hatchling.builders",
+            "hatchling.builders.hooks",
+            "hatchling.builders.hooks.plugin",
+        ):
             monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
         monkeypatch.setitem(sys.modules, interface.__name__, interface)
         module = module_at(ROOT / "hatch_build.py")
@@ -78,7 +90,9 @@ class Build:
 @can_compile
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("version", ["standard", "editable"])
-def test_the_hook_puts_it_beside_its_source_or_into_the_wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str) -> None:
+def test_the_hook_puts_it_beside_its_source_or_into_the_wheel(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str
+) -> None:
     monkeypatch.delenv("VOIRKIT_NO_EXTENSION", raising=False)
     build = Build(monkeypatch, tmp_path)
     build.hook.initialize(version, build.data)
@@ -86,7 +100,10 @@ def test_the_hook_puts_it_beside_its_source_or_into_the_wheel(monkeypatch: pytes
     assert (build.data["pure_python"], build.data["infer_tag"]) == (False, True)
     ending = sysconfig.get_config_var("EXT_SUFFIX")
     if version == "editable":
-        libraries = [source.parent / (source.stem + ending) for source in (tmp_path / source.relative_to(ROOT) for source in SOURCES)]
+        libraries = [
+            source.parent / (source.stem + ending)
+            for source in (tmp_path / source.relative_to(ROOT) for source in SOURCES)
+        ]
     else:
         inside = list(build.data["force_include"].values())
         folders = [
@@ -105,7 +122,9 @@ def test_the_hook_puts_it_beside_its_source_or_into_the_wheel(monkeypatch: pytes
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_missing_compiler_is_told_and_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_compiler_is_told_and_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     if sysconfig.get_config_var("Py_GIL_DISABLED") or os.name != "posix":
         pytest.skip("it is not built here in any case")
     monkeypatch.delenv("VOIRKIT_NO_EXTENSION", raising=False)
@@ -114,25 +133,39 @@ def test_a_missing_compiler_is_told_and_is_no_error(monkeypatch: pytest.MonkeyPa
     build.hook.initialize("standard", build.data)
     assert build.data == {"force_include": {}}
     assert len(build.warnings) == len(SOURCES)
-    assert [warning.partition(".c ")[0].rpartition("/_")[2] for warning in build.warnings if "--calls" in warning] == ["entry", "calls"]
-    assert sum("voirkit does in Python what it is for" in warning for warning in build.warnings) == 2
+    assert [
+        warning.partition(".c ")[0].rpartition("/_")[2]
+        for warning in build.warnings
+        if "--calls" in warning
+    ] == ["entry", "calls"]
+    assert (
+        sum("voirkit does in Python what it is for" in warning for warning in build.warnings) == 2
+    )
 
 
-def test_it_is_not_built_when_that_is_not_wanted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_it_is_not_built_when_that_is_not_wanted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("VOIRKIT_NO_EXTENSION", "1")
     build = Build(monkeypatch, tmp_path)
     build.hook.initialize("standard", build.data)
     assert (build.data, build.warnings) == ({"force_include": {}}, [])
 
 
-@pytest.mark.parametrize(("library", "where"), [("calls._calls", "calls.record"), ("steps._steps", "steps.record_spans")])
-def test_what_was_built_of_an_instrument_is_what_records(monkeypatch: pytest.MonkeyPatch, library: str, where: str) -> None:
+@pytest.mark.parametrize(
+    ("library", "where"), [("calls._calls", "calls.record"), ("steps._steps", "steps.record_spans")]
+)
+def test_what_was_built_of_an_instrument_is_what_records(
+    monkeypatch: pytest.MonkeyPatch, library: str, where: str
+) -> None:
     monkeypatch.delenv("VOIRKIT_NO_EXTENSION", raising=False)
     built = pytest.importorskip(f"voirkit_instruments.{library}")
     assert importlib.import_module(f"voirkit_instruments.{where}").engine() is built
 
 
-def test_the_recorder_in_python_is_used_where_it_is_not_there_or_from_another_voirkit(tmp_path: Path) -> None:
+def test_the_recorder_in_python_is_used_where_it_is_not_there_or_from_another_voirkit(
+    tmp_path: Path,
+) -> None:
     program = "from voirkit.trace import recorder; print(recorder.engine.NAME)"
 
     def engine(before: str = "", **env: str) -> str:
@@ -147,10 +180,25 @@ def test_the_recorder_in_python_is_used_where_it_is_not_there_or_from_another_vo
 
 def test_importing_the_recorder_loads_nothing_heavy() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "import sys; from voirkit.trace import recorder; print(*sys.modules)"],
+        [
+            sys.executable,
+            "-c",
+            "import sys; from voirkit.trace import recorder; print(*sys.modules)",
+        ],
         capture_output=True,
         text=True,
         check=True,
     )
     loaded = set(done.stdout.split())
-    assert not loaded & {"numpy", "threading", "inspect", "dataclasses", "typing", "pathlib", "duckdb", "rich", "torch", "subprocess"}
+    assert not loaded & {
+        "numpy",
+        "threading",
+        "inspect",
+        "dataclasses",
+        "typing",
+        "pathlib",
+        "duckdb",
+        "rich",
+        "torch",
+        "subprocess",
+    }

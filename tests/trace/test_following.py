@@ -20,7 +20,12 @@ def run(tmp_path: Path) -> Any:
 
 
 def starts(found: list[Fresh], is_past: bool = False) -> list[int]:
-    return [start for fresh in found if fresh.is_past is is_past for start in fresh.records["start_ns"].tolist()]
+    return [
+        start
+        for fresh in found
+        if fresh.is_past is is_past
+        for start in fresh.records["start_ns"].tolist()
+    ]
 
 
 def write(first: int, n: int, name: str = "x") -> None:
@@ -59,7 +64,9 @@ def test_only_the_arguments_that_are_wanted_are_kept(run: Path) -> None:
     assert set(fresh.followed.tables.arguments.values()) == {b'{"at":1}'}
 
 
-def test_of_a_long_recording_the_newest_records_come_first_and_the_others_once_later(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_long_recording_the_newest_records_come_first_and_the_others_once_later(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(layout, "LARGEST_WINDOW", 1 << 16)
     monkeypatch.setattr(following, "CHUNK", 1 << 12)
     write(0, 30_000)

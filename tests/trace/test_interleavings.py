@@ -37,7 +37,9 @@ names = recorder._names
 )
 
 
-def test_of_two_threads_that_intern_the_same_before_there_is_a_file_both_have_a_line(traced: Traced) -> None:
+def test_of_two_threads_that_intern_the_same_before_there_is_a_file_both_have_a_line(
+    traced: Traced,
+) -> None:
     traced.run(
         ASIDE
         + """
@@ -74,7 +76,9 @@ assert sorted(one["before"] for one in shown(FOLDER)) == list(range(16))
     )
 
 
-def test_a_recording_that_ends_while_another_thread_writes_a_line_touches_no_file_of_the_program(traced: Traced) -> None:
+def test_a_recording_that_ends_while_another_thread_writes_a_line_touches_no_file_of_the_program(
+    traced: Traced,
+) -> None:
     traced.run(
         ASIDE
         + """
@@ -121,7 +125,9 @@ assert shown(FOLDER) == [{}, {"k": 1}, {"k": -1}, {"k": 2}, {"k": -2}, {"k": 3},
     )
 
 
-def test_arguments_are_right_when_another_recording_begins_while_they_are_looked_for(traced: Traced) -> None:
+def test_arguments_are_right_when_another_recording_begins_while_they_are_looked_for(
+    traced: Traced,
+) -> None:
     traced.run(
         ASIDE
         + """
@@ -258,5 +264,7 @@ assert sorted(found) == sorted(given)
 
 
 @pytest.mark.parametrize("what", ["raised()", "aside(record_something)", "aside(anew)"])
-def test_nothing_is_lost_or_mixed_up_whatever_comes_between_at_any_instruction(traced: Traced, what: str) -> None:
+def test_nothing_is_lost_or_mixed_up_whatever_comes_between_at_any_instruction(
+    traced: Traced, what: str
+) -> None:
     traced.run(ASIDE + EVERYWHERE.replace("COMES_BETWEEN()", what), timeout=400)

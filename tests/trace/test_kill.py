@@ -47,7 +47,9 @@ def recorded(traced: Traced) -> list[int]:
     columns = traced.read()
     found = [0] * SLOTS
     for code in columns["name"].tolist():
-        found[int(columns.names[code].category.removeprefix("slot "))] += 1  # a name without its line could not be looked up
+        found[int(columns.names[code].category.removeprefix("slot "))] += (
+            1  # a name without its line could not be looked up
+        )
     return found
 
 
@@ -63,7 +65,9 @@ def kill_when_recording(traced: Traced, program: str, pid_of: str | None = None)
     victim = traced.folder / (pid_of or "")
     process = traced.start(COUNTING + program, start_new_session=True)
     try:
-        while not any(counted(traced)) or not (pid_of is None or (victim.exists() and victim.read_text())):
+        while not any(counted(traced)) or not (
+            pid_of is None or (victim.exists() and victim.read_text())
+        ):
             time.sleep(0.001)
         time.sleep(random.uniform(0, 0.3))
         if pid_of is not None:
@@ -87,14 +91,19 @@ def test_kill_at_any_moment_loses_no_span_that_ended(traced: Traced) -> None:
 
 def test_the_export_of_a_killed_run_says_nothing_but_what_it_wrote(traced: Traced) -> None:
     kill_when_recording(traced, """record(0, name("slot 0", "first"))""")
-    (traced.folder / "run" / "run.json").write_text('{"schema": 1, "voirkit": "0"}')  # as voirkit's runner writes it
+    (traced.folder / "run" / "run.json").write_text(
+        '{"schema": 1, "voirkit": "0"}'
+    )  # as voirkit's runner writes it
     for _ in ("from segments, and puts them to rest", "from Parquet"):
         done = subprocess.run(
             [sys.executable, "-m", "voirkit", "export", "run", "--format", "csv", "-o", "run.csv", "--force"],
             cwd=traced.folder, env=traced.env, capture_output=True, text=True, timeout=300,
         )  # fmt: skip
         assert (done.returncode, done.stdout, done.stderr) == (0, "run.csv\n", "")
-        assert (traced.folder / "run.csv").read_text().count("\n") - 1 in (counted(traced)[0], counted(traced)[0] + 1)
+        assert (traced.folder / "run.csv").read_text().count("\n") - 1 in (
+            counted(traced)[0],
+            counted(traced)[0] + 1,
+        )
 
 
 def test_kill_with_many_threads(traced: Traced) -> None:
@@ -160,7 +169,13 @@ def test_a_segment_that_ends_anywhere_is_read_up_to_its_last_whole_record(traced
     [names] = [path for path in traced.files if path.suffix == ".names"]
     whole, lines = segment.read_bytes(), names.read_bytes()
     assert len(whole) == 64 + 32 * 101
-    for length in [*range(0, 200), len(whole) - 33, len(whole) - 32, len(whole) - 31, len(whole) - 1]:
+    for length in [
+        *range(0, 200),
+        len(whole) - 33,
+        len(whole) - 32,
+        len(whole) - 31,
+        len(whole) - 1,
+    ]:
         segment.write_bytes(whole[:length])
         assert traced.read()["start_ns"].tolist() == list(range(max((length - 64) // 32 - 1, 0)))
     for length in range(0, len(lines), 7):
@@ -186,8 +201,12 @@ def test_places_that_were_never_written_are_skipped(traced: Traced) -> None:
 
 def test_a_run_is_read_while_it_is_recorded(traced: Traced) -> None:
     (traced.folder / "counts").write_bytes(bytes(8 * SLOTS))
-    slowly = COUNTING.replace("if i % 700 == 0:", "if i % 50 == 0: time.sleep(0.001)\n        if i % 700 == 0:")
-    process = traced.start(slowly + """record(0, name("slot 0", "first"))""", start_new_session=True)
+    slowly = COUNTING.replace(
+        "if i % 700 == 0:", "if i % 50 == 0: time.sleep(0.001)\n        if i % 700 == 0:"
+    )
+    process = traced.start(
+        slowly + """record(0, name("slot 0", "first"))""", start_new_session=True
+    )
     try:
         while not any(counted(traced)):
             time.sleep(0.001)

@@ -11,12 +11,16 @@ from tracing import Traced
 def by_process(traced: Traced) -> dict[int, list[tuple[str, dict[str, object]]]]:
     columns = traced.read()
     found: dict[int, list[tuple[str, dict[str, object]]]] = {p.pid: [] for p in columns.processes}
-    for pid, name, args in zip(*(columns[key].tolist() for key in ("pid", "name", "args")), strict=True):
+    for pid, name, args in zip(
+        *(columns[key].tolist() for key in ("pid", "name", "args")), strict=True
+    ):
         found[pid].append((columns.names[name].name, columns.arguments[args]))
     return found
 
 
-def test_a_forked_child_has_its_own_files_and_knows_the_names_and_arguments_of_before(traced: Traced) -> None:
+def test_a_forked_child_has_its_own_files_and_knows_the_names_and_arguments_of_before(
+    traced: Traced,
+) -> None:
     out = traced.run("""
         pinned = recorder.arguments({"pinned": True})
         recorder.begin(FOLDER)
@@ -38,7 +42,13 @@ def test_a_forked_child_has_its_own_files_and_knows_the_names_and_arguments_of_b
     found = by_process(traced)
     assert found.pop(parent) == [("parent", {"pinned": True}), ("parent", {})]
     assert events == 2
-    child = [("child", {"later": 1}), ("child", {}), ("child", {"pinned": True}), ("child", {"own": 1}), ("new in the child", {})]
+    child = [
+        ("child", {"later": 1}),
+        ("child", {}),
+        ("child", {"pinned": True}),
+        ("child", {"own": 1}),
+        ("new in the child", {}),
+    ]
     assert list(found.values()) == [child] * 3
     assert {p.ppid for p in traced.read().processes} >= {parent}
 
@@ -83,7 +93,9 @@ def test_arguments_that_are_no_longer_kept_reach_grandchildren(traced: Traced) -
             os._exit(0)
         os.wait()
     """)
-    assert [records for records in by_process(traced).values() if len(records) == 1] == [[("b", {"pinned": 1})]]
+    assert [records for records in by_process(traced).values() if len(records) == 1] == [
+        [("b", {"pinned": 1})]
+    ]
 
 
 def test_fork_in_the_middle_of_many_threads_that_record(traced: Traced) -> None:
@@ -208,7 +220,9 @@ def test_os_exit_loses_nothing(traced: Traced) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_program_that_closes_all_descriptors_keeps_those_that_it_opens_then(traced: Traced) -> None:
+def test_a_program_that_closes_all_descriptors_keeps_those_that_it_opens_then(
+    traced: Traced,
+) -> None:
     traced.run("""
         recorder.begin(FOLDER)
         n = name("a", "b")

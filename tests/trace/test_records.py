@@ -16,7 +16,11 @@ def rows(traced: Traced) -> list[tuple[object, ...]]:
     return [
         (*columns.names[name], start, duration, columns.arguments[args], value)
         for name, start, duration, args, value in zip(
-            *(columns[key].tolist() for key in ("name", "start_ns", "duration_ns", "args", "value")), strict=True
+            *(
+                columns[key].tolist()
+                for key in ("name", "start_ns", "duration_ns", "args", "value")
+            ),
+            strict=True,
         )
     ]
 
@@ -161,7 +165,14 @@ def test_arguments_of_any_kind_are_kept_or_named_by_their_type(traced: Traced) -
     }  # fmt: skip
     assert one["bool"] is True  # type: ignore[index]
     assert two == {"text": 'a"b\\c\n\ud800', "colour": 4, "str": "x", "real": 0.5}
-    assert three == {"odd": "Odd", "odder": "Odder", "loop": "list", "bytes": "bytes", "complex": "complex", "int": 6}
+    assert three == {
+        "odd": "Odd",
+        "odder": "Odder",
+        "loop": "list",
+        "bytes": "bytes",
+        "complex": "complex",
+        "int": 6,
+    }
     assert math.isnan(four["nan"])  # type: ignore[index]
     assert five == {}
 
@@ -180,7 +191,9 @@ def test_numbers_beyond_64_bits_are_as_large_as_they_can_be(traced: Traced) -> N
     assert [row[7] for row in rows(traced)] == [2**63 - 1, -(2**63), 0]
 
 
-def test_names_are_the_same_for_equal_texts_and_told_apart_by_kind_and_value_key(traced: Traced) -> None:
+def test_names_are_the_same_for_equal_texts_and_told_apart_by_kind_and_value_key(
+    traced: Traced,
+) -> None:
     traced.run("""
         import enum
         class Category(str, enum.Enum):
@@ -289,4 +302,6 @@ def test_arguments_are_written_as_json_has_them() -> None:
     for value in values:
         for key in ("k", '"\ud800', Text("z"), 5):
             plain = {names.text_of(key): names._plain(value), "more": 2}
-            assert names._text_of_arguments({key: value, "more": 2}) == json.dumps(plain, separators=(",", ":"))
+            assert names._text_of_arguments({key: value, "more": 2}) == json.dumps(
+                plain, separators=(",", ":")
+            )

@@ -81,7 +81,10 @@ def test_a_thread_that_outlives_the_main_one(traced: Traced) -> None:
     assert traced.counts() == {"b": 1000}
 
 
-@pytest.mark.parametrize("end", ["sys.exit(3)", "os._exit(3)", "os.kill(os.getpid(), 9)", "os.abort()", "raise SystemExit(3)"])
+@pytest.mark.parametrize(
+    "end",
+    ["sys.exit(3)", "os._exit(3)", "os.kill(os.getpid(), 9)", "os.abort()", "raise SystemExit(3)"],
+)
 def test_however_the_program_ends_nothing_is_lost(traced: Traced, end: str) -> None:
     traced.run(
         f"""

@@ -7,7 +7,10 @@ from tracing import Traced
 
 def names_and_arguments(traced: Traced) -> list[tuple[str, object]]:
     columns = traced.read()
-    return [(columns.names[n].name, columns.arguments[a]) for n, a in zip(columns["name"].tolist(), columns["args"].tolist(), strict=True)]
+    return [
+        (columns.names[n].name, columns.arguments[a])
+        for n, a in zip(columns["name"].tolist(), columns["args"].tolist(), strict=True)
+    ]
 
 
 def test_it_is_the_time_between_entry_and_exit_by_the_clock_of_perf_counter(traced: Traced) -> None:
@@ -25,7 +28,10 @@ def test_it_is_the_time_between_entry_and_exit_by_the_clock_of_perf_counter(trac
     """)
     t0, t1, t2, t3 = map(int, out.split())
     columns = traced.read()
-    start, end = int(columns["start_ns"][0]), int(columns["start_ns"][0] + columns["duration_ns"][0])
+    start, end = (
+        int(columns["start_ns"][0]),
+        int(columns["start_ns"][0] + columns["duration_ns"][0]),
+    )
     assert t0 <= start <= t1
     assert t2 <= end <= t3
 
@@ -90,7 +96,14 @@ def test_interleaved_coroutines_and_generators_have_their_own_times(traced: Trac
     durations = columns["duration_ns"].tolist()
     assert len(durations) == 6
     starts = columns["start_ns"].tolist()
-    assert starts[2] < starts[0] < starts[1] < starts[0] + durations[0] < starts[1] + durations[1] < starts[2] + durations[2]
+    assert (
+        starts[2]
+        < starts[0]
+        < starts[1]
+        < starts[0] + durations[0]
+        < starts[1] + durations[1]
+        < starts[2] + durations[2]
+    )
 
 
 def test_one_span_in_many_threads_at_once(traced: Traced) -> None:
@@ -110,7 +123,9 @@ def test_one_span_in_many_threads_at_once(traced: Traced) -> None:
     assert len(set(columns["tid"].tolist())) == 4
 
 
-def test_a_span_brings_its_arguments_up_to_date_when_it_is_used_after_a_change(traced: Traced) -> None:
+def test_a_span_brings_its_arguments_up_to_date_when_it_is_used_after_a_change(
+    traced: Traced,
+) -> None:
     out = traced.run("""
         class Node(Span):
             def __init__(self, number):

@@ -22,7 +22,9 @@ def test_threads_by_the_thousand_reuse_segments(traced: Traced) -> None:
     segments = [path for path in traced.files if path.suffix == ".seg"]
     assert len(segments) <= 8
     # Native ids come again in a process, but each record is of a thread that was named before it.
-    assert set(zip(columns["pid"].tolist(), columns["tid"].tolist(), strict=True)) <= set(columns.threads)
+    assert set(zip(columns["pid"].tolist(), columns["tid"].tolist(), strict=True)) <= set(
+        columns.threads
+    )
     assert all(name.startswith("worker ") for name in columns.threads.values())
 
 
@@ -51,10 +53,14 @@ def test_64_threads_at_once(traced: Traced) -> None:
         tids = set(columns["tid"][mine].tolist())
         assert {columns.threads[columns.processes[0].pid, tid] for tid in tids} == {f"t{i}"}
         assert {columns.arguments[a]["i"] for a in columns["args"][mine].tolist()} == {i}
-        assert columns["start_ns"][mine].tolist() == list(range(3000))  # in the order in which they were recorded
+        assert columns["start_ns"][mine].tolist() == list(
+            range(3000)
+        )  # in the order in which they were recorded
 
 
-def test_arguments_from_before_the_file_are_right_however_many_threads_complete_it(traced: Traced) -> None:
+def test_arguments_from_before_the_file_are_right_however_many_threads_complete_it(
+    traced: Traced,
+) -> None:
     traced.run("""
         recorder.begin(FOLDER)
         n, first = name("a", "b"), recorder.arguments({"k": "first"})
@@ -67,7 +73,9 @@ def test_arguments_from_before_the_file_are_right_however_many_threads_complete_
     assert [columns.arguments[number] for number in columns["args"].tolist()] == [{"k": "first"}]
 
 
-def test_of_two_threads_that_intern_the_same_before_the_file_both_have_its_line(traced: Traced) -> None:
+def test_of_two_threads_that_intern_the_same_before_the_file_both_have_its_line(
+    traced: Traced,
+) -> None:
     traced.run("""
         recorder.begin(FOLDER)
         numbers = []
@@ -82,7 +90,10 @@ def test_of_two_threads_that_intern_the_same_before_the_file_both_have_its_line(
             span(n, 0, 1, number)
     """)
     columns = traced.read()
-    assert [columns.arguments[number] for number in columns["args"].tolist()] == [{"k": 1}, {"k": 1}]
+    assert [columns.arguments[number] for number in columns["args"].tolist()] == [
+        {"k": 1},
+        {"k": 1},
+    ]
 
 
 def test_names_and_arguments_interned_by_many_threads_at_once_are_right(traced: Traced) -> None:
@@ -100,7 +111,9 @@ def test_names_and_arguments_interned_by_many_threads_at_once_are_right(traced: 
     """)
     columns = traced.read()
     assert columns.rows == 16 * 400
-    for code, args, value in zip(columns["name"].tolist(), columns["args"].tolist(), columns["value"].tolist(), strict=True):
+    for code, args, value in zip(
+        columns["name"].tolist(), columns["args"].tolist(), columns["value"].tolist(), strict=True
+    ):
         assert columns.names[code].name == f"n{value}"
         assert columns.arguments[args] == {"k": value}
     assert len({name.name for name in columns.names}) == 400
@@ -165,7 +178,9 @@ def test_a_million_spans_leave_nothing_in_memory(traced: Traced) -> None:
     assert blocks < 2000
 
 
-def test_a_thread_that_python_did_not_start_records_and_stays_unknown_to_threading(traced: Traced) -> None:
+def test_a_thread_that_python_did_not_start_records_and_stays_unknown_to_threading(
+    traced: Traced,
+) -> None:
     traced.run("""
         import ctypes, _thread
         recorder.begin(FOLDER)
@@ -182,7 +197,9 @@ def test_a_thread_that_python_did_not_start_records_and_stays_unknown_to_threadi
     assert traced.read().rows == 10
 
 
-def test_of_eight_threads_that_intern_and_record_the_same_at_once_no_span_is_lost_or_has_what_is_anothers(traced: Traced) -> None:
+def test_of_eight_threads_that_intern_and_record_the_same_at_once_no_span_is_lost_or_has_what_is_anothers(
+    traced: Traced,
+) -> None:
     out = traced.run("""
         sys.setswitchinterval(1e-5)
         recorder.begin(FOLDER)
@@ -199,8 +216,14 @@ def test_of_eight_threads_that_intern_and_record_the_same_at_once_no_span_is_los
     """)
     assert out.split() == ["40000", "{}"]
     columns = traced.read()
-    records = zip(*(columns[key].tolist() for key in ("value", "name", "start_ns", "duration_ns", "args")), strict=True)
-    found = {value: (columns.names[name].name, start, duration, columns.arguments[args]) for value, name, start, duration, args in records}
+    records = zip(
+        *(columns[key].tolist() for key in ("value", "name", "start_ns", "duration_ns", "args")),
+        strict=True,
+    )
+    found = {
+        value: (columns.names[name].name, start, duration, columns.arguments[args])
+        for value, name, start, duration, args in records
+    }
     assert found == {
         thread * 5000 + i: (f"name {i // 50}", i, thread, {"i": i // 25}) for thread in range(8) for i in range(5000)
     }  # fmt: skip

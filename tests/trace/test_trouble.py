@@ -45,11 +45,17 @@ print(totals.events, sum(totals.dropped.values()), sorted(totals.dropped))
     assert sum(traced.read().dropped.values()) == int(dropped)
 
 
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0 or shutil.which("mount") is None, reason="mounts a file system")
+@pytest.mark.skipif(
+    os.name != "posix" or os.geteuid() != 0 or shutil.which("mount") is None,
+    reason="mounts a file system",
+)
 @pytest.mark.parametrize("size", ["8k", "100k", "1m", "5m"])
 def test_a_full_disk(traced: Traced, size: str) -> None:
     (traced.folder / "run").mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", traced.folder / "run"], capture_output=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", traced.folder / "run"],
+        capture_output=True,
+    )
     if mounted.returncode:
         pytest.skip("a file system cannot be mounted here")
     try:
@@ -91,7 +97,10 @@ print(totals.events, totals.dropped)
     assert "run/trace cannot be written" in err
 
 
-@pytest.mark.skipif(os.name != "posix" or not Path("/proc/self").exists(), reason="needs a folder that nobody may write to")
+@pytest.mark.skipif(
+    os.name != "posix" or not Path("/proc/self").exists(),
+    reason="needs a folder that nobody may write to",
+)
 def test_a_read_only_folder(traced: Traced) -> None:
     # /proc may be written to by nobody, root included.
     out, err = traced.told(
@@ -147,7 +156,9 @@ print(open("precious").read())
     assert err.count("voirkit: ") == 1
 
 
-def test_the_limit_holds_for_all_processes_together_and_what_is_beyond_is_counted(traced: Traced) -> None:
+def test_the_limit_holds_for_all_processes_together_and_what_is_beyond_is_counted(
+    traced: Traced,
+) -> None:
     out, _ = traced.told("""
         recorder.begin(FOLDER, limit=3_000_000)
         n = [name("a", f"n{i}") for i in range(6)]
@@ -179,7 +190,9 @@ def test_a_limit_below_one_window_records_nothing_and_counts_all(traced: Traced)
     """)
     assert "dropped={'a.b': 100}" in out
     assert "stopped='the recording has reached its limit of 1000 bytes (--trace-limit)'" in out
-    assert err == f"voirkit: the recording has reached its limit of 1000 bytes (--trace-limit); {ONCE}"
+    assert (
+        err == f"voirkit: the recording has reached its limit of 1000 bytes (--trace-limit); {ONCE}"
+    )
 
 
 def test_lines_of_names_and_arguments_count_towards_the_limit(traced: Traced) -> None:
@@ -202,7 +215,9 @@ def test_a_warning_that_can_not_be_told_is_in_the_totals(traced: Traced) -> None
     assert out == "True\n"
 
 
-def test_a_place_that_a_thread_had_taken_as_recording_stopped_holds_no_event(tmp_path: Path) -> None:
+def test_a_place_that_a_thread_had_taken_as_recording_stopped_holds_no_event(
+    tmp_path: Path,
+) -> None:
     """With the recorder in Python: another thread may take the windows away between a place and its record."""
     traced = Traced(tmp_path, "python")
     out, _ = traced.told(

@@ -17,7 +17,10 @@ import pytest
 from conftest import CLEAN, Place
 from live_training import TRAINING
 
-pytestmark = [pytest.mark.trackers, pytest.mark.filterwarnings("ignore")]  # of the libraries that read back
+pytestmark = [
+    pytest.mark.trackers,
+    pytest.mark.filterwarnings("ignore"),
+]  # of the libraries that read back
 
 HEAD = (
     TRAINING
@@ -36,12 +39,22 @@ def train_until(is_seen):
 """
 )
 FEW = "seen = iter(range(20))\ntrain_until(lambda: next(seen) == 19)\nprint('trained')\n"
-SHARES = {"wait": 0.5, "transfer": 0.05, "forward": 0.1, "backward": 0.2, "optimizer": 0.1, "communication": 0.0, "other": 0.05}
+SHARES = {
+    "wait": 0.5,
+    "transfer": 0.05,
+    "forward": 0.1,
+    "backward": 0.2,
+    "optimizer": 0.1,
+    "communication": 0.0,
+    "other": 0.05,
+}
 
 
 def figures_are_right(figures: dict[str, float]) -> None:
     """Those of the planted training: 4 items in a step of 10 ms."""
-    assert {phase: figures[f"voirkit/share/{phase}"] for phase in SHARES} == pytest.approx(SHARES, abs=0.001)
+    assert {phase: figures[f"voirkit/share/{phase}"] for phase in SHARES} == pytest.approx(
+        SHARES, abs=0.001
+    )
     assert figures["voirkit/train_rate"] == pytest.approx(400, rel=0.01)
     assert figures["voirkit/loading_rate"] == pytest.approx(800, rel=0.01)
     assert figures["voirkit/step_time_s"] == pytest.approx(0.01, rel=0.01)
@@ -51,8 +64,12 @@ def figures_are_right(figures: dict[str, float]) -> None:
 def run_figures_are_right(figures: dict[str, float], summary: dict[str, Any]) -> None:
     """Those of the whole run are the summary's."""
     assert figures["voirkit/run/steps"] == summary["steps"]["n"]
-    assert figures["voirkit/run/train_rate"] == pytest.approx(summary["rates"]["train_rate"]["value"], rel=1e-6)
-    assert figures["voirkit/run/share/wait"] == pytest.approx(summary["steps"]["phases"]["wait"]["share"], rel=1e-6)
+    assert figures["voirkit/run/train_rate"] == pytest.approx(
+        summary["rates"]["train_rate"]["value"], rel=1e-6
+    )
+    assert figures["voirkit/run/share/wait"] == pytest.approx(
+        summary["steps"]["phases"]["wait"]["share"], rel=1e-6
+    )
     assert figures["voirkit/run/duration_s"] == pytest.approx(summary["duration_s"], rel=1e-6)
     assert figures["voirkit/run/loss"] == 0.5
     assert figures["voirkit/run/exit_code"] == summary["exit_code"]
@@ -60,7 +77,10 @@ def run_figures_are_right(figures: dict[str, float], summary: dict[str, Any]) ->
 
 # TensorBoard
 
-UNTIL_THERE = HEAD + "import glob\ntrain_until(lambda: any(b'voirkit/' in open(one, 'rb').read() for one in glob.glob('WHAT')))\n"
+UNTIL_THERE = (
+    HEAD
+    + "import glob\ntrain_until(lambda: any(b'voirkit/' in open(one, 'rb').read() for one in glob.glob('WHAT')))\n"
+)
 
 
 def events(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
@@ -69,13 +89,22 @@ def events(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
 
     found = EventAccumulator(str(folder))
     found.Reload()
-    scalars = {tag: [(one.step, one.value) for one in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
-    return scalars, {tag: found.Tensors(tag)[-1].tensor_proto.string_val[0].decode() for tag in found.Tags()["tensors"]}
+    scalars = {
+        tag: [(one.step, one.value) for one in found.Scalars(tag)]
+        for tag in found.Tags()["scalars"]
+    }
+    return scalars, {
+        tag: found.Tensors(tag)[-1].tensor_proto.string_val[0].decode()
+        for tag in found.Tags()["tensors"]
+    }
 
 
 def test_tensorboard_shows_figures_by_steps_and_what_the_run_came_to(place: Place) -> None:
     place.write(
-        main=UNTIL_THERE.replace("WHAT", "run/tensorboard/*tfevents*").replace("voirkit/", "voirkit/loss") + "raise SystemExit(4)\n"
+        main=UNTIL_THERE.replace("WHAT", "run/tensorboard/*tfevents*").replace(
+            "voirkit/", "voirkit/loss"
+        )
+        + "raise SystemExit(4)\n"
     )
     ended = place.voirkit("--tensorboard", "main.py")
     assert ended.code == 4, ended.err
@@ -102,16 +131,23 @@ def test_a_folder_that_is_named_gets_one_for_each_run(place: Place) -> None:
 
 def test_a_run_that_is_killed_has_its_figures(place: Place) -> None:
     place.write(
-        main=UNTIL_THERE.replace("WHAT", "run/tensorboard/*tfevents*").replace("voirkit/", "voirkit/loss")
+        main=UNTIL_THERE.replace("WHAT", "run/tensorboard/*tfevents*").replace(
+            "voirkit/", "voirkit/loss"
+        )
         + "print('seen', flush=True)\ninput()\n"
     )
     command = [sys.executable, "-m", "voirkit", "--tensorboard", "--run-dir", "run", "main.py"]
-    with subprocess.Popen(command, cwd=place.folder, env=CLEAN, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command, cwd=place.folder, env=CLEAN, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"seen\n"
         process.send_signal(signal.SIGKILL)
     until = time.monotonic() + 100
-    while "voirkit/state" not in (texts := events(place.folder / "run/tensorboard")[1]) and time.monotonic() < until:
+    while (
+        "voirkit/state" not in (texts := events(place.folder / "run/tensorboard")[1])
+        and time.monotonic() < until
+    ):
         time.sleep(0.1)
     assert texts["voirkit/state"] == "was killed: it did not end by itself"
 
@@ -145,7 +181,9 @@ def mlflow_runs(folder: Path) -> list[Any]:
     return list(MlflowClient(f"sqlite:///{folder}/mlflow.db").search_runs(["0"]))
 
 
-def histories(folder: Path, run: Any, names: Callable[[str], bool]) -> dict[str, list[tuple[int, float]]]:
+def histories(
+    folder: Path, run: Any, names: Callable[[str], bool]
+) -> dict[str, list[tuple[int, float]]]:
     from mlflow import MlflowClient
 
     client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
@@ -177,7 +215,9 @@ def test_mlflow_has_the_figures_in_the_scripts_own_run(place: Place, empty_datab
     assert "mlflow.note.content" not in run.data.tags
 
 
-def test_a_script_that_knows_nothing_of_mlflow_gets_a_run_of_voirkits(place: Place, empty_database: Path) -> None:
+def test_a_script_that_knows_nothing_of_mlflow_gets_a_run_of_voirkits(
+    place: Place, empty_database: Path
+) -> None:
     shutil.copy(empty_database, place.folder)
     place.write(main=HEAD + FEW)
     ended = place.voirkit("--mlflow", "main.py")
@@ -239,15 +279,25 @@ def wandb_file(folder: Path) -> Path:
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    history = [one.history.item for one in records(wandb_file(folder)) if one.WhichOneof("record_type") == "history"]
-    return [{item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items} for items in history]
+    history = [
+        one.history.item
+        for one in records(wandb_file(folder))
+        if one.WhichOneof("record_type") == "history"
+    ]
+    return [
+        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
+        for items in history
+    ]
 
 
 def of_summary(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for one in records(wandb_file(folder)):
         if one.WhichOneof("record_type") == "summary":
-            found |= {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in one.summary.update}
+            found |= {
+                item.key or "/".join(item.nested_key): json.loads(item.value_json)
+                for item in one.summary.update
+            }
     return found
 
 
@@ -256,11 +306,20 @@ def their_rows(folder: Path) -> list[tuple[int, float]]:
 
 
 @pytest.mark.parametrize(
-    ("explicit", "finishes"), [(True, False), (False, True)], ids=["steps are given, left to python's end", "steps are counted, finished"]
+    ("explicit", "finishes"),
+    [(True, False), (False, True)],
+    ids=["steps are given, left to python's end", "steps are counted, finished"],
 )
-def test_wandb_has_the_figures_in_the_scripts_own_run(explicit: bool, finishes: bool, place: Place) -> None:
+def test_wandb_has_the_figures_in_the_scripts_own_run(
+    explicit: bool, finishes: bool, place: Place
+) -> None:
     script = HEAD + WANDB.replace("EXPLICIT", str(explicit)).replace("FINISHES", str(finishes))
-    place.write({"plain/main.py": script.replace("not voirkit or", "True or"), "main.py": script.replace("not voirkit or", "")})
+    place.write(
+        {
+            "plain/main.py": script.replace("not voirkit or", "True or"),
+            "main.py": script.replace("not voirkit or", ""),
+        }
+    )
     plain = place.python("main.py", cwd="plain")
     ended = place.voirkit("--wandb", "main.py")
     assert (ended.code, ended.out) == (0, plain.out), ended.err
@@ -273,7 +332,11 @@ def test_wandb_has_the_figures_in_the_scripts_own_run(explicit: bool, finishes: 
         run_figures_are_right(last, ended.summary)
         assert last["voirkit/verdict"] == ended.summary["verdict"]["kind"]
         assert last["voirkit/state"] == "ended, exit code 0"
-    metrics = [one.metric for one in records(wandb_file(place.folder)) if one.WhichOneof("record_type") == "metric"]
+    metrics = [
+        one.metric
+        for one in records(wandb_file(place.folder))
+        if one.WhichOneof("record_type") == "metric"
+    ]
     assert [(one.glob_name, one.step_metric) for one in metrics] == [("voirkit/*", "voirkit/step")]
 
 
@@ -288,6 +351,8 @@ def test_a_script_that_knows_nothing_of_wandb_gets_a_run_of_voirkits(place: Plac
 
 def test_who_is_not_logged_in_is_warned_and_the_program_goes_on(place: Place) -> None:
     place.write(main=HEAD + FEW)
-    ended = place.voirkit("--wandb", "main.py", env={"HOME": str(place.folder), "WANDB_API_KEY": ""})
+    ended = place.voirkit(
+        "--wandb", "main.py", env={"HOME": str(place.folder), "WANDB_API_KEY": ""}
+    )
     assert (ended.code, ended.out) == (0, "trained\n")
     assert "voirkit: wandb: not all was written (" in ended.err

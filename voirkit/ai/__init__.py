@@ -1,8 +1,9 @@
-"""Annotations for training programs: ``with ai.compute.forward:``, ``@ai.data.item``, ``for batch in ai.dataloader.fetch.iter(loader):``.
+"""Annotations for training programs: ``with ai.compute.forward:``, ``@ai.data.item``, ``for batch
+in ai.dataloader.fetch.iter(loader):``.
 
-They cost next to nothing while nothing records, and import nothing but a few modules of python's own. They are a tree: eight categories of
-what a training program does, and what is in each; the names and where they stand are DFTracer's (checked with dftracer 2.2.0 and pydftracer
-2.0.6).
+They cost next to nothing while nothing records, and import nothing but a few modules of python's
+own. They are a tree: eight categories of what a training program does, and what is in each; the
+names and where they stand are DFTracer's (checked with dftracer 2.2.0 and pydftracer 2.0.6).
 """
 
 from __future__ import annotations
@@ -114,9 +115,15 @@ class AI(Node):
 
 
 _CATEGORIES: dict[str, type[Node]] = {
-    "compute": Compute, "data": Data, "dataloader": DataLoader, "comm": Communication, "device": Device,
-    "checkpoint": Checkpoint, "pipeline": Pipeline, "other": Other,
-}  # fmt: skip
+    "compute": Compute,
+    "data": Data,
+    "dataloader": DataLoader,
+    "comm": Communication,
+    "device": Device,
+    "checkpoint": Checkpoint,
+    "pipeline": Pipeline,
+    "other": Other,
+}
 
 
 def grow() -> AI:
@@ -144,7 +151,8 @@ device, checkpoint, pipeline, other = ai.device, ai.checkpoint, ai.pipeline, ai.
 
 
 class _Tree(ModuleType):
-    """This module, which can be used as the tree: ``from voirkit import ai`` finds the one or the other, by what was imported before."""
+    """This module, which can be used as the tree: ``from voirkit import ai`` finds the one or the
+    other, by what was imported before."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -158,7 +166,8 @@ class _Tree(ModuleType):
         return ai
 
     @property
-    def __exit__(self) -> Any:  # looked up before __enter__ is called, so that each entry has its own
+    # looked up before __enter__ is called, so that each entry has its own
+    def __exit__(self) -> Any:
         return ai.__exit__
 
 
@@ -166,4 +175,15 @@ sys.modules[__name__].__class__ = _Tree
 allow(os.environ.get("DFTRACER_ENABLE") != "0")
 recording.begin_from_environment()
 
-__all__ = ["Node", "ai", "checkpoint", "comm", "compute", "data", "dataloader", "device", "other", "pipeline"]
+__all__ = [
+    "Node",
+    "ai",
+    "checkpoint",
+    "comm",
+    "compute",
+    "data",
+    "dataloader",
+    "device",
+    "other",
+    "pipeline",
+]

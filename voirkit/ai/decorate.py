@@ -1,7 +1,9 @@
-"""Makes a function that does what another does, within a span: plain functions, coroutines, generators, asynchronous generators.
+"""Makes a function that does what another does, within a span: plain functions, coroutines,
+generators, asynchronous generators.
 
-What is made stays what it was made from, to whoever asks (`inspect`, asyncio, help, pickle), and passes everything on: values sent and
-thrown in, return values, exceptions.  A span lasts as long as the work: that of a coroutine or generator from its first step to its end.
+What is made stays what it was made from, to whoever asks (`inspect`, asyncio, help, pickle), and
+passes everything on: values sent and thrown in, return values, exceptions.  A span lasts as long as
+the work: that of a coroutine or generator from its first step to its end.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ def timed(fn: Any, span: Span, choose: Choose | None = None) -> Any:
     """A function like ``fn`` whose calls are recorded as this span.
 
     Args:
-        fn: A function or any other callable. A ``staticmethod``, ``classmethod`` or property stays one, a class itself: each of its
-            objects is recorded while it is made, that is, during its ``__init__``.
+        fn: A function or any other callable. A ``staticmethod``, ``classmethod`` or property stays
+            one, a class itself: each of its objects is recorded while it is made, that is, during
+            its ``__init__``.
         span: What is recorded.
         choose: Finds the span of a call by its arguments, instead.
 
@@ -60,22 +63,27 @@ _of_properties: set[Any] = set()  # functions of theirs that are timed
 
 
 def _property(fn: property, span: Span) -> property:
-    """A property whose reading, setting and deleting are recorded; what is already, of ``@x.setter`` above ``@node``, is not again."""
-    own = [f if f is None or f in _of_properties else timed(f, span) for f in (fn.fget, fn.fset, fn.fdel)]
-    _of_properties.update(f for f in own if f is not None)
-    found = fn
-    for put, f in zip(("getter", "setter", "deleter"), own, strict=True):
-        found = getattr(found, put)(f) if f is not None else found
-    return found
+    """A property whose reading, setting and deleting are recorded; what is already, of
+    ``@x.setter`` above ``@node``, is not again."""
+    functions = [
+        f if f is None or f in _of_properties else timed(f, span)
+        for f in (fn.fget, fn.fset, fn.fdel)
+    ]
+    _of_properties.update(f for f in functions if f is not None)
+    decorated = fn
+    for method, f in zip(("getter", "setter", "deleter"), functions, strict=True):
+        decorated = getattr(decorated, method)(f) if f is not None else decorated
+    return decorated
 
 
 def _class(fn: type, span: Span) -> type:
-    # A class without one gets none: `dataclass` would then make none, and `__new__` alone be called otherwise than before.
+    # A class without one gets none: `dataclass` would then make none, and `__new__` alone be called
+    # otherwise than before.
     init = vars(fn).get("__init__")
     if not isinstance(init, types.FunctionType):
         raise TypeError(
-            f"an annotation decorates a function, or a class with an __init__ of its own, which {fn.__name__} has not: "
-            "decorate the method that is to be recorded"
+            "an annotation decorates a function, or a class with an __init__ of its own, which"
+            f" {fn.__name__} has not: decorate the method that is to be recorded"
         )
     fn.__init__ = timed(init, span)  # type: ignore[misc]  # of this class alone
     return fn
@@ -86,7 +94,8 @@ def _flags(fn: Any) -> int:
         fn = fn.func
     fn = getattr(fn, "__func__", fn)
     marks = getattr(fn, "__dict__", {})
-    if "_is_coroutine_marker" in marks or "_is_coroutine" in marks:  # inspect.markcoroutinefunction, and asyncio's own before
+    # inspect.markcoroutinefunction, and asyncio's own before
+    if "_is_coroutine_marker" in marks or "_is_coroutine" in marks:
         return _COROUTINE
     return int(getattr(getattr(fn, "__code__", None), "co_flags", 0))
 
@@ -130,7 +139,8 @@ def _generator(fn: Any, span: Span, choose: Choose | None) -> Any:
 def _async_generator(fn: Any, span: Span, choose: Choose | None) -> Any:
     @wraps(fn)
     async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        # There is no asynchronous `yield from`. An item is let go as soon as it has been yielded: it may be a large batch.
+        # There is no asynchronous `yield from`. An item is let go as soon as it has been yielded:
+        # it may be a large batch.
         with span if choose is None else choose(args, kwargs):
             inner = fn(*args, **kwargs)
             step = inner.__anext__()
@@ -144,7 +154,7 @@ def _async_generator(fn: Any, span: Span, choose: Choose | None) -> Any:
                 except GeneratorExit:
                     await inner.aclose()
                     raise
-                except BaseException as exc:
+                except BaseException as exc:  # goes to the wrapped generator
                     step = inner.athrow(exc)
                 else:
                     step = inner.asend(sent)

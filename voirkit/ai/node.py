@@ -1,8 +1,9 @@
 """One annotation: what it records, and what it knows of the tree that it stands in.
 
-``update``, ``enable`` and ``disable`` take the same time however large the tree is: they note what was set and when, and a node that is
-about to be recorded looks up its path to the root; of what was set for an argument, the latest counts.  Nothing that is given as an
-argument can raise into the program.
+``update``, ``enable`` and ``disable`` take the same time however large the tree is: they note what
+was set and when, and a node that is about to be recorded looks up its path to the root; of what was
+set for an argument, the latest counts.  Nothing that is given as an argument can raise into the
+program.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class _Arguments:
         self.id = -1  # in the trace, when they are needed there
 
     def intern(self) -> int:
-        self.id = recorder.arguments({name: value for name, (_, value) in self.entries.items() if value is not GONE})
+        self.id = recorder.arguments(
+            {name: value for name, (_, value) in self.entries.items() if value is not GONE}
+        )
         return self.id
 
 
@@ -70,8 +73,9 @@ def allow(allowed: bool) -> None:
 class Node(Span):
     """An annotation: a decorator, a context manager, and more.
 
-    Use it as ``@node``, ``with node:``, ``for x in node.iter(xs):``, ``node.start()`` … ``node.stop()``.  It may be entered again while it
-    is open: by recursion, in other threads, in interleaved coroutines and generators; each entry is a record of its own.
+    Use it as ``@node``, ``with node:``, ``for x in node.iter(xs):``, ``node.start()`` …
+    ``node.stop()``.  It may be entered again while it is open: by recursion, in other threads, in
+    interleaved coroutines and generators; each entry is a record of its own.
 
     Args:
         cat: A category.
@@ -84,7 +88,9 @@ class Node(Span):
         name: Their name.
     """
 
-    def __init__(self, cat: str, name: str | None = None, parent: Node | None = None, word: str = "") -> None:
+    def __init__(
+        self, cat: str, name: str | None = None, parent: Node | None = None, word: str = ""
+    ) -> None:
         self.cat, self.name = str(cat), str(name or cat)
         super().__init__(recorder.name(self.cat, self.name))
         self._parent, self._word = parent, word
@@ -126,8 +132,11 @@ class Node(Span):
         if self._knows != latest:
             self._look_up(latest)
         arguments = self._arguments
-        # Nothing was set: it is the recorder that wants to be told again, since it has begun a file.
-        self.args = arguments.id if arguments.id >= 0 and self._shows != latest else arguments.intern()
+        # Nothing was set: it is the recorder that wants to be told again, since it has begun a
+        # file.
+        self.args = (
+            arguments.id if arguments.id >= 0 and self._shows != latest else arguments.intern()
+        )
         self.enabled = _is_allowed and self._on[1]
         self._shows = latest
 
@@ -136,22 +145,49 @@ class Node(Span):
     if TYPE_CHECKING:
 
         @overload
-        def __call__(self, fn: F, *, enable: bool | None = None, epoch: Any = None, step: Any = None, image_idx: Any = None,
-                     image_size: Any = None, args: Mapping[str, Any] | None = None) -> F: ...  # fmt: skip
+        def __call__(
+            self,
+            fn: F,
+            *,
+            enable: bool | None = None,
+            epoch: Any = None,
+            step: Any = None,
+            image_idx: Any = None,
+            image_size: Any = None,
+            args: Mapping[str, Any] | None = None,
+        ) -> F: ...
 
         @overload
-        def __call__(self, fn: None = None, *, enable: bool | None = None, epoch: Any = None, step: Any = None, image_idx: Any = None,
-                     image_size: Any = None, args: Mapping[str, Any] | None = None) -> Node: ...  # fmt: skip
+        def __call__(
+            self,
+            fn: None = None,
+            *,
+            enable: bool | None = None,
+            epoch: Any = None,
+            step: Any = None,
+            image_idx: Any = None,
+            image_size: Any = None,
+            args: Mapping[str, Any] | None = None,
+        ) -> Node: ...
 
     def __call__(
-        self, fn: Any = None, *, enable: bool | None = None, epoch: Any = None, step: Any = None, image_idx: Any = None,
-        image_size: Any = None, args: Mapping[str, Any] | None = None,
-    ) -> Any:  # fmt: skip
-        """``@node``, ``@node(...)`` or ``with node(...)``: arguments in parentheses belong to that use only.
+        self,
+        fn: Any = None,
+        *,
+        enable: bool | None = None,
+        epoch: Any = None,
+        step: Any = None,
+        image_idx: Any = None,
+        image_size: Any = None,
+        args: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """``@node``, ``@node(...)`` or ``with node(...)``: arguments in parentheses belong to that
+        use only.
 
         Args:
             fn: A function to decorate: sync, async, or a generator.
-            enable: True: this use is recorded also while the node is disabled; False: it never is; None: as the node is.
+            enable: True: this use is recorded also while the node is disabled; False: it never is;
+                None: as the node is.
             epoch: An integer.
             step: An integer.
             image_idx: An integer.
@@ -161,10 +197,13 @@ class Node(Span):
         Returns:
             The decorated function; without one a node of its own, which follows this one.
         """
-        if fn is not None and all(given is None for given in (enable, epoch, step, image_idx, image_size, args)):
+        if fn is not None and all(
+            given is None for given in (enable, epoch, step, image_idx, image_size, args)
+        ):
             return timed(fn, self)
         use = Use(self)
-        set_arguments(use._own, ALWAYS, epoch, step, image_idx, image_size, args)  # no update: that would have every node look up its path
+        # no update: that would have every node look up its path
+        set_arguments(use._own, ALWAYS, epoch, step, image_idx, image_size, args)
         use._own_is_new = True
         if enable is not None:
             use._switch = (ALWAYS, bool(enable))
@@ -179,10 +218,11 @@ class Node(Span):
         iter_name: str | None = None,
         block_name: str | None = None,
     ) -> Generator[T, None, None]:
-        """Iterate over the same items, and record for each how long it was waited for, and how long the body of the loop took.
+        """Iterate over the same items, and record for each how long it was waited for, and how long
+        the body of the loop took.
 
-        Both records have ``count``, from 1.  That of the wait is written when the item has come, that of the body when it ends, also by
-        ``break``, ``return`` or an exception.
+        Both records have ``count``, from 1.  That of the wait is written when the item has come,
+        that of the body when it ends, also by ``break``, ``return`` or an exception.
 
         Args:
             iterator: What to iterate over.
@@ -195,11 +235,13 @@ class Node(Span):
         body = _loop_name(block_name, self.name, ".block") if include_block else ""
         return self._loop(iterator, wait, body, "count")
 
-    def _loop(self, iterator: Iterable[T], wait: str, body: str, value_key: str) -> Generator[T, None, None]:
+    def _loop(
+        self, iterator: Iterable[T], wait: str, body: str, value_key: str
+    ) -> Generator[T, None, None]:
         wait_id = recorder.name(self.cat, wait, value=value_key) if wait else 0
         body_id = recorder.name(self.cat, body, value=value_key) if body else 0
         number, record = 0, self.record
-        begun = now()
+        start_ns = now()
         advance = iter(iterator).__next__
         while True:
             try:
@@ -209,17 +251,18 @@ class Node(Span):
             come = now()
             number += 1
             if wait_id:
-                record(begun, come, number, wait_id)
+                record(start_ns, come, number, wait_id)
             try:
                 yield item
             finally:
-                begun = now()
+                start_ns = now()
                 if body_id:
-                    record(come, begun, number, body_id)
+                    record(come, start_ns, number, body_id)
             del item  # before the next is asked for
 
     def start(self, metadata: bool = False) -> None:
-        """Begin a span that ``stop()`` ends, in the same thread or asyncio task; the last begun is the first to end.
+        """Begin a span that ``stop()`` ends, in the same thread or asyncio task; the last begun is
+        the first to end.
 
         Args:
             metadata: Write a record of this moment, ``<name>.start``, instead.
@@ -239,9 +282,9 @@ class Node(Span):
             self._write_mark(".end")
             return
         end = now()
-        begun = pop_open(self.name_id)
-        if begun is not None and begun[0]:
-            start, node = begun
+        opened = pop_open(self.name_id)
+        if opened is not None and opened[0]:
+            start, node = opened
             node.record(start, end)
 
     def _write_mark(self, ending: str) -> None:
@@ -259,9 +302,15 @@ class Node(Span):
     # setting something for it and what is below it
 
     def update(
-        self, epoch: Any = None, step: Any = None, image_idx: Any = None, image_size: Any = None, args: Mapping[str, Any] | None = None
+        self,
+        epoch: Any = None,
+        step: Any = None,
+        image_idx: Any = None,
+        image_size: Any = None,
+        args: Mapping[str, Any] | None = None,
     ) -> Node:
-        """Set arguments of this node's records, and of those of all nodes below it, until they are set again or forgotten.
+        """Set arguments of this node's records, and of those of all nodes below it, until they are
+        set again or forgotten.
 
         Args:
             epoch: An integer; None leaves it as it is, as for the others.
@@ -274,12 +323,13 @@ class Node(Span):
             The node.
         """
         global _latest
-        if image_idx is None and image_size is None and args is None:  # what is set at every step takes no further call
-            own, at = self._own, self._now()
+        # what is set at every step takes no further call
+        if image_idx is None and image_size is None and args is None:
+            entries, time_ns = self._own, self._now()
             if epoch is not None:
-                own["epoch"] = (at, epoch if type(epoch) is int else whole(epoch))
+                entries["epoch"] = (time_ns, epoch if type(epoch) is int else whole(epoch))
             if step is not None:
-                own["step"] = (at, step if type(step) is int else whole(step))
+                entries["step"] = (time_ns, step if type(step) is int else whole(step))
         else:
             set_arguments(self._own, self._now(), epoch, step, image_idx, image_size, args)
         self._own_is_new = True
@@ -288,10 +338,11 @@ class Node(Span):
         return self
 
     def forget(self, *names: str) -> Node:
-        """Remove arguments, such as ``"epoch"``, from this node's records and from those of all nodes below it; returns the node."""
-        at = self._now()
+        """Remove arguments, such as ``"epoch"``, from this node's records and from those of all
+        nodes below it; returns the node."""
+        time_ns = self._now()
         for name in names:
-            self._own[key(name)] = (at, GONE)
+            self._own[key(name)] = (time_ns, GONE)
         self._own_is_new = True
         _invalidate()
         return self
@@ -314,15 +365,16 @@ class Node(Span):
     def derive(self, name: str) -> Node:
         """The node ``<name of this one>.<name>`` below this one: the same object each time."""
         name = key(name)
-        found = self._derived.get(name)
-        return found or self._derived.setdefault(name, self._make_below(name))
+        node = self._derived.get(name)
+        return node or self._derived.setdefault(name, self._make_below(name))
 
     def _make_below(self, name: str) -> Node:
         return Node(self.cat, f"{self.name}.{name}", self, f".{name}")
 
     @property
     def init(self) -> Node:
-        """The node ``<name of this one>.init`` below this one, for what prepares, as ``@node.init`` or ``with node.init``."""
+        """The node ``<name of this one>.init`` below this one, for what prepares, as ``@node.init``
+        or ``with node.init``."""
         return self.derive("init")
 
     def __repr__(self) -> str:
@@ -335,13 +387,15 @@ class Node(Span):
 
 
 def _below(parent: Node, word: str) -> Node:
-    """A node by the one above it and what it is called there; a word that begins with a dot is one that was derived."""
-    found: Node = parent.derive(word[1:]) if word.startswith(".") else getattr(parent, word)
-    return found
+    """A node by the one above it and what it is called there; a word that begins with a dot is one
+    that was derived."""
+    node: Node = parent.derive(word[1:]) if word.startswith(".") else getattr(parent, word)
+    return node
 
 
 class Use(Node):
-    """A node with arguments or a switch of its own, which count more than the tree's; it follows the tree in all else."""
+    """A node with arguments or a switch of its own, which count more than the tree's; it follows
+    the tree in all else."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(node.cat, node.name, node)
@@ -355,7 +409,11 @@ class Use(Node):
         return use_of(self._parent.derive(name), self._own, self._switch)
 
     def __reduce__(self) -> Any:
-        return use_of, (self._parent, {name: value for name, value in self._own.items() if type(value[1]) in PLAIN}, self._switch)
+        return use_of, (
+            self._parent,
+            {name: value for name, value in self._own.items() if type(value[1]) in PLAIN},
+            self._switch,
+        )
 
 
 def use_of(node: Node, own: dict[str, Entry], switch: tuple[float, bool]) -> Use:
@@ -366,7 +424,15 @@ def use_of(node: Node, own: dict[str, Entry], switch: tuple[float, bool]) -> Use
     return use
 
 
-def set_arguments(own: dict[str, Entry], when: float, epoch: Any, step: Any, image_idx: Any, image_size: Any, args: Any) -> None:
+def set_arguments(
+    own: dict[str, Entry],
+    when: float,
+    epoch: Any,
+    step: Any,
+    image_idx: Any,
+    image_size: Any,
+    args: Any,
+) -> None:
     for name, value in (("epoch", epoch), ("step", step), ("image_idx", image_idx)):
         if value is not None:
             own[name] = (when, whole(value))
@@ -377,13 +443,14 @@ def set_arguments(own: dict[str, Entry], when: float, epoch: Any, step: Any, ima
             own[name] = (when, value)
 
 
-def _loop_name(chosen: Any, name: str, ending: str) -> str:
-    word = chosen if type(chosen) is str else "" if chosen is None else key(chosen)
+def _loop_name(given_name: Any, name: str, ending: str) -> str:
+    word = given_name if type(given_name) is str else "" if given_name is None else key(given_name)
     return word or (name if name.endswith(ending) else name + ending)
 
 
-# Where `start()` was called and `stop()` was not yet: by thread, or by asyncio task where there is one. Spans that are begun in one task
-# and ended in another never mix, and what a task or thread leaves open is forgotten with it.
+# Where `start()` was called and `stop()` was not yet: by thread, or by asyncio task where there is
+# one. Spans that are begun in one task and ended in another never mix, and what a task or thread
+# leaves open is forgotten with it.
 _of_thread = _local()
 _of_tasks: MutableMapping[Any, Open] | None = None
 
@@ -398,10 +465,10 @@ def _open_spans() -> Open:
         if task is not None:
             return _of_task(task)
     try:
-        found: Open = _of_thread.open
+        spans: Open = _of_thread.open
     except AttributeError:
-        found = _of_thread.open = {}
-    return found
+        spans = _of_thread.open = {}
+    return spans
 
 
 def _of_task(task: Any) -> Open:
@@ -410,10 +477,10 @@ def _of_task(task: Any) -> Open:
         from weakref import WeakKeyDictionary
 
         _of_tasks = WeakKeyDictionary()
-    found = _of_tasks.get(task)
-    if found is None:
-        found = _of_tasks.setdefault(task, {})
-    return found
+    spans = _of_tasks.get(task)
+    if spans is None:
+        spans = _of_tasks.setdefault(task, {})
+    return spans
 
 
 def push_open(span_id: Hashable, span: Any) -> None:
@@ -423,17 +490,17 @@ def push_open(span_id: Hashable, span: Any) -> None:
 
 def last_open(span_id: Hashable) -> Any:
     """What was started last and is open; None if nothing is."""
-    found = _open_spans().get(span_id)
-    return found[-1] if found else None
+    starts = _open_spans().get(span_id)
+    return starts[-1] if starts else None
 
 
 def pop_open(span_id: Hashable) -> Any:
     """What was started last and is open, which ends with this; None if nothing is."""
     spans = _open_spans()
-    found = spans.get(span_id)
-    if not found:
+    starts = spans.get(span_id)
+    if not starts:
         return None
-    begun = found.pop()
-    if not found:
+    opened = starts.pop()
+    if not starts:
         del spans[span_id]
-    return begun
+    return opened

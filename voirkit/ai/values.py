@@ -1,6 +1,8 @@
-"""Turns what an annotation is given as argument into what a trace can hold: numbers, strings, booleans, None.
+"""Turns the arguments of annotations into values that a trace can hold: numbers, strings, booleans,
+None.
 
-Nothing here raises, runs code of a value's own type, or asks an unknown object for its representation.
+Nothing here raises, runs code of a value's own type, or asks an unknown object for its
+representation.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ class TagValue:
 
 
 def plain(value: Any) -> Any:
-    """A value as a trace holds it: lists and the like as their text (at most 256 characters), an unknown object as its type's name."""
+    """A value as a trace holds it: lists and the like as their text (at most 256 characters), an
+    unknown object as its type's name."""
     kind = type(value)
     if kind in PLAIN:
         return value
@@ -44,41 +47,49 @@ def plain(value: Any) -> Any:
 
 
 def whole(value: Any) -> Any:
-    """A value that should be a whole number, such as an epoch; what is none is recorded as it is."""
+    """A value that should be a whole number, such as an epoch; what is none is recorded as it
+    is."""
     kind = type(value)
     if kind is int:
         return value
-    found = plain(value)
-    return int(found) if type(found) is bool else found
+    converted = plain(value)
+    return int(converted) if type(converted) is bool else converted
 
 
 def real(value: Any) -> Any:
     """A value that should be a number."""
-    found = plain(value)
+    converted = plain(value)
     try:
-        return float(found) if type(found) in (int, bool) else found
+        return float(converted) if type(converted) in (int, bool) else converted
     except OverflowError:
-        return found
+        return converted
 
 
 def key(name: Any) -> str:
     """The name of an argument."""
-    found = name if type(name) is str else plain(name)
-    return (found if type(found) is str else _text(found, 1))[:TEXT]
+    converted = name if type(name) is str else plain(name)
+    if type(converted) is not str:
+        converted = _text(converted, 1)
+    return converted[:TEXT]
 
 
 def mapping(given: Any) -> dict[str, Any]:
-    """Arguments that were given as a dictionary, as a trace holds them; what is no dictionary is one argument, ``args``."""
+    """Arguments that were given as a dictionary, as a trace holds them; what is no dictionary is
+    one argument, ``args``."""
     if type(given) is not dict:
         try:
             given = dict(given)
-        except Exception:
+        except Exception:  # any object may be given, with code of its own that runs here
             return {"args": plain(given)}
-    return {k if type(k) is str else key(k): v if type(v) in PLAIN else plain(v) for k, v in given.copy().items()}
+    return {
+        k if type(k) is str else key(k): v if type(v) in PLAIN else plain(v)
+        for k, v in given.copy().items()
+    }
 
 
 def _builtin(value: Any) -> Any:
-    """The number or string that an object of a derived type is, without asking that type: ``numpy.float64``, an ``IntEnum``."""
+    """The number or string that an object of a derived type is, without asking that type:
+    ``numpy.float64``, an ``IntEnum``."""
     if isinstance(value, int):
         return int.__add__(value, 0)
     if isinstance(value, float):
@@ -89,10 +100,10 @@ def _builtin(value: Any) -> Any:
 def _array_scalar(value: Any) -> Any:
     """A number of numpy's as python's."""
     try:
-        found = value.item()
-    except Exception:
-        found = None
-    return found if type(found) in PLAIN else name_of_type(type(value))
+        number = value.item()
+    except Exception:  # a derived type's own code
+        number = None
+    return number if type(number) in PLAIN else name_of_type(type(value))
 
 
 def _text(value: Any, depth: int) -> str:
@@ -100,21 +111,31 @@ def _text(value: Any, depth: int) -> str:
     if kind is str:
         return repr(value[:TEXT])
     if kind in PLAIN:
-        return repr(value) if kind is not int or value.bit_length() < 1024 else "<int>"  # python refuses to write very long ones
+        # python refuses to write very long ones
+        return repr(value) if kind is not int or value.bit_length() < 1024 else "<int>"
     if kind not in (list, tuple, dict, set, frozenset):
-        found = plain(value) if issubclass(kind, (int, float, str)) else None
-        return name_of_type(kind) if found is None else _text(found, depth)
+        if issubclass(kind, (int, float, str)):
+            return _text(plain(value), depth)
+        return name_of_type(kind)
     if depth == 0:
         return "..."
-    shown = list(islice(value.copy().items() if kind is dict else value.copy() if kind is set else value, TEXT))
+    return _text_of_items(value, kind, depth - 1)
+
+
+def _text_of_items(value: Any, kind: type, depth: int) -> str:
+    """The text of a list, tuple, dictionary or set; of its first items, if it has many."""
     if kind is dict:
-        return "{" + ", ".join(f"{_text(k, depth - 1)}: {_text(v, depth - 1)}" for k, v in shown) + "}"
-    body = ", ".join(_text(item, depth - 1) for item in shown)
+        pairs = islice(value.copy().items(), TEXT)
+        body = ", ".join(f"{_text(k, depth)}: {_text(v, depth)}" for k, v in pairs)
+        return f"{{{body}}}"
+    # a copy, since other threads may change a set meanwhile; a list may change while it is read
+    items = list(islice(value.copy() if kind is set else value, TEXT))
+    body = ", ".join(_text(item, depth) for item in items)
     if kind is list:
         return f"[{body}]"
     if kind is tuple:
-        return f"({body},)" if len(shown) == 1 else f"({body})"
-    return "{" + body + "}" if body else f"{kind.__name__}()"
+        return f"({body},)" if len(items) == 1 else f"({body})"
+    return f"{{{body}}}" if body else f"{kind.__name__}()"
 
 
 def name_of_type(kind: type) -> str:

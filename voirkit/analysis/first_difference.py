@@ -1,8 +1,8 @@
-"""The first loss and the first batch in which two runs differ: from the records of backward passes and of the indices that samplers hand
-out. Pure functions, and what reads the records.
+"""The first loss and the first batch in which two runs differ: from the records of backward passes
+and of the indices that samplers hand out. Pure functions, and what reads the records.
 
-A loss that lies on a device is not in the records: nobody waits for it while the script runs. Of such runs the curves of their summaries
-are held against each other (``curves_differ``).
+A loss that lies on a device is not in the records: nobody waits for it while the script runs. Of
+such runs the curves of their summaries are held against each other (``curves_differ``).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from voirkit.analysis.nesting import NONE as NO_STEP
 from voirkit.analysis.nesting import Array
 from voirkit.analysis.phases import KIND
 from voirkit.analysis.run_steps import read_steps
@@ -20,16 +21,15 @@ from voirkit.trace.layout import BATCH_KIND, LOSS
 
 if TYPE_CHECKING:
     from voirkit.analysis.document import Rank
-    from voirkit.analysis.steps import Table
     from voirkit.runs.opened import Run
 
 MOST_RANKS = 64  # that are looked at: ranks that train in step differ at once
-NO_STEP = -1
 
 
 @dataclass(frozen=True)
 class Observations:
-    """What one rank of a run gave one after the other: losses of backward passes, or digests of batches; arrays of shape (n,)."""
+    """What one rank of a run gave one after the other: losses of backward passes, or digests of
+    batches; arrays of shape (n,)."""
 
     value: Array  # losses in float64, digests in int64
     is_known: Array
@@ -53,10 +53,14 @@ class FirstDifference:
     def as_json(self) -> dict[str, Any]:
         """For programs."""
         return {
-            "equal": None if not self.compared else self.index is None, "lengths": list(self.lengths), "compared": self.compared,
-            "index": self.index, "step": self.step, "values": None if self.values is None else list(self.values),
+            "equal": None if not self.compared else self.index is None,
+            "lengths": list(self.lengths),
+            "compared": self.compared,
+            "index": self.index,
+            "step": self.step,
+            "values": None if self.values is None else list(self.values),
             "differing": self.differing,
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True)
@@ -71,11 +75,15 @@ class RankDifference:
 def rank_as_json(difference: RankDifference) -> dict[str, Any]:
     """For programs: ``rank``, ``losses`` and ``batches``."""
     parts = {"losses": difference.losses, "batches": difference.batches}
-    return {"rank": difference.rank, **{name: None if part is None else part.as_json() for name, part in parts.items()}}
+    return {
+        "rank": difference.rank,
+        **{name: None if part is None else part.as_json() for name, part in parts.items()},
+    }
 
 
 def first_difference(first: Observations, second: Observations) -> FirstDifference | None:
-    """Where two runs begin to differ; None where neither has an observation. Two losses that are no number are equal."""
+    """Where two runs begin to differ; None where neither has an observation. Two losses that are no
+    number are equal."""
     lengths = len(first), len(second)
     if not any(lengths):
         return None
@@ -90,11 +98,14 @@ def first_difference(first: Observations, second: Observations) -> FirstDifferen
     index = int(places[0])
     step = int(first.step[index])
     values = a[index].item(), b[index].item()
-    return FirstDifference(lengths, compared, index, None if step == NO_STEP else step, values, len(places))
+    return FirstDifference(
+        lengths, compared, index, None if step == NO_STEP else step, values, len(places)
+    )
 
 
 def first_differences(first: Sequence[Run], second: Sequence[Run]) -> list[RankDifference]:
-    """Where the ranks that both runs have begin to differ, ascending; each run is the directories that hold its ranks."""
+    """Where the ranks that both runs have begin to differ, ascending; each run is the directories
+    that hold its ranks."""
     sides = [_ranks(runs) for runs in (first, second)]
     both = sorted(set(sides[0]) & set(sides[1]))[:MOST_RANKS]
     found = []
@@ -107,7 +118,8 @@ def first_differences(first: Sequence[Run], second: Sequence[Run]) -> list[RankD
 
 
 def _ranks(runs: Sequence[Run]) -> dict[int, tuple[Run, Rank]]:
-    """The ranks of a run that trained, by number, each with the directory that holds it; of processes that train alone the first."""
+    """The ranks of a run that trained, by number, each with the directory that holds it; of
+    processes that train alone the first."""
     found: dict[int, tuple[Run, Rank]] = {}
     for run in runs:
         for rank in read_steps(run):
@@ -122,20 +134,29 @@ def _ranks(runs: Sequence[Run]) -> dict[int, tuple[Run, Rank]]:
 def losses_of(run: Run, rank: Rank) -> Observations:
     """The losses that a rank called backward on, in the order of the passes."""
     columns = _fetch(
-        run, rank, f"kind = '{KIND}' AND category = 'compute' AND name = 'backward'",
+        run,
+        rank,
+        f"kind = '{KIND}' AND category = 'compute' AND name = 'backward'",
         f"start_ns, coalesce(number, 0) AS loss, coalesce(value_key = '{LOSS}', false) AS is_known",
-    )  # fmt: skip
-    step = steps_at(columns["start_ns"], rank.steps.train)
+    )
+    step = rank.steps.training_steps_at(columns["start_ns"])
     return Observations(columns["loss"], columns["is_known"].astype(bool), step)
 
 
 def _fetch(run: Run, rank: Rank, condition: str, columns: str) -> dict[str, Array]:
     """Columns of records of the thread of a rank that trains, ascending by start."""
     processes = ", ".join(f"({_quoted(host)}, {pid})" for host, pid in rank.processes)
-    own = f"({condition}) AND (host, pid) IN ({processes})" if processes else f"({condition}) AND rank = {rank.rank}"
+    own = (
+        f"({condition}) AND (host, pid) IN ({processes})"
+        if processes
+        else f"({condition}) AND rank = {rank.rank}"
+    )
     query = f"SELECT {columns}, pid, tid FROM spans WHERE {own} ORDER BY start_ns, duration_ns DESC"
     found = run.connection().execute(query).fetchnumpy()
-    arrays = {name: np.asarray(values.filled(0) if isinstance(values, np.ma.MaskedArray) else values) for name, values in found.items()}
+    arrays = {
+        name: np.asarray(values.filled(0) if isinstance(values, np.ma.MaskedArray) else values)
+        for name, values in found.items()
+    }
     chosen = leading_thread(arrays["pid"], arrays["tid"])
     return {name: values[chosen] for name, values in arrays.items()}
 
@@ -145,8 +166,11 @@ def _quoted(text: str) -> str:
 
 
 def leading_thread(pid: Array, tid: Array) -> Array:
-    """Which records count, of shape (n,): all, if threads follow each other; if they are at work at once, those of the busiest one."""
-    _, thread, counts = np.unique(np.stack([pid, tid]), axis=1, return_inverse=True, return_counts=True)
+    """Which records count, of shape (n,): all, if threads follow each other; if they are at work at
+    once, those of the busiest one."""
+    _, thread, counts = np.unique(
+        np.stack([pid, tid]), axis=1, return_inverse=True, return_counts=True
+    )
     thread = thread.reshape(-1)
     turns = int(np.count_nonzero(np.diff(thread))) + 1
     if len(counts) < 2 or turns == len(counts):
@@ -155,40 +179,37 @@ def leading_thread(pid: Array, tid: Array) -> Array:
     return chosen
 
 
-def steps_at(at_ns: Array, steps: Table) -> Array:
-    """In which step each moment lies, ``NO_STEP`` for none; shape (n,)."""
-    if not len(steps):
-        return np.full(len(at_ns), NO_STEP)
-    step = np.searchsorted(steps.start_ns, at_ns, side="right") - 1
-    last = np.maximum(step, 0)
-    inside = (step >= 0) & (at_ns < steps.start_ns[last] + steps.time_ns[last])
-    return np.where(inside, step, NO_STEP)
-
-
 # batches
 
 
 def batches_of(run: Run, rank: Rank) -> Observations:
-    """Digests of the indices of the batches that a rank trained on, in the order in which it got them."""
+    """Digests of the indices of the batches that a rank trained on, in the order in which it got
+    them."""
     requests = f"kind = '{KIND}' AND category = 'dataloader' AND name IN ('iter', 'fetch', 'end')"
     columns = _fetch(
-        run, rank, f"kind = '{BATCH_KIND}' OR ({requests})",
-        f"start_ns, start_ns + duration_ns AS end_ns, kind = '{BATCH_KIND}' AS is_draw, name = 'fetch' AS is_fetch, "
-        "coalesce(value, 0) AS digest, coalesce(TRY_CAST(json_extract_string(args, '$.episode') AS BIGINT), -1) AS episode",
-    )  # fmt: skip
+        run,
+        rank,
+        f"kind = '{BATCH_KIND}' OR ({requests})",
+        f"start_ns, start_ns + duration_ns AS end_ns, kind = '{BATCH_KIND}' AS is_draw, name ="
+        " 'fetch' AS is_fetch, coalesce(value, 0) AS digest,"
+        " coalesce(TRY_CAST(json_extract_string(args, '$.episode') AS BIGINT), -1) AS episode",
+    )
     is_draw = columns["is_draw"].astype(bool)
     draws = {name: values[is_draw] for name, values in columns.items()}
     asked = {name: values[~is_draw] for name, values in columns.items()}
-    drawn_in = episodes_of_draws(draws["start_ns"], asked["start_ns"], asked["end_ns"], asked["episode"])
+    drawn_in = episodes_of_draws(
+        draws["start_ns"], asked["start_ns"], asked["end_ns"], asked["episode"]
+    )
     fetches = np.flatnonzero(asked["is_fetch"].astype(bool))
     digest, is_known = digests_of_batches(asked["episode"][fetches], drawn_in, draws["digest"])
-    step = steps_at(asked["start_ns"][fetches], rank.steps.train)
+    step = rank.steps.training_steps_at(asked["start_ns"][fetches])
     trained = step != NO_STEP
     return Observations(digest[trained], is_known[trained], step[trained])
 
 
 def episodes_of_draws(at_ns: Array, start_ns: Array, end_ns: Array, episode: Array) -> Array:
-    """The episode of the request in which each draw of indices happened, -1 for none; requests ascend by start and do not overlap."""
+    """The episode of the request in which each draw of indices happened, -1 for none; requests
+    ascend by start and do not overlap."""
     if not len(start_ns):
         return np.full(len(at_ns), -1)
     place = np.searchsorted(start_ns, at_ns, side="right") - 1
@@ -197,7 +218,8 @@ def episodes_of_draws(at_ns: Array, start_ns: Array, end_ns: Array, episode: Arr
 
 
 def digests_of_batches(episode: Array, drawn_in: Array, digest: Array) -> tuple[Array, Array]:
-    """The digest of each batch, and whether it is known: the k-th batch of an episode has the indices of its k-th draw.
+    """The digest of each batch, and whether it is known: the k-th batch of an episode has the
+    indices of its k-th draw.
 
     Args:
         episode: Of each batch, in the order in which they came; shape (n,).
@@ -221,13 +243,17 @@ class CurveDifference:
 
     compared: int  # losses that both have
     losses: int  # how many there were, in the shorter run
-    last_equal: int | None  # the number of the last loss that is equal before the first that differs
+    # the number of the last loss that is equal before the first that differs
+    last_equal: int | None
     first_different: int | None = None  # and of that one; None: there is none
     values: tuple[float | None, float | None] | None = None  # there
 
 
-def curves_differ(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> CurveDifference | None:
-    """Hold ``loss`` of two summaries against each other, whose curve has a loss in so many; None where one has none."""
+def curves_differ(
+    first: Mapping[str, Any] | None, second: Mapping[str, Any] | None
+) -> CurveDifference | None:
+    """Hold ``loss`` of two summaries against each other, whose curve has a loss in so many; None
+    where one has none."""
     curves = [dict(map(tuple, (loss or {}).get("curve") or ())) for loss in (first, second)]
     both = sorted(set(curves[0]) & set(curves[1]))
     if first is None or second is None or not both:

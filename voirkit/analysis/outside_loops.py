@@ -1,7 +1,9 @@
-"""Training and evaluation that lie in no loop over a loader: known as requests for batches that nobody made.
+"""Training and evaluation that lie in no loop over a loader: known as requests for batches that
+nobody made.
 
-Steps of training are cut at those of the optimizer that leads there. Evaluation by hand, a model that is called between steps (nanoGPT's
-``estimate_loss``), has one request a model call. What cuts loops over loaders cuts these too, or takes them out of the steps around them.
+Steps of training are cut at those of the optimizer that leads there. Evaluation by hand, a model
+that is called between steps (nanoGPT's ``estimate_loss``), has one request a model call. What cuts
+loops over loaders cuts these too, or takes them out of the steps around them.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -19,87 +22,137 @@ from voirkit.analysis.work_times import NEVER, first_from
 
 
 @dataclass(frozen=True)
-class Led:
+class Loops:
+    """The loops over loaders, and where the work lies in them."""
+
+    turn: Array  # by span of work, the turn in which it lies; shape (n,)
+    turns: Sequence[StepInterval]
+    trains: frozenset[int]  # the episodes in which something is trained
+
+    @cached_property
+    def training_turns(self) -> list[StepInterval]:
+        """The turns of loops that train."""
+        return [turn for turn in self.turns if turn.episode in self.trains]
+
+    @cached_property
+    def training_starts_ns(self) -> Array:
+        """When each turn of loops that train began, ascending."""
+        return np.array([turn.start_ns for turn in self.training_turns], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class LeaderSteps:
     """Steps of one optimizer, one after the other, that no loop of a loader interrupts."""
 
     start_ns: Array  # when each step of the optimizer began; shape (n,), ascending
-    end_ns: Array  # when the last step of any optimizer ended before the next of them: optimizers that take turns are one step
-    after_ns: int  # when what trained before them (another optimizer, a loop over a loader) was over
-    is_rest: bool  # whether a loop over a loader came before: steps without a model call of their own are then what remained of it
-    ahead: int = 0  # how many batches that loop had read ahead: as many walks through graphs after it are what remained of it, too
+    # when the last step of any optimizer ended before the next of them: optimizers that take turns
+    # are one step
+    end_ns: Array
+    # when what trained before them (another optimizer, a loop over a loader) was over
+    after_ns: int
+    # whether a loop over a loader came before: steps without a model call of their own are then
+    # what remained of it
+    is_rest: bool = False
+    # how many batches that loop had read ahead: as many walks through graphs after it are what
+    # remained of it, too
+    ahead: int = 0
 
 
-def steps_outside(work: Work, turn: Array, turns: Sequence[StepInterval], trains: frozenset[int], since_ns: int = 0) -> list[Led]:
+def steps_outside(work: Work, loops: Loops, since_ns: int = 0) -> list[LeaderSteps]:
     """The steps of training that lie in no loop over a loader.
 
     Args:
         work: What was done, ascending by start.
-        turn: By span of work, the turn in which it lies.
-        trains: The episodes in which something is trained.
+        loops: The loops over loaders.
         since_ns: What was done before is left out.
 
-    Where no step of an optimizer was seen at all (it is compiled, or written by hand), the walks through graphs stand for them.
+    Where no step of an optimizer was seen at all (it is compiled, or written by hand), the walks
+    through graphs stand for them.
     """
     kind = Work.OPTIMIZER if (work.kind == Work.OPTIMIZER).any() else Work.BACKWARD
-    steps = np.flatnonzero((work.kind == kind) & (turn == OUTSIDE) & (work.start_ns >= since_ns))
+    is_outside = (loops.turn == OUTSIDE) & (work.start_ns >= since_ns)
+    steps = np.flatnonzero((work.kind == kind) & is_outside)
     if not len(steps):
         return []
-    loops = [t for t in turns if t.episode in trains]
-    begins = np.array([t.start_ns for t in loops], dtype=np.int64)
-    ends = np.maximum.accumulate([t.start_ns if t.end_ns is None else t.end_ns for t in loops] or [0])
-    loop = np.searchsorted(begins, work.start_ns[steps], side="right")
-    found = []
-    for n in np.unique(loop).tolist():
-        inside = steps[loop == n]
-        after = int(ends[n - 1]) if n else 0
-        stretches = leading_steps(inside, work.optimizer[inside])
-        for i, leading in enumerate(stretches):
-            before = inside[inside < leading[0]]
-            until = stretches[i + 1][0] if i + 1 < len(stretches) else inside[-1] + 1
-            cuts = inside[np.searchsorted(inside, [*leading[1:], until]) - 1]
-            after = int(work.end_ns[before[-1]]) if len(before) else after
-            is_rest = bool(n) and not i
-            ahead = _read_ahead(work, turn, turns, loops[n - 1].episode) if is_rest else 0
-            found.append(Led(work.start_ns[leading], work.end_ns[cuts], after, is_rest, ahead))
-    return found
+    turns = loops.training_turns
+    ends_ns = [turn.start_ns if turn.end_ns is None else turn.end_ns for turn in turns]
+    latest_ends_ns = np.maximum.accumulate(ends_ns or [0])
+    turns_before = np.searchsorted(loops.training_starts_ns, work.start_ns[steps], side="right")
+    stretches = []
+    for n_before in np.unique(turns_before).tolist():
+        between_turns = steps[turns_before == n_before]
+        if not n_before:
+            stretches += _split_by_leader(work, between_turns, after_ns=0)
+            continue
+        turn_end_ns = int(latest_ends_ns[n_before - 1])
+        first, *later = _split_by_leader(work, between_turns, turn_end_ns)
+        ahead = _read_ahead(work, loops, turns[n_before - 1].episode)
+        stretches += [replace(first, is_rest=True, ahead=ahead), *later]
+    return stretches
+
+
+def _split_by_leader(work: Work, steps: Array, after_ns: int) -> list[LeaderSteps]:
+    """Split steps that no loop interrupts by the optimizer that leads.
+
+    Args:
+        work: What was done, ascending by start.
+        steps: Their indices in it, ascending.
+        after_ns: When what trained before them was over.
+    """
+    stretches = []
+    rows = leading_steps(steps, work.optimizer[steps])
+    for i, leading in enumerate(rows):
+        next_row = rows[i + 1][0] if i + 1 < len(rows) else steps[-1] + 1
+        lasts = steps[np.searchsorted(steps, [*leading[1:], next_row]) - 1]
+        stretches.append(LeaderSteps(work.start_ns[leading], work.end_ns[lasts], after_ns))
+        after_ns = int(work.end_ns[lasts[-1]])
+    return stretches
 
 
 def leading_steps(steps: Array, optimizer: Array) -> list[Array]:
-    """The steps of the first optimizer; then, if others go on more often than ever between two of its steps, those of the first of them.
+    """The steps of the first optimizer; then, if others go on more often than ever between two of
+    its steps, those of the first of them.
 
-    Where another optimizer steps much more often between two of them than it usually does, it trains alone there: what follows is looked
-    at anew.
+    Where another optimizer steps much more often between two of them than it usually does, it
+    trains alone there: what follows is looked at anew.
     """
     stretches = []
     while len(steps):
         leading = np.flatnonzero(optimizer == optimizer[0])
-        inside, behind = optimizer[: leading[-1]], optimizer[leading[-1] + 1 :]
-        between = {
-            which: np.diff(np.searchsorted(np.flatnonzero(inside == which), leading))
-            for which in np.unique(inside).tolist()
-            if which != optimizer[0]
-        }
-        gaps = [gap for own in between.values() if (gap := _first_takeover(own)) is not None]
-        if gaps:
-            stretches.append(steps[leading[: min(gaps) + 1]])
-            next_ = leading[min(gaps)] + 1
+        counts_between = _count_steps_between(optimizer, leading)
+        takeovers = [_first_takeover(counts) for counts in counts_between.values()]
+        gap = min((gap for gap in takeovers if gap is not None), default=None)
+        if gap is not None:
+            stretches.append(steps[leading[: gap + 1]])
+            next_leader = int(leading[gap]) + 1
         else:
             stretches.append(steps[leading])
-            others, left = np.unique(behind, return_counts=True)
-            most = [int(between[which].max()) if which in between else 0 for which in others.tolist()]
-            more = others[left > np.array(most, dtype=np.int64)]
-            if not len(more):
+            behind = int(leading[-1]) + 1
+            ahead = _first_that_goes_on(optimizer[behind:], counts_between)
+            if ahead is None:
                 break
-            next_ = leading[-1] + 1 + int(np.argmax(np.isin(behind, more)))
-        steps, optimizer = steps[next_:], optimizer[next_:]
+            next_leader = behind + ahead
+        steps, optimizer = steps[next_leader:], optimizer[next_leader:]
     return stretches
 
 
-def _first_takeover(between: Array) -> int | None:
-    """After which of the leading steps another optimizer steps much more often than usual before the next, or for the only time of many;
-    None for never.
+def _count_steps_between(optimizer: Array, leading: Array) -> dict[int, Array]:
+    """By other optimizer, how often it steps after each leading step and before the next."""
+    inside = optimizer[: leading[-1]]
+    counts = {}
+    for other in np.unique(inside).tolist():
+        if other != optimizer[0]:
+            places = np.flatnonzero(inside == other)
+            counts[other] = np.diff(np.searchsorted(places, leading))
+    return counts
 
-    Optimizers that take turns are a cycle, also where one steps several times, or not in each: they do so more than twice.
+
+def _first_takeover(between: Array) -> int | None:
+    """After which of the leading steps another optimizer steps much more often than usual before
+    the next, or for the only time of many; None for never.
+
+    Optimizers that take turns are a cycle, also where one steps several times, or not in each: they
+    do so more than twice.
     """
     busy = between[between > 0]
     if len(busy) > 2 or 2 <= len(busy) == len(between):
@@ -112,52 +165,84 @@ def _first_takeover(between: Array) -> int | None:
     return int(much[0]) if len(much) else None
 
 
-def _read_ahead(work: Work, turn: Array, turns: Sequence[StepInterval], episode: int) -> int:
-    """How many batches a loop asks for before it trains on the first, and so trains on when it has no more (transformers' Trainer)."""
-    own = np.flatnonzero([t.episode == episode for t in turns])
-    works = np.isin(own, turn[(work.kind == Work.BACKWARD) | ((work.kind == Work.FORWARD) & work.grad)])
-    return int(np.argmax(works)) if works.any() else 0
+def _first_that_goes_on(behind: Array, counts_between: dict[int, Array]) -> int | None:
+    """The first step behind the last leading one whose optimizer steps more often there than ever
+    between two of those; None if there is none."""
+    optimizers, counts = np.unique(behind, return_counts=True)
+    most_between = np.zeros(len(optimizers), dtype=np.int64)
+    for i, optimizer in enumerate(optimizers.tolist()):
+        if optimizer in counts_between:
+            most_between[i] = counts_between[optimizer].max()
+    going_on = optimizers[counts > most_between]
+    return int(np.argmax(np.isin(behind, going_on))) if len(going_on) else None
 
 
-def requests_of_steps(led: Sequence[Led], work: Work, number: int) -> list[Request]:
-    """One request where each step begins, which is where the optimizer's step before it ends; one that finds nothing at the end.
+def _read_ahead(work: Work, loops: Loops, episode: int) -> int:
+    """How many batches a loop asks for before it trains on the first, and so trains on when it has
+    no more (transformers' Trainer)."""
+    turns = np.flatnonzero([turn.episode == episode for turn in loops.turns])
+    takes_gradients = (work.kind == Work.BACKWARD) | ((work.kind == Work.FORWARD) & work.grad)
+    is_trained = np.isin(turns, loops.turn[takes_gradients])
+    return int(np.argmax(is_trained)) if is_trained.any() else 0
+
+
+def requests_of_steps(
+    stretches: Sequence[LeaderSteps], work: Work, first_episode: int
+) -> list[Request]:
+    """One request where each step begins, which is where the optimizer's step before it ends; one
+    that finds nothing at the end.
 
     Args:
+        stretches: The steps; each stretch is an episode.
         work: Model calls and walks through graphs in no loop over a loader, without evaluation.
-        number: Of the first episode; the others count down.
+        first_episode: The number of the first episode; the others count down.
 
-    The first step begins with the first work. A model call before it that nothing was trained on is not told from that.
+    The first step begins with the first work. A model call before it that nothing was trained on is
+    not told from that.
     """
-    found: list[Request] = []
-    for steps in led:
-        since = int(np.searchsorted(work.start_ns, steps.after_ns))
-        walks = np.flatnonzero(work.kind[since:] == Work.BACKWARD)[: steps.ahead]
-        begun = work.start_ns[since + (int(walks[-1]) + 1 if len(walks) else 0) :][:1]
-        first = int(begun[0]) if len(begun) else int(np.iinfo(np.int64).max)
-        rest = int(np.searchsorted(steps.end_ns, first)) if steps.is_rest else 0
-        if rest == len(steps.end_ns):
+    requests: list[Request] = []
+    episode = first_episode
+    for steps in stretches:
+        work_ns = _first_work_ns(work, steps)
+        n_rest = int(np.searchsorted(steps.end_ns, work_ns)) if steps.is_rest else 0
+        if n_rest == len(steps.end_ns):
             continue
-        edges = [min(first, int(steps.start_ns[rest])), *steps.end_ns[rest:].tolist()]
-        found += [Request(Kind.FETCH, at, at, number, number) for at in edges[:-1]]
-        found.append(Request(Kind.END, edges[-1], edges[-1], number, number))
-        number -= 1
-    return found
+        begin_ns = min(work_ns, int(steps.start_ns[n_rest]))
+        *next_ns, end_ns = steps.end_ns[n_rest:].tolist()
+        for at_ns in (begin_ns, *next_ns):
+            requests.append(Request(Kind.FETCH, at_ns, at_ns, episode, episode))
+        requests.append(Request(Kind.END, end_ns, end_ns, episode, episode))
+        episode -= 1
+    return requests
+
+
+def _first_work_ns(work: Work, steps: LeaderSteps) -> int:
+    """When the first work began that is not of what trained before; ``NEVER`` if none did."""
+    first = int(np.searchsorted(work.start_ns, steps.after_ns))
+    read_ahead = np.flatnonzero(work.kind[first:] == Work.BACKWARD)[: steps.ahead]
+    if len(read_ahead):
+        first += int(read_ahead[-1]) + 1
+    return int(work.start_ns[first]) if first < len(work.start_ns) else NEVER
 
 
 # evaluation by hand
 
 
-_OFTEN = 0.5  # of the steps: what is called under no_grad in so many of them is a part of them (a teacher, a target network)
+# of the steps: what is called under no_grad in so many of them is a part of them (a teacher, a
+# target network)
+_OFTEN = 0.5
 
 
 @dataclass(frozen=True)
 class Marks:
     """What else tells evaluation from training; nanoseconds, ascending."""
 
-    modes: Sequence[tuple[int, bool]]  # when a module was switched (``train()``, ``eval()``), and whether to training
+    # when a module was switched (``train()``, ``eval()``), and whether to training
+    modes: Sequence[tuple[int, bool]]
     zeroed_ns: Array  # when gradients were set to zero
     saved_ns: Array  # when checkpoints were written
-    annotated: Sequence[tuple[int, int]] = ()  # from when to when the script itself says that it evaluates
+    # from when to when the script itself says that it evaluates
+    annotated: Sequence[tuple[int, int]] = ()
     fetched_ns: Sequence[int] = ()  # when loaders were asked for batches that came
     asked_ns: Sequence[int] = ()  # when anything was asked of loaders
 
@@ -170,256 +255,428 @@ class Calls:
     end_ns: int  # when the last was over
 
 
-def evaluating(work: Work, marks: Marks, turn: Array, turns: Sequence[StepInterval], trains: frozenset[int], steps_ns: Array) -> Array:
-    """Which model calls evaluate, though they lie in no loop that does, and which backward passes belong to them; shape (n,).
+def evaluating(work: Work, marks: Marks, loops: Loops, steps_ns: Array) -> Array:
+    """Which model calls evaluate, though they lie in no loop that does, and which backward passes
+    belong to them; shape (n,).
 
     Args:
         work: What was done, ascending by start.
-        turn: By span of work, the turn in which it lies.
-        trains: The episodes in which something is trained.
+        marks: What else tells evaluation from training.
+        loops: The loops over loaders.
         steps_ns: When steps that lie in no loop over a loader end, ascending.
 
     Evaluation is what is called, and not trained on,
     - where the script says so (``voirkit.ai``, ``give(task="eval")``);
     - between ``eval()`` and the next ``train()``;
-    - without gradients between two steps: after the work of one and before the next batch is asked for, or before ``zero_grad()``;
+    - without gradients between two steps: after the work of one and before the next batch is asked
+      for, or before ``zero_grad()``;
     - without gradients at any other place of fewer than half of the steps.
-    Gradients that are taken where models evaluate by the first two rules are a part of that (forces, attacks), unless an optimizer steps.
+    Gradients that are taken where models evaluate by the first two rules are a part of that
+    (forces, attacks), unless an optimizer steps.
     """
-    asked = np.array([t.episode in trains for t in turns] + [True])[turn]  # the last is that of OUTSIDE
-    calls = asked & (work.kind == Work.FORWARD) & ~_in_optimizer(work)
-    trained = work.of(Work.TRAINS).start_ns
+    # the last is that of OUTSIDE
+    in_training = np.array([turn.episode in loops.trains for turn in loops.turns] + [True])
+    is_candidate = in_training[loops.turn]
+    calls = is_candidate & (work.kind == Work.FORWARD) & ~_in_optimizer(work)
+    is_backward = work.kind == Work.BACKWARD
+    trained_ns = work.of(Work.TRAINS).start_ns
     is_declared = declared_evaluation(work, marks)
-    if len(trained):  # models are called once while they are built, with gradients, before anything is trained
-        is_differentiated = np.append((is_declared & (work.kind == Work.BACKWARD))[1:], False)
-        calls &= ~work.grad | (work.start_ns > trained[0]) | (_annotation(work, marks) >= 0) | is_differentiated
-    found = (calls | (asked & (work.kind == Work.BACKWARD))) & is_declared
-    quiet = np.flatnonzero(calls & ~found & ~work.grad)
+    # models are called once while they are built, with gradients, before anything is trained
+    if len(trained_ns):
+        is_differentiated = np.append((is_declared & is_backward)[1:], False)
+        is_annotated = _annotation(work, marks) >= 0
+        is_built = ~work.grad | (work.start_ns > trained_ns[0])
+        calls &= is_built | is_annotated | is_differentiated
+    evaluates = (calls | (is_candidate & is_backward)) & is_declared
+    quiet = np.flatnonzero(calls & ~evaluates & ~work.grad)
     if not len(quiet):
-        return found
-    training = work.chosen(_trains(work, found | ~asked))  # without loops that evaluate, whose models may take gradients
-    before = np.searchsorted(training.start_ns, work.start_ns[quiet])
-    after_call = np.append(training.kind == Work.FORWARD, False)[before - 1]  # its backward is still to come
-    next_ns = np.append(training.start_ns, NEVER)[before]
-    inside = turn[quiet] != OUTSIDE
-    ends = np.array([NEVER if t.end_ns is None else t.end_ns for t in turns] + [NEVER], dtype=np.int64)[turn[quiet]]
-    loops = np.array([*(t.start_ns for t in turns if t.episode in trains), NEVER], dtype=np.int64)
-    loop_ns = loops[np.searchsorted(loops[:-1], work.start_ns[quiet])]
-    zeroed = first_from(_zeroed(work, marks), work.start_ns[quiet])
-    begins = np.minimum(loop_ns, np.where(work.training[quiet], zeroed, NEVER))
-    between = ~after_call & (next_ns >= np.where(inside, ends, begins))
-    between |= ~inside & (next_ns == NEVER)
-    step = np.where(inside, turn[quiet], -1 - np.searchsorted(steps_ns, work.start_ns[quiet]))
-    n_loops, n_steps = len(np.unique(step[~between & inside])), len(np.unique(step[~between & ~inside]))
-    seldom = np.where(inside, n_loops < _OFTEN * (len(loops) - 1), n_steps < _OFTEN * len(steps_ns))
-    found[quiet[between | seldom]] = True
-    return found
+        return evaluates
+    # without loops that evaluate, whose models may take gradients
+    training = work.chosen(_trains(work, evaluates | ~is_candidate))
+    is_between = _between_steps(quiet, work, training, _zeroed(work, marks), loops)
+    is_inside = loops.turn[quiet] != OUTSIDE
+    steps_amid = np.searchsorted(steps_ns, work.start_ns[quiet[~is_between & ~is_inside]])
+    n_steps = len(np.unique(steps_amid))
+    n_turns = len(np.unique(loops.turn[quiet[~is_between & is_inside]]))
+    is_seldom = np.where(
+        is_inside,
+        n_turns < _OFTEN * len(loops.training_turns),
+        n_steps < _OFTEN * len(steps_ns),
+    )
+    evaluates[quiet[is_between | is_seldom]] = True
+    return evaluates
+
+
+def _between_steps(
+    quiet: Array, work: Work, training: Work, zeroed_ns: Array, loops: Loops
+) -> Array:
+    """True for the calls after the work of one step and before the next.
+
+    Args:
+        quiet: Model calls without gradients: indices in ``work``; shape (m,).
+        work: What was done, ascending by start.
+        training: The part of it that trains.
+        zeroed_ns: When gradients were set to zero, ascending.
+        loops: The loops over loaders.
+
+    Returns:
+        Shape (m,).
+    """
+    quiet_ns = work.start_ns[quiet]
+    turn_of_call = loops.turn[quiet]
+    is_inside = turn_of_call != OUTSIDE
+    next_trained = np.searchsorted(training.start_ns, quiet_ns)
+    next_trained_ns = np.append(training.start_ns, NEVER)[next_trained]
+    # its backward is still to come
+    is_after_call = np.append(training.kind == Work.FORWARD, False)[next_trained - 1]
+    ends_ns = [NEVER if turn.end_ns is None else turn.end_ns for turn in loops.turns]
+    turn_end_ns = np.array([*ends_ns, NEVER], dtype=np.int64)[turn_of_call]
+    next_zeroed_ns = np.where(work.training[quiet], first_from(zeroed_ns, quiet_ns), NEVER)
+    next_step_ns = np.minimum(first_from(loops.training_starts_ns, quiet_ns), next_zeroed_ns)
+    is_last = next_trained_ns >= np.where(is_inside, turn_end_ns, next_step_ns)
+    is_behind_all = ~is_inside & (next_trained_ns == NEVER)
+    is_between: Array = (~is_after_call & is_last) | is_behind_all
+    return is_between
 
 
 def requests_of_evaluation(
-    chosen: Array,
+    evaluates: Array,
     work: Work,
     marks: Marks,
-    turn: Array,
-    turns: Sequence[StepInterval],
-    trains: frozenset[int],
-    number: int,
+    loops: Loops,
+    first_episode: int,
     requests: Sequence[Request] = (),
 ) -> tuple[list[Request], set[int]]:
-    """One request where each model call begins, and one that finds nothing where the last of a row of them is over; and the iterators that
-    gave their batches for these calls.
+    """One request where each model call begins, and one that finds nothing where the last of a row
+    of them is over; and the iterators that gave their batches for these calls.
 
     Args:
-        chosen: Which work evaluates, as ``evaluating`` tells, whose arguments the others are.
-        number: Of the first episode; the others count down.
-        requests: What loaders were asked for: a batch that is drawn for an evaluation is a part of it.
+        evaluates: Which work evaluates, as ``evaluating`` tells.
+        work: What was done, ascending by start.
+        marks: What else tells evaluation from training.
+        loops: The loops over loaders.
+        first_episode: The number of the first episode; the others count down.
+        requests: What loaders were asked for: a batch that is drawn for an evaluation is a part of
+            it.
     """
-    found: list[Request] = []
-    rows, drawn = _with_their_draws(_rows(chosen, work, marks, turn, turns, trains), requests, work, turns, trains)
+    rows = _EvaluationRows(evaluates, work, marks, loops).rows()
+    rows, iterators = _with_their_draws(rows, requests, work, loops)
+    requests_of_rows: list[Request] = []
     for k, calls in enumerate(rows):
-        found += [Request(Kind.FETCH, at, at, number - k, number - k) for at in calls.start_ns]
-        found.append(Request(Kind.END, calls.end_ns, calls.end_ns, number - k, number - k))
-    return found, drawn
+        episode = first_episode - k
+        for start_ns in calls.start_ns:
+            requests_of_rows.append(Request(Kind.FETCH, start_ns, start_ns, episode, episode))
+        requests_of_rows.append(Request(Kind.END, calls.end_ns, calls.end_ns, episode, episode))
+    return requests_of_rows, iterators
 
 
 def _with_their_draws(
-    rows: list[Calls], requests: Sequence[Request], work: Work, turns: Sequence[StepInterval], trains: frozenset[int]
+    rows: list[Calls], requests: Sequence[Request], work: Work, loops: Loops
 ) -> tuple[list[Calls], set[int]]:
-    """The rows, each from the draws of the batches that it evaluates (``u, v = next(held_out)`` between two steps), and the iterators that
-    gave them.
+    """The rows, each from the draws of the batches that it evaluates (``u, v = next(held_out)``
+    between two steps), and the iterators that gave them.
 
-    Those are the last that was asked for before it, with no work between, of a loader that most often is asked for that.
+    Those are the last that was asked for before it, with no work between, of a loader that most
+    often is asked for that.
     """
-    asks = sorted((r for r in requests if r.kind in (Kind.ITER, Kind.FETCH)), key=lambda r: r.start_ns)
-    asks_ns = [r.start_ns for r in asks]
-    opening_ns = {turn.start_ns for turn in turns if turn.episode in trains}  # a step's own batch
-    ends_ns = np.maximum.accumulate(work.end_ns) if len(work.end_ns) else work.end_ns
-    drawn: list[list[Request]] = []
-    for row in rows:
-        begin_ns = row.start_ns[0]
-        before = int(np.searchsorted(work.start_ns, begin_ns))
-        worked_ns = int(ends_ns[before - 1]) if before else 0
-        own: list[Request] = []
-        at = bisect_left(asks_ns, begin_ns) - 1
-        while at >= 0 and asks[at].start_ns >= worked_ns and asks_ns[at] not in opening_ns:
-            if own and asks[at].loader != own[0].loader:
-                break
-            own.append(asks[at])
-            at -= 1
-        drawn.append(own)
-    of_evaluation = Counter(r.loader for own in drawn for r in own if r.kind is Kind.FETCH)
-    in_all = Counter(r.loader for r in asks if r.kind is Kind.FETCH)
+    readings = sorted(
+        (request for request in requests if request.kind in (Kind.ITER, Kind.FETCH)),
+        key=lambda request: request.start_ns,
+    )
+    draws_of_rows = _draws_of_rows(rows, readings, work, loops)
+    fetches_of_rows: Counter[int] = Counter()
+    for draws in draws_of_rows:
+        fetches_of_rows.update(draw.loader for draw in draws if draw.kind is Kind.FETCH)
+    fetches = Counter(request.loader for request in readings if request.kind is Kind.FETCH)
     whole: list[Calls] = []
     iterators: set[int] = set()
-    for row, own in zip(rows, drawn, strict=True):
-        if own and 2 * of_evaluation[own[0].loader] >= in_all[own[0].loader]:
-            iterators |= {request.episode for request in own}
-            row = replace(row, start_ns=[own[-1].start_ns, *row.start_ns[1:]])
+    for row, draws in zip(rows, draws_of_rows, strict=True):
+        if draws and 2 * fetches_of_rows[draws[0].loader] >= fetches[draws[0].loader]:
+            iterators |= {draw.episode for draw in draws}
+            row = replace(row, start_ns=[draws[-1].start_ns, *row.start_ns[1:]])
         whole.append(row)
     return whole, iterators
 
 
-def _rows(chosen: Array, work: Work, marks: Marks, turn: Array, turns: Sequence[StepInterval], trains: frozenset[int]) -> list[Calls]:
-    """The calls that follow each other with no training between; by mode a row lasts from ``eval()`` to ``train()``."""
-    calls = np.flatnonzero(chosen & (work.kind == Work.FORWARD))
-    trained = _trains(work, chosen)
-    starts = work.start_ns[trained]
-    ends = np.maximum.accumulate(work.end_ns[trained]) if trained.any() else starts
-    loops = np.array([t.start_ns for t in turns if t.episode in trains], dtype=np.int64)
-    place = np.stack([np.searchsorted(starts, work.start_ns[calls]), np.searchsorted(loops, work.start_ns[calls], side="right")])
-    apart = 1 + np.flatnonzero((np.diff(place) != 0).any(axis=0) | (np.diff(turn[calls]) != 0))
-    off, on = _switches(marks)
-    by_mode, annotation = _in_evaluation_mode(work, marks), _annotation(work, marks)
-    found = []
-    for row in np.split(calls, apart):
-        first, last, own = int(row[0]), int(row[-1]), turns[turn[row[0]]] if turn[row[0]] != OUTSIDE else None
-        begin, end = int(work.start_ns[first]), int(work.end_ns[last])
-        if by_mode[first]:
-            i = int(np.searchsorted(starts, begin))
-            since = max([*_before(on, begin), *ends[:i][-1:].tolist(), *([own.start_ns] if own else []), 0])
-            begin = min([begin, *_from(off, since)])
-        if by_mode[last] and _from(on, end):
-            closed = [own.end_ns] if own is not None and own.end_ns is not None else []
-            end = max(end, min([*closed, *(at for times in (on, marks.saved_ns, starts, loops) for at in _from(times, end))]))
-        for gradients in range(last + 1, len(chosen)):
-            if not chosen[gradients] or work.kind[gradients] != Work.BACKWARD:
+def _draws_of_rows(
+    rows: Sequence[Calls], requests: Sequence[Request], work: Work, loops: Loops
+) -> list[list[Request]]:
+    """By row, the last requests to one loader before it with no work between, the latest first."""
+    openings_ns = {turn.start_ns for turn in loops.training_turns}  # a step's own batch
+    work_ends_ns = np.maximum.accumulate(work.end_ns) if len(work.end_ns) else work.end_ns
+    draws_of_rows = []
+    for row in rows:
+        n_worked = int(np.searchsorted(work.start_ns, row.start_ns[0]))
+        worked_ns = int(work_ends_ns[n_worked - 1]) if n_worked else 0
+        draws_of_rows.append(_draws_before(row.start_ns[0], requests, worked_ns, openings_ns))
+    return draws_of_rows
+
+
+def _draws_before(
+    begin_ns: int, requests: Sequence[Request], worked_ns: int, openings_ns: set[int]
+) -> list[Request]:
+    """The last requests to one loader before a time, the latest first.
+
+    Args:
+        begin_ns: The time.
+        requests: Ascending by start.
+        worked_ns: When the work before that time was over: none before this.
+        openings_ns: When the steps of training began: none from the last of these.
+    """
+    draws: list[Request] = []
+    last = bisect_left(requests, begin_ns, key=lambda request: request.start_ns) - 1
+    for i in range(last, -1, -1):
+        request = requests[i]
+        if request.start_ns < worked_ns or request.start_ns in openings_ns:
+            break
+        if draws and request.loader != draws[0].loader:
+            break
+        draws.append(request)
+    return draws
+
+
+class _EvaluationRows:
+    """The calls that evaluate and follow each other with no training between; by mode a row lasts
+    from ``eval()`` to ``train()``."""
+
+    def __init__(self, evaluates: Array, work: Work, marks: Marks, loops: Loops) -> None:
+        self._evaluates, self._work, self._marks, self._loops = evaluates, work, marks, loops
+        training = work.chosen(_trains(work, evaluates))
+        self._trained_ns = training.start_ns
+        self._trained_ends_ns = training.end_ns
+        if len(training.end_ns):
+            self._trained_ends_ns = np.maximum.accumulate(training.end_ns)
+        self._off_ns, self._on_ns = _switches(marks)
+        self._is_by_mode = _in_evaluation_mode(work, marks)
+        self._annotation = _annotation(work, marks)
+
+    def rows(self) -> list[Calls]:
+        """The rows, in the order of their calls."""
+        work, turn = self._work, self._loops.turn
+        is_call = self._evaluates & (work.kind == Work.FORWARD)
+        calls = np.flatnonzero(is_call | self._stands_for_call(is_call))
+        if not len(calls):
+            return []
+        calls_ns = work.start_ns[calls]
+        n_trained = np.searchsorted(self._trained_ns, calls_ns)
+        n_turns = np.searchsorted(self._loops.training_starts_ns, calls_ns, side="right")
+        is_apart = (np.diff(n_trained) != 0) | (np.diff(n_turns) != 0)
+        is_apart |= np.diff(turn[calls]) != 0
+        return [self._row(row) for row in np.split(calls, 1 + np.flatnonzero(is_apart))]
+
+    def _stands_for_call(self, is_call: Array) -> Array:
+        """The backward passes of annotated evaluations without a model call: of a model that is a
+        function, and so is not seen."""
+        is_annotated = self._evaluates & (self._annotation >= 0)
+        is_backward = is_annotated & (self._work.kind == Work.BACKWARD)
+        has_call = np.isin(self._annotation, self._annotation[is_annotated & is_call])
+        is_unseen: Array = is_backward & ~has_call
+        return is_unseen
+
+    def _row(self, calls: Array) -> Calls:
+        first, last = int(calls[0]), int(calls[-1])
+        index = self._loops.turn[first]
+        turn = None if index == OUTSIDE else self._loops.turns[index]
+        begin_ns = self._begin_ns(first, turn)
+        end_ns = self._end_ns(last, turn)
+        for annotation in (self._annotation[first], self._annotation[last]):
+            if annotation >= 0:
+                annotated_ns = self._marks.annotated[annotation]
+                begin_ns = min(begin_ns, annotated_ns[0])
+                end_ns = max(end_ns, annotated_ns[1])
+        if turn is not None:
+            begin_ns = max(begin_ns, turn.start_ns)
+            end_ns = end_ns if turn.end_ns is None else min(end_ns, turn.end_ns)
+        return Calls([begin_ns, *self._work.start_ns[calls[1:]].tolist()], end_ns)
+
+    def _begin_ns(self, first: int, turn: StepInterval | None) -> int:
+        """When the evaluation began: by mode with ``eval()``, since what came before it."""
+        begin_ns = int(self._work.start_ns[first])
+        if not self._is_by_mode[first]:
+            return begin_ns
+        n_trained = int(np.searchsorted(self._trained_ns, begin_ns))
+        trained_ns = int(self._trained_ends_ns[n_trained - 1]) if n_trained else 0
+        turn_ns = 0 if turn is None else turn.start_ns
+        since_ns = max(_last_before(self._on_ns, begin_ns), trained_ns, turn_ns)
+        return min(begin_ns, _next_from(self._off_ns, since_ns))
+
+    def _end_ns(self, last: int, turn: StepInterval | None) -> int:
+        """When the evaluation was over: by mode with ``train()``, or with what comes before it; and
+        not before the gradients that are taken of it."""
+        end_ns = int(self._work.end_ns[last])
+        switched_ns = _next_from(self._on_ns, end_ns)
+        if self._is_by_mode[last] and switched_ns != NEVER:
+            over_ns = min(
+                switched_ns,
+                _next_from(self._marks.saved_ns, end_ns),
+                _next_from(self._trained_ns, end_ns),
+                _next_from(self._loops.training_starts_ns, end_ns),
+            )
+            if turn is not None and turn.end_ns is not None:
+                over_ns = min(over_ns, turn.end_ns)
+            end_ns = max(end_ns, over_ns)
+        for following in range(last + 1, len(self._evaluates)):
+            is_backward = self._work.kind[following] == Work.BACKWARD
+            if not self._evaluates[following] or not is_backward:
                 break
-            end = max(end, int(work.end_ns[gradients]))
-        around = [marks.annotated[i] for i in (annotation[first], annotation[last]) if i >= 0]
-        begin, end = min([begin, *(at for at, _ in around)]), max([end, *(at for _, at in around)])
-        if own is not None:
-            begin, end = max(begin, own.start_ns), end if own.end_ns is None else min(end, own.end_ns)
-        found.append(Calls([begin, *work.start_ns[row[1:]].tolist()], end))
-    return found
+            end_ns = max(end_ns, int(self._work.end_ns[following]))
+        return end_ns
 
 
-def _from(times: Array, at_ns: int) -> list[int]:
-    """The first of some times that is not before one; in a list, which is empty if there is none."""
-    first: list[int] = times[int(np.searchsorted(times, at_ns)) :][:1].tolist()
-    return first
+def _next_from(times_ns: Array, at_ns: int) -> int:
+    """The first of some times that is not before one; ``NEVER`` if there is none."""
+    place = int(np.searchsorted(times_ns, at_ns))
+    return int(times_ns[place]) if place < len(times_ns) else NEVER
 
 
-def _before(times: Array, at_ns: int) -> list[int]:
-    """The last of some times that is before one; in a list."""
-    last: list[int] = times[: int(np.searchsorted(times, at_ns))][-1:].tolist()
-    return last
+def _last_before(times_ns: Array, at_ns: int) -> int:
+    """The last of some times that is before one; 0 if there is none."""
+    place = int(np.searchsorted(times_ns, at_ns))
+    return int(times_ns[place - 1]) if place else 0
 
 
 def _switches(marks: Marks) -> tuple[Array, Array]:
     """When modules were switched to evaluation, and when to training."""
-    off, on = ([at for at, training in marks.modes if training is wanted] for wanted in (False, True))
-    return np.array(off, dtype=np.int64), np.array(on, dtype=np.int64)
+    off_ns = [at_ns for at_ns, training in marks.modes if not training]
+    on_ns = [at_ns for at_ns, training in marks.modes if training]
+    return np.array(off_ns, dtype=np.int64), np.array(on_ns, dtype=np.int64)
 
 
 def _trains(work: Work, evaluates: Array) -> Array:
-    """Which work is a part of training: all but what evaluates, and what is called without gradients."""
+    """True for work that is a part of training: all but what evaluates, and what is called without
+    gradients."""
     return ~evaluates & ((work.kind != Work.FORWARD) | work.grad)
 
 
 def _in_optimizer(work: Work) -> Array:
-    """What is done in a step of an optimizer, by its closure."""
+    """True for work in a step of an optimizer, by its closure."""
     inside: Array = _step_around(work, work.start_ns)[0]
     return inside
 
 
 def _step_around(work: Work, at_ns: Array) -> tuple[Array, Array, Array]:
-    """Of each time whether it lies in a step of an optimizer, and from when to when that is."""
+    """For each time: True if it lies in a step of an optimizer, and from when to when that is."""
     steps = work.of(Work.OPTIMIZER)
-    at = np.searchsorted(steps.start_ns, at_ns, side="right") - 1
-    starts, ends = np.append(steps.start_ns, 0)[at], np.append(steps.end_ns, 0)[at]  # the last are those of none
-    return (at >= 0) & (at_ns < ends), starts, ends
+    step = np.searchsorted(steps.start_ns, at_ns, side="right") - 1
+    # the last are those of none
+    begins_ns = np.append(steps.start_ns, 0)[step]
+    ends_ns = np.append(steps.end_ns, 0)[step]
+    return (step >= 0) & (at_ns < ends_ns), begins_ns, ends_ns
 
 
 def _zeroed(work: Work, marks: Marks) -> Array:
-    """When gradients were set to zero for the work that follows. A closure (LBFGS) does it in the optimizer's step, which begins it."""
-    walks = work.of(Work.BACKWARD).start_ns
-    inside, starts, ends = _step_around(work, marks.zeroed_ns)
-    by_closure = inside & (first_from(walks, marks.zeroed_ns) < ends)
-    return np.sort(np.where(by_closure, starts, marks.zeroed_ns))
+    """When gradients were set to zero for the work that follows. A closure (LBFGS) does it in the
+    optimizer's step, which begins it."""
+    walks_ns = work.of(Work.BACKWARD).start_ns
+    is_inside, begins_ns, ends_ns = _step_around(work, marks.zeroed_ns)
+    is_by_closure = is_inside & (first_from(walks_ns, marks.zeroed_ns) < ends_ns)
+    return np.sort(np.where(is_by_closure, begins_ns, marks.zeroed_ns))
 
 
 def declared_evaluation(work: Work, marks: Marks) -> Array:
-    """What is done where the script says that it evaluates, by the mode of its models or by an annotation; shape (n,)."""
-    declared: Array = _in_evaluation_mode(work, marks) | (_annotation(work, marks) >= 0)
-    return declared
+    """True for work where the script says that it evaluates, by the mode of its models or by an
+    annotation; shape (n,)."""
+    is_declared: Array = _in_evaluation_mode(work, marks) | (_annotation(work, marks) >= 0)
+    return is_declared
 
 
 def _in_evaluation_mode(work: Work, marks: Marks) -> Array:
-    """What is done between an ``eval()`` and the next ``train()``, of any module, between which nothing is trained.
+    """True for work between an ``eval()`` and the next ``train()``, of any module, between which
+    nothing is trained.
 
-    Gradients may be taken there (forces, attacks), if no optimizer steps, and for at most half of the backward passes elsewhere, or in at
-    most half of the steps with such, or at the end of steps, or where no optimizer steps any more: what is done so in the middle of each
-    step is a part of it (adversarial training).
+    Gradients may be taken there (forces, attacks), if no optimizer steps, and for at most half of
+    the backward passes elsewhere, or in at most half of the steps with such, or at the end of
+    steps, or where no optimizer steps any more: what is done so in the middle of each step is a
+    part of it (adversarial training).
     """
-    off, on = _switches(marks)
-    if not len(off):
+    begins_ns, on_ns = _switches(marks)
+    if not len(begins_ns):
         return np.zeros(len(work.start_ns), dtype=bool)
-    until = first_from(on, off)
-    walks, updates = work.of(Work.BACKWARD).start_ns, work.of(Work.OPTIMIZER).start_ns
-    has_walk, has_update = (first_from(times, off) < until for times in (walks, updates))
-    differentiates = has_walk & ~has_update
-    region = np.searchsorted(off, walks, side="right") - 1
-    trains = (region < 0) | (walks >= until[region])
-    n_steps, n_steps_trained = (len(np.unique(np.searchsorted(updates, at))) for at in (off[differentiates], walks[trains]))
-    is_seldom = np.count_nonzero(differentiates) <= _OFTEN * np.count_nonzero(trains) or n_steps <= _OFTEN * n_steps_trained
-    is_seldom &= len(updates) > 0
-    evaluates = ~has_walk | is_seldom
-    if len(updates):
-        is_unused = first_from(updates, off) == NEVER
-        evaluates |= is_unused | _at_end_of_step(work, marks, off, until)
-    valid = ~has_update & evaluates
-    at = np.searchsorted(off, work.start_ns, side="right") - 1
-    inside: Array = (at >= 0) & valid[at] & (work.start_ns < until[at])
-    return inside & (~work.training | (work.kind == Work.BACKWARD))
+    ends_ns = first_from(on_ns, begins_ns)
+    walks_ns = work.of(Work.BACKWARD).start_ns
+    updates_ns = work.of(Work.OPTIMIZER).start_ns
+    has_walk = first_from(walks_ns, begins_ns) < ends_ns
+    has_update = first_from(updates_ns, begins_ns) < ends_ns
+    evaluates = ~has_walk
+    stretch, is_inside = _stretch_around(work.start_ns, begins_ns, ends_ns)
+    if len(updates_ns):
+        is_unused = first_from(updates_ns, begins_ns) == NEVER
+        elsewhere = work.chosen(~is_inside | has_update[stretch])
+        fetched_ns = _outside_of_stretches(marks.fetched_ns, begins_ns, ends_ns, has_update)
+        asked_ns = _outside_of_stretches(marks.asked_ns, begins_ns, ends_ns, has_update)
+        is_at_end = _at_end_of_step(elsewhere, fetched_ns, asked_ns, begins_ns, ends_ns)
+        is_apart = is_unused | is_at_end
+        amid_ns = begins_ns[has_walk & ~has_update & ~is_apart]
+        trained_ns = walks_ns[~_stretch_around(walks_ns, begins_ns, ends_ns)[1]]
+        n_steps_amid = len(np.unique(np.searchsorted(updates_ns, amid_ns)))
+        n_steps_trained = len(np.unique(np.searchsorted(updates_ns, trained_ns)))
+        is_seldom = len(amid_ns) <= _OFTEN * len(trained_ns)
+        is_seldom = is_seldom or n_steps_amid <= _OFTEN * n_steps_trained
+        evaluates |= is_apart | is_seldom
+    is_valid = ~has_update & evaluates
+    is_quiet = ~work.training | (work.kind == Work.BACKWARD)
+    is_evaluated: Array = is_inside & is_valid[stretch] & is_quiet
+    return is_evaluated
 
 
-def _at_end_of_step(work: Work, marks: Marks, begins_ns: Array, ends_ns: Array) -> Array:
-    """Which stretches of time lie behind an optimizer's step, with at most calls without gradients between, and before anything is asked of
-    a loader or the end of all work; of a training of a single step, also those before it."""
+def _stretch_around(at_ns: Array, begins_ns: Array, ends_ns: Array) -> tuple[Array, Array]:
+    """The last stretch of time that begins before each time, and True where the time lies in it."""
+    stretch = np.searchsorted(begins_ns, at_ns, side="right") - 1
+    return stretch, (stretch >= 0) & (at_ns < ends_ns[stretch])
+
+
+def _outside_of_stretches(
+    times: Sequence[int], begins_ns: Array, ends_ns: Array, has_update: Array
+) -> Array:
+    """The times that lie in no stretch, but for stretches in which an optimizer steps."""
+    at_ns = np.asarray(times, dtype=np.int64)
+    stretch, is_inside = _stretch_around(at_ns, begins_ns, ends_ns)
+    outside: Array = at_ns[~is_inside | has_update[stretch]]
+    return outside
+
+
+def _at_end_of_step(
+    work: Work, fetched_ns: Array, asked_ns: Array, begins_ns: Array, ends_ns: Array
+) -> Array:
+    """True for stretches of time behind an optimizer's step, with at most calls without gradients
+    between, and before anything is asked of a loader or the end of all work; of a training of a
+    single step, also those before it.
+
+    Args:
+        work: What is done in none of them.
+        fetched_ns: When loaders were asked for batches that came, in none of them; ascending.
+        asked_ns: When anything was asked of loaders, in none of them.
+        begins_ns: When each begins; shape (n,), ascending.
+        ends_ns: When each ends; the same shape.
+    """
     trained = work.chosen((work.kind != Work.FORWARD) | work.grad)
     before = np.searchsorted(trained.start_ns, begins_ns) - 1
-    kind, over_ns = np.append(trained.kind, Work.OPTIMIZER)[before], np.append(trained.end_ns, 0)[before]
-    fetched, asked = np.asarray(marks.fetched_ns, dtype=np.int64), np.asarray(marks.asked_ns, dtype=np.int64)
-    last_asked_ns = np.append(asked, -1)[np.searchsorted(asked, begins_ns) - 1]
-    is_fetched = np.isin(last_asked_ns, fetched)  # else a loop has ended since, and its batch is left over
-    has_batch = is_fetched & (first_from(fetched, over_ns) < begins_ns)
+    kind_before = np.append(trained.kind, Work.OPTIMIZER)[before]
+    over_ns = np.append(trained.end_ns, 0)[before]
     next_work_ns = first_from(work.start_ns, ends_ns)
+    last_asked_ns = np.append(asked_ns, -1)[np.searchsorted(asked_ns, begins_ns) - 1]
+    # else a loop has ended since, and its batch is left over
+    is_fetched = np.isin(last_asked_ns, fetched_ns)
+    # else the next step has another batch
+    is_fetched &= first_from(fetched_ns, ends_ns) > next_work_ns
+    has_batch = is_fetched & (first_from(fetched_ns, over_ns) < begins_ns)
     is_single = np.count_nonzero(trained.kind == Work.OPTIMIZER) == 1
-    is_last = (first_from(asked, ends_ns) <= next_work_ns) | (next_work_ns == NEVER) | is_single
-    behind: Array = (kind == Work.OPTIMIZER) & ~has_batch & is_last
-    return behind
+    is_asked = first_from(asked_ns, ends_ns) <= next_work_ns
+    is_last = is_asked | (next_work_ns == NEVER) | is_single
+    is_behind: Array = (kind_before == Work.OPTIMIZER) & ~has_batch & is_last
+    return is_behind
 
 
 def _annotation(work: Work, marks: Marks) -> Array:
-    """In which annotation each lies, of those in which nothing is trained (no optimizer steps, or where none does at all, no gradient is
-    taken); -1 for none."""
+    """The annotation in which each lies, of those in which nothing is trained (no optimizer steps,
+    or where none does at all, no gradient is taken); -1 for none."""
     if not marks.annotated:
         return np.full(len(work.start_ns), -1)
-    begins, ends = np.array(marks.annotated, dtype=np.int64).T
-    trained = work.of(Work.OPTIMIZER).start_ns
-    if not len(trained):
-        trained = work.of(Work.BACKWARD).start_ns
-    valid = np.searchsorted(trained, begins) == np.searchsorted(trained, ends)
-    at = np.searchsorted(begins, work.start_ns, side="right") - 1
-    inside = (at >= 0) & valid[at] & (work.start_ns < ends[at])
-    return np.where(inside, at, -1)
+    begins_ns, ends_ns = np.array(marks.annotated, dtype=np.int64).T
+    trained_ns = work.of(Work.OPTIMIZER).start_ns
+    if not len(trained_ns):
+        trained_ns = work.of(Work.BACKWARD).start_ns
+    n_before = np.searchsorted(trained_ns, begins_ns)
+    is_valid = n_before == np.searchsorted(trained_ns, ends_ns)
+    annotation, is_inside = _stretch_around(work.start_ns, begins_ns, ends_ns)
+    return np.where(is_inside & is_valid[annotation], annotation, -1)

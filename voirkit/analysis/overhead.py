@@ -1,9 +1,11 @@
 """What voirkit cost a run, in all its processes: ``overhead`` of the summary.
 
-The process that leads a run measures what it does inside of its own functions. What cannot be measured there is estimated here, from the
-records of each process: entering and leaving patched functions, the caches that this displaces, and all of workers and of processes that
-ended before they could tell (``os._exit``, a signal). A record costs as much as so many patched calls of a function that does nothing,
-which is timed on this machine when the run is read; how many is known for each kind from benchmarks/printed_overhead.py.
+The process that leads a run measures what it does inside of its own functions. What cannot be
+measured there is estimated here, from the records of each process: entering and leaving patched
+functions, the caches that this displaces, and all of workers and of processes that ended before
+they could tell (``os._exit``, a signal). A record costs as much as so many patched calls of a
+function that does nothing, which is timed on this machine when the run is read; how many is known
+for each kind from benchmarks/printed_overhead.py.
 """
 
 from __future__ import annotations
@@ -17,15 +19,26 @@ from voirkit.runs.summary import overhead
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
-# What a record of a kind costs the process that makes it, in patched calls of a function that does nothing (0.18 us on a quiet machine).
-# A phase is entered and left around work of the program's, which leaves nothing of voirkit in the caches: each edge that comes after
-# ``COLD_NS`` of such work costs "cold" besides. Loaders' records come one after the other. A fact of --checks or --parameters stands for
-# what is looked up at each of its calls; a reading of --memory-snapshot is a file of the kernel's.
+# What a record of a kind costs the process that makes it, in patched calls of a function that does
+# nothing (0.18 us on a quiet machine). A phase is entered and left around work of the program's,
+# which leaves nothing of voirkit in the caches: each edge that comes after ``COLD_NS`` of such work
+# costs "cold" besides. Loaders' records come one after the other. A fact of --checks or
+# --parameters stands for what is looked up at each of its calls; a reading of --memory-snapshot is
+# a file of the kernel's.
 CALLS = {
-    "phase": 3.0, "cold": 38.0, "loader": 7.0, "call": 18.0, "batch": 3.0, "symptom": 45.0, "check": 180.0, "parameter": 290.0,
-    "span": 4.0, "reading": 60.0,
-}  # fmt: skip
-# A worker works beside others, most often on the other half of a processor: the same takes twice as long there.
+    "phase": 3.0,
+    "cold": 38.0,
+    "loader": 7.0,
+    "call": 18.0,
+    "batch": 3.0,
+    "symptom": 45.0,
+    "check": 180.0,
+    "parameter": 290.0,
+    "span": 4.0,
+    "reading": 60.0,
+}
+# A worker works beside others, most often on the other half of a processor: the same takes twice as
+# long there.
 _WORKERS_SLOWER = 2.0
 _ROUNDS, _TIMES = 7, 200
 
@@ -35,7 +48,8 @@ def overhead_of(runs: Sequence[Run], summary: Mapping[str, Any]) -> dict[str, An
 
     Args:
         runs: The run, or the directories of its ranks.
-        summary: As it is so far: what the run itself measured, its ``duration_s`` and ``processors``.
+        summary: As it is so far: what the run itself measured, its ``duration_s`` and
+            ``processors``.
 
     Returns:
         The part; as it is where it was completed before. None if the run's duration is not known.
@@ -44,17 +58,21 @@ def overhead_of(runs: Sequence[Run], summary: Mapping[str, Any]) -> dict[str, An
     duration_s = summary.get("duration_s")
     if duration_s is None or (own is not None and "patches" in own.get("parts", {})):
         return None if own is None else dict(own)
-    # Estimates are processor time, all else is time by the clock: what waits for a processor does so in voirkit's part as well.
+    # Estimates are processor time, all else is time by the clock: what waits for a processor does
+    # so in voirkit's part as well.
     processors = summary.get("processors") or {}
     waiting = processors["waited_s"] / processors["own_s"] if processors.get("own_s") else 0.0
     call_s = _call_s() * (1 + waiting)
     leader = (runs[0].manifest.get("rank", 0), runs[0].manifest.get("pid"))
     seconds: dict[str, float] = dict.fromkeys(("patches", "workers"), 0.0)
-    events, ranks = int((own or {}).get("events", 0)), set()  # what the leader records after the run is none of it
+    # what the leader records after the run is none of it
+    events, ranks = int((own or {}).get("events", 0)), set()
     for run in runs:
         for rank, _, pid, kind, (n, cold, looks_ns, readings, _) in run.tallies():
             ranks.add(rank)
-            cost_s = (CALLS.get(kind, 0.0) * n + CALLS["cold"] * cold + CALLS["reading"] * readings) * call_s
+            cost_s = (
+                CALLS.get(kind, 0.0) * n + CALLS["cold"] * cold + CALLS["reading"] * readings
+            ) * call_s
             if (rank, pid) == leader:
                 seconds["patches"] += cost_s
                 if own is None:
@@ -63,14 +81,17 @@ def overhead_of(runs: Sequence[Run], summary: Mapping[str, Any]) -> dict[str, An
             else:
                 events += n
                 seconds["workers"] += cost_s * _WORKERS_SLOWER + looks_ns / 1e9
-    measured = {name: float(part["seconds"]) for name, part in ((own or {}).get("parts") or {}).items()}
+    measured = {
+        name: float(part["seconds"]) for name, part in ((own or {}).get("parts") or {}).items()
+    }
     if own is not None:
         seconds["patches"] = max(seconds["patches"] - measured.get("recording", 0.0), 0.0)
     return overhead(events, duration_s * max(len(ranks), 1), measured, seconds)
 
 
 def _call_s() -> float:
-    """What a patched call of a function that does nothing takes more than a plain one, with its record; seconds."""
+    """What a patched call of a function that does nothing takes more than a plain one, with its
+    record; seconds."""
     from voirkit.trace.recorder import engine
 
     now, trial = time.perf_counter_ns, engine.trial
@@ -98,4 +119,10 @@ def _call_s() -> float:
             function(None)
         return now() - began
 
-    return max(min(took(patched) for _ in range(_ROUNDS)) - min(took(plain) for _ in range(_ROUNDS)), 0) / _TIMES / 1e9
+    return (
+        max(
+            min(took(patched) for _ in range(_ROUNDS)) - min(took(plain) for _ in range(_ROUNDS)), 0
+        )
+        / _TIMES
+        / 1e9
+    )

@@ -1,6 +1,8 @@
-"""Requests for batches that another thread takes from a loader and hands over through a ``queue.Queue``: each get is one.
+"""Requests for batches that another thread takes from a loader and hands over through a
+``queue.Queue``: each get is one.
 
-Which batch a get brings is told by time: a queue is filled by one thread, epoch after epoch, in order.
+Which batch a get brings is told by time: a queue is filled by one thread, epoch after epoch, in
+order.
 """
 
 from __future__ import annotations
@@ -37,7 +39,11 @@ class _Source:
 
 
 def requests_through_queues(
-    gets: Sequence[QueueGet], read: Sequence[Sequence[Request]], works_ns: Sequence[int], over_ns: int, asks_ns: Sequence[int] = ()
+    gets: Sequence[QueueGet],
+    read: Sequence[Sequence[Request]],
+    works_ns: Sequence[int],
+    over_ns: int,
+    asks_ns: Sequence[int] = (),
 ) -> list[Request]:
     """The requests of a thread that trains on batches which other threads hand to it.
 
@@ -49,8 +55,9 @@ def requests_through_queues(
         asks_ns: When it asked loaders for something itself, ascending.
 
     Returns:
-        A request for each batch, ascending by start, and one that finds nothing, or leaves the loop, where the batches of an iterator are
-        over. Their episodes are numbered from -1 downwards: numbers of iterators are not negative.
+        A request for each batch, ascending by start, and one that finds nothing, or leaves the
+        loop, where the batches of an iterator are over. Their episodes are numbered from -1
+        downwards: numbers of iterators are not negative.
     """
     return _Handing(gets, read, works_ns, [*asks_ns, over_ns]).requests()
 
@@ -59,29 +66,44 @@ class _Handing:
     """Batches on their way from the threads that read them to the one that gets them."""
 
     def __init__(
-        self, gets: Sequence[QueueGet], read: Sequence[Sequence[Request]], works_ns: Sequence[int], others_ns: Sequence[int]
+        self,
+        gets: Sequence[QueueGet],
+        read: Sequence[Sequence[Request]],
+        works_ns: Sequence[int],
+        others_ns: Sequence[int],
     ) -> None:
         self._gets = gets
         self._works_ns = works_ns
-        self._others_ns = others_ns  # when loops that go on are left at the latest, if they have been worked on
-        self._waiting = sorted(_sources(read), key=lambda source: source.batches[0].start_ns)  # those of no queue yet
+        # when loops that go on are left at the latest, if they have been worked on
+        self._others_ns = others_ns
+        # those of no queue yet
+        self._waiting = sorted(_sources(read), key=lambda source: source.batches[0].start_ns)
         self._filling: dict[int, _Source] = {}  # by queue, the iterator whose batches it brings
         self._episode: dict[int, int] = {}  # by queue, the number of the loop that goes on
         self._next_episode = -1
         self._requests: list[Request] = []
 
     def requests(self) -> list[Request]:
-        """All of them, ascending by start; loops that go on are left where something else is got or, after work on the last batch, asked
-        for."""
+        """All of them, ascending by start; loops that go on are left where something else is got
+        or, after work on the last batch, asked for."""
         for i, get in enumerate(self._gets):
             batch = self._batch(i, get)
             if batch is None:
                 self._end(get, Kind.END)
                 continue
-            self._requests.append(replace(batch, start_ns=get.start_ns, end_ns=get.end_ns, episode=self._episode_of(get)))
+            self._requests.append(
+                replace(
+                    batch, start_ns=get.start_ns, end_ns=get.end_ns, episode=self._episode_of(get)
+                )
+            )
         for queue, episode in list(self._episode.items()):
-            last = next(request for request in reversed(self._requests) if request.episode == episode)
-            left_ns = next((get.start_ns for get in self._gets if get.start_ns > last.start_ns), self._others_ns[-1])
+            last = next(
+                request for request in reversed(self._requests) if request.episode == episode
+            )
+            left_ns = next(
+                (get.start_ns for get in self._gets if get.start_ns > last.start_ns),
+                self._others_ns[-1],
+            )
             worked_ns = next((at_ns for at_ns in self._works_ns if at_ns > last.start_ns), left_ns)
             left_ns = min([left_ns, *(at_ns for at_ns in self._others_ns if at_ns > worked_ns)])
             self._end(QueueGet(queue, left_ns, left_ns), Kind.LEFT)
@@ -103,17 +125,26 @@ class _Handing:
         return batch
 
     def _next_source(self, i: int, get: QueueGet) -> tuple[_Source | None, Request | None]:
-        """The iterator whose first batch a queue brings, when those of the one before are over: of the same thread, or, of a queue that has
-        brought none yet, that for whose batch was waited, else the first that was read since the thread last worked (what was read before
-        that may have come another way), else the first."""
+        """The iterator whose first batch a queue brings, when those of the one before are over: of
+        the same thread, or, of a queue that has brought none yet, that for whose batch was waited,
+        else the first that was read since the thread last worked (what was read before that may
+        have come another way), else the first."""
         before = self._filling.get(get.queue)
-        ready = [(source, batch) for source in self._waiting if (batch := source.next_before(get.end_ns)) is not None]
+        ready = [
+            (source, batch)
+            for source in self._waiting
+            if (batch := source.next_before(get.end_ns)) is not None
+        ]
         if before is not None:
             ready = [(source, batch) for source, batch in ready if source.thread == before.thread]
             if self._says_that_it_is_over(i, get.queue, before.thread):
                 return None, None
         else:
-            awaited = [(source, batch) for source, batch in ready if get.start_ns <= batch.end_ns <= get.end_ns]
+            awaited = [
+                (source, batch)
+                for source, batch in ready
+                if get.start_ns <= batch.end_ns <= get.end_ns
+            ]
             worked = bisect_left(self._works_ns, get.start_ns)
             since_ns = self._works_ns[worked - 1] if worked else 0
             fresh = [(source, batch) for source, batch in ready if batch.end_ns > since_ns]
@@ -121,17 +152,21 @@ class _Handing:
         return ready[0] if ready else (None, None)
 
     def _says_that_it_is_over(self, i: int, queue: int, thread: int) -> bool:
-        """Whether a queue brings more than the batches that are still to come: a word at the end of each epoch."""
+        """Whether a queue brings more than the batches that are still to come: a word at the end of
+        each epoch."""
         left = sum(get.queue == queue for get in self._gets[i:])
         sizes = [len(source.batches) for source in self._waiting if source.thread == thread]
         return left == sum(sizes) + len(sizes) + 1
 
     def _is_worked_on(self, i: int, get: QueueGet) -> bool:
-        """Whether the thread works before it gets anything else, but for more of what a queue begins with (batches in groups)."""
+        """Whether the thread works before it gets anything else, but for more of what a queue
+        begins with (batches in groups)."""
         at = bisect_left(self._works_ns, get.end_ns)
         is_new = get.queue not in self._filling
         later = (self._gets[k] for k in range(i + 1, len(self._gets)))
-        until_ns = next((after.start_ns for after in later if not (is_new and after.queue == get.queue)), None)
+        until_ns = next(
+            (after.start_ns for after in later if not (is_new and after.queue == get.queue)), None
+        )
         return at < len(self._works_ns) and (until_ns is None or self._works_ns[at] < until_ns)
 
     def _episode_of(self, get: QueueGet) -> int:
@@ -144,7 +179,9 @@ class _Handing:
         episode = self._episode.pop(get.queue, None)
         if episode is None:
             return
-        loader = next(request.loader for request in reversed(self._requests) if request.episode == episode)
+        loader = next(
+            request.loader for request in reversed(self._requests) if request.episode == episode
+        )
         end_ns = get.end_ns if kind is Kind.END else get.start_ns
         self._requests.append(Request(kind, get.start_ns, end_ns, episode, loader))
 

@@ -1,4 +1,5 @@
-"""Batches that are there before the work on those before them is done: read one ahead, or taken in groups.
+"""Batches that are there before the work on those before them is done: read one ahead, or taken in
+groups.
 
 Each is asked for where its own work begins, as a reader of the script would say.
 """
@@ -25,11 +26,13 @@ from voirkit.analysis.work_times import (
 
 
 def shift_read_ahead(requests: Sequence[Request], work: Work) -> list[Request]:
-    """The requests as they would be if none were made a batch ahead of the work, as accelerate's loader and prefetchers make them.
+    """The requests as they would be if none were made a batch ahead of the work, as accelerate's
+    loader and prefetchers make them.
 
-    Seen by work after the last request of the loop's iterator, and after the second, and none between the first two; where something is
-    trained only that is work. The first request is then part of making the iterator, and the one that found nothing begins the last
-    step, which ends with its work, or where it is asked for another.
+    Seen by work after the last request of the loop's iterator, and after the second, and none
+    between the first two; where something is trained only that is work. The first request is then
+    part of making the iterator, and the one that found nothing begins the last step, which ends
+    with its work, or where it is asked for another.
     """
     trains = work.of(Work.TRAINS)
     passes = BackwardPasses(requests, work)
@@ -49,7 +52,9 @@ def shift_read_ahead(requests: Sequence[Request], work: Work) -> list[Request]:
             continue
         between = requests[second].end_ns, requests[third].start_ns
         if not ends_of_work(done, *between) or steps_often(work.of(Work.OPTIMIZER), *between):
-            continue  # all were asked for before any work: kept in a list; or worked on one after the other: taken in groups
+            # all were asked for before any work: kept in a list; or worked on one after the other:
+            # taken in groups
+            continue
         if requests[last].kind is Kind.END:
             after = requests[last + 1] if last + 1 < n else None  # those behind were put there
             worked = ends_of_work(done, requests[last].end_ns, after.start_ns if after else None)
@@ -57,14 +62,26 @@ def shift_read_ahead(requests: Sequence[Request], work: Work) -> list[Request]:
                 continue
             if is_training:
                 until_ns = after.start_ns if after else NEVER
-                worked = _ends_of_last_work(passes, [requests[i] for i in (first, second, third, last)], len(fetches), until_ns, worked)
+                worked = _ends_of_last_work(
+                    passes,
+                    [requests[i] for i in (first, second, third, last)],
+                    len(fetches),
+                    until_ns,
+                    worked,
+                )
                 if not worked:
                     continue
             begun = [*fetches[1:], last]
-            closed = after.start_ns if after and after.episode == requests[last].episode else int(worked[-1])
+            closed = (
+                after.start_ns
+                if after and after.episode == requests[last].episode
+                else int(worked[-1])
+            )
             requests.append(replace(requests[last], start_ns=closed, end_ns=closed))
         else:
-            if is_training and not _is_left_ahead(passes, [requests[i] for i in fetches], requests[last]):
+            if is_training and not _is_left_ahead(
+                passes, [requests[i] for i in fetches], requests[last]
+            ):
                 continue
             begun = fetches[1:]
         for i, number in zip(begun, [requests[i].items for i in fetches], strict=False):
@@ -73,8 +90,11 @@ def shift_read_ahead(requests: Sequence[Request], work: Work) -> list[Request]:
     return sorted(requests, key=lambda r: r.start_ns)
 
 
-def _ends_of_last_work(passes: BackwardPasses, asked: Sequence[Request], n: int, until_ns: int, worked: Sequence[int]) -> Sequence[int]:
-    """When the work on a batch that was read ahead ended, after a loop over a loader found no more; empty if there was none.
+def _ends_of_last_work(
+    passes: BackwardPasses, asked: Sequence[Request], n: int, until_ns: int, worked: Sequence[int]
+) -> Sequence[int]:
+    """When the work on a batch that was read ahead ended, after a loop over a loader found no more;
+    empty if there was none.
 
     Args:
         passes: All backward passes.
@@ -96,8 +116,8 @@ def _ends_of_last_work(passes: BackwardPasses, asked: Sequence[Request], n: int,
 
 
 def _is_left_ahead(passes: BackwardPasses, fetches: Sequence[Request], last: Request) -> bool:
-    """Whether a loop that was left had read one batch ahead: it had worked on each before it asked for the next, and on all but its last,
-    or its last two.
+    """Whether a loop that was left had read one batch ahead: it had worked on each before it asked
+    for the next, and on all but its last, or its last two.
 
     Args:
         passes: All backward passes.
@@ -105,17 +125,26 @@ def _is_left_ahead(passes: BackwardPasses, fetches: Sequence[Request], last: Req
         last: That which let it go.
     """
     first, *later = fetches
-    between = [len(passes.between(first.episode, one.end_ns, other.start_ns)) for one, other in pairwise(later)]
-    each = between[0] if between else len(passes.between(first.episode, later[0].end_ns, last.start_ns))
+    between = [
+        len(passes.between(first.episode, one.end_ns, other.start_ns))
+        for one, other in pairwise(later)
+    ]
+    each = (
+        between[0]
+        if between
+        else len(passes.between(first.episode, later[0].end_ns, last.start_ns))
+    )
     earlier = len(passes.between(first.episode, first.end_ns, last.start_ns))
     return all(between) and each * (len(fetches) - 2) <= earlier <= each * (len(fetches) - 1)
 
 
 def spread_groups(requests: Sequence[Request], work: Work) -> list[Request]:
-    """Batches that are taken in groups and worked on one after the other (transformers' Trainer with gradients accumulated over several
-    batches), each asked for where its own work begins; batches that one walk through a graph is made for, as one.
+    """Batches that are taken in groups and worked on one after the other (transformers' Trainer
+    with gradients accumulated over several batches), each asked for where its own work begins;
+    batches that one walk through a graph is made for, as one.
 
-    Work belongs to the batches in the order in which they came: as many backward passes as there are batches, or a multiple.
+    Work belongs to the batches in the order in which they came: as many backward passes as there
+    are batches, or a multiple.
     """
     spreader = _GroupSpreader(requests, work)
     for batches in batches_by_episode(requests).values():
@@ -132,7 +161,9 @@ class _GroupSpreader:
         self._work_ns = work.start_ns.tolist()
         self._backward_passes = BackwardPasses(requests, work)
         self._optimizers_ns = work.of(Work.OPTIMIZER).start_ns
-        self._asks = [(r.start_ns, r.episode, r.loader) for r in requests if r.kind in (Kind.ITER, Kind.FETCH)]
+        self._asks = [
+            (r.start_ns, r.episode, r.loader) for r in requests if r.kind in (Kind.ITER, Kind.FETCH)
+        ]
         self._is_changed = False
 
     def result(self) -> list[Request]:
@@ -156,13 +187,19 @@ class _GroupSpreader:
             self._close_after(batches.closing, self._backward_passes.unit_ends_ns[passes[-1]])
             return
         ends_ns = [self._original[group[0]].start_ns for group in groups[1:]]
-        closing_ns = self._original[batches.closing].start_ns if batches.closing is not None else horizon_ns
+        closing_ns = (
+            self._original[batches.closing].start_ns if batches.closing is not None else horizon_ns
+        )
         of_groups = [
             self._passes(self._original[group[-1]], end_ns)
             for group, end_ns in zip(groups, [*ends_ns, min(closing_ns, horizon_ns)], strict=True)
         ]
         sizes = {len(group) for group in groups[:-1]} | {len(groups[0])}
-        if len(sizes) == 1 and len(groups[-1]) <= len(groups[0]) and all(len(own) == 1 for own in of_groups):
+        if (
+            len(sizes) == 1
+            and len(groups[-1]) <= len(groups[0])
+            and all(len(own) == 1 for own in of_groups)
+        ):
             for group in groups:
                 self._merge(group)
             return
@@ -174,7 +211,9 @@ class _GroupSpreader:
         """The requests that follow each other without work between."""
         groups = [[fetches[0]]]
         for before, at in pairwise(fetches):
-            if any_between(self._work_ns, self._original[before].end_ns, self._original[at].start_ns):
+            if any_between(
+                self._work_ns, self._original[before].end_ns, self._original[at].start_ns
+            ):
                 groups.append([])
             groups[-1].append(at)
         return groups
@@ -184,7 +223,8 @@ class _GroupSpreader:
 
         Args:
             batches: What was asked of an iterator.
-            passes: Those from its first batch to where something else is trained on, which may be later than where this was over.
+            passes: Those from its first batch to where something else is trained on, which may be
+                later than where this was over.
         """
         first, last = self._original[batches.fetches[0]], self._original[batches.fetches[-1]]
         n = len(batches.fetches)
@@ -192,18 +232,21 @@ class _GroupSpreader:
         until_over = len(passes) if end is None else len(self._passes(first, end.start_ns))
         is_asked_again = end is not None and until_over > 0
         if not self._passes(first, last.start_ns) and not is_asked_again:
-            # All were taken before any was worked on: they are kept in a list, and belong to the work if that is gone over once.
+            # All were taken before any was worked on: they are kept in a list, and belong to the
+            # work if that is gone over once.
             return int(len(passes) == n)
         each = -(-until_over // n)  # of the last batches they may still be to come
         return each if each * n <= len(passes) else 0
 
     def _end_of(self, batches: BatchRequests) -> Request | None:
-        """The request that found no more; None of a loop that was left, whose iterator may be held until long after it."""
+        """The request that found no more; None of a loop that was left, whose iterator may be held
+        until long after it."""
         closing = None if batches.closing is None else self._original[batches.closing]
         return closing if closing is not None and closing.kind is Kind.END else None
 
     def _next_ask_of_others(self, over: Request) -> int:
-        """When an iterator that trains is first asked, or made, after the last request to this one."""
+        """When an iterator that trains is first asked, or made, after the last request to this
+        one."""
         at = bisect_left(self._asks, (over.start_ns, over.episode, over.loader))
         later = (
             start_ns
@@ -217,7 +260,8 @@ class _GroupSpreader:
         return updating_episodes(self._original, self._optimizers_ns)
 
     def _passes(self, batch: Request, end_ns: int) -> list[int]:
-        """The backward passes between the coming of a batch and a time, without those of other loops in it."""
+        """The backward passes between the coming of a batch and a time, without those of other
+        loops in it."""
         return self._backward_passes.between(batch.episode, batch.end_ns, end_ns)
 
     def _move(self, fetches: Sequence[int], passes: Sequence[int]) -> None:
@@ -231,7 +275,9 @@ class _GroupSpreader:
 
     def _close_after(self, closing: int | None, over_ns: int) -> None:
         if closing is not None and self._original[closing].start_ns < over_ns:
-            self._requests[closing] = replace(self._original[closing], start_ns=over_ns, end_ns=over_ns)
+            self._requests[closing] = replace(
+                self._original[closing], start_ns=over_ns, end_ns=over_ns
+            )
             self._is_changed = True
 
     def _merge(self, group: Sequence[int]) -> None:

@@ -1,7 +1,8 @@
-"""Cuts a thread's time into turns: from one request for a batch to the next, of one iterator over a loader.
+"""Cuts a thread's time into turns: from one request for a batch to the next, of one iterator over a
+loader.
 
-Knows only requests, which ``loader_requests`` has put right before. Whether a turn trains or evaluates, and what happens in it, is the
-business of ``steps``.
+Knows only requests, which ``loader_requests`` has put right before. Whether a turn trains or
+evaluates, and what happens in it, is the business of ``steps``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Kind(IntEnum):
 
 
 LET_GO = (Kind.LEFT, Kind.INCOMPLETE)
-_ITER, _FETCH, _END, _INCOMPLETE = Kind.ITER, Kind.FETCH, Kind.END, Kind.INCOMPLETE  # asking the enum takes longer than the rest of a line
+# asking the enum takes longer than the rest of a line
+_ITER, _FETCH, _END, _INCOMPLETE = Kind.ITER, Kind.FETCH, Kind.END, Kind.INCOMPLETE
 
 
 @dataclass(slots=True)  # frozen, making one would take three times as long: two for each step
@@ -49,9 +51,11 @@ class StepInterval:
     """From one request for a batch to the next request to the same iterator."""
 
     episode: int  # of which iterator
-    start_ns: int  # when its batch was asked for; the first of an episode begins where the iterator is made
+    # when its batch was asked for; the first of an episode begins where the iterator is made
+    start_ns: int
     end_ns: int | None = None  # when the next one was asked for; None if that never happened
-    # indices of the requests for batches that were made in it, those to companions too (``zip`` of two loaders)
+    # indices of the requests for batches that were made in it, those to companions too (``zip`` of
+    # two loaders)
     requests: list[int] = field(default_factory=list)
 
 
@@ -61,8 +65,8 @@ class Segmentation:
 
     turns: list[StepInterval]  # in the order in which they began
     edges: list[int]  # start of each piece of time, ascending, in nanoseconds
-    # index of the turn that owns the piece from that edge to the next; ``OUTSIDE`` for none. A loop inside another's turn owns its own
-    # time: that of the turn around it excludes it.
+    # index of the turn that owns the piece from that edge to the next; ``OUTSIDE`` for none. A loop
+    # inside another's turn owns its own time: that of the turn around it excludes it.
     owners: list[int]
 
     @cached_property
@@ -95,9 +99,10 @@ def split_at_requests(requests: Sequence[Request]) -> Segmentation:
     Args:
         requests: All of one thread, in order of their start.
 
-    Loops may lie within each other's turns (evaluation every 100 steps): each instant belongs to the innermost. Two
-    iterators that are asked by turns (``zip``, ``next`` on a second loader) are one loop: the one that was asked first
-    leads, and the other's requests lie in the leader's turns.
+    Loops may lie within each other's turns (evaluation every 100 steps): each instant belongs to
+    the innermost. Two iterators that are asked by turns (``zip``, ``next`` on a second loader) are
+    one loop: the one that was asked first leads, and the other's requests lie in the leader's
+    turns.
     """
     episodes = _episodes(requests)
     segmentation = Segmentation([], [], [])
@@ -111,7 +116,14 @@ def split_at_requests(requests: Sequence[Request]) -> Segmentation:
         if episode not in open_:
             if request.kind >= _END:
                 continue  # it never gave a batch
-            over = next((at_ns for at_ns, e in enumerate(open_) if e.loader == request.loader and e.last < i), len(open_))
+            over = next(
+                (
+                    at_ns
+                    for at_ns, e in enumerate(open_)
+                    if e.loader == request.loader and e.last < i
+                ),
+                len(open_),
+            )
             _abandon(open_, open_[over:], request.start_ns, segmentation)
         elif request.kind not in LET_GO:  # an iterator may be held until long after its loop
             _abandon(open_, open_[open_.index(episode) + 1 :], request.start_ns, segmentation)
@@ -141,7 +153,9 @@ def _episodes(requests: Sequence[Request]) -> dict[int, _Episode]:
     for i, request in enumerate(requests):
         episode = found.get(request.episode)
         if episode is None:
-            episode = found[request.episode] = _Episode(request.episode, request.loader, request.start_ns)
+            episode = found[request.episode] = _Episode(
+                request.episode, request.loader, request.start_ns
+            )
         if request.kind is _FETCH:
             episode.last = i
         if request.kind in (_FETCH, _END):
@@ -167,13 +181,17 @@ def _episodes(requests: Sequence[Request]) -> dict[int, _Episode]:
         while open_[-1] is not episode:
             above = open_.pop()
             # Both go on, or the one that leads has come to its end first: they are asked by turns.
-            above.companion = above.last_asked > i or (request.kind is _END and above.number not in ended)
+            above.companion = above.last_asked > i or (
+                request.kind is _END and above.number not in ended
+            )
         if request.kind is _END:
             open_.pop()
     return found
 
 
-def _open_turn(episode: _Episode, at_ns: int, open_: list[_Episode], segmentation: Segmentation) -> None:
+def _open_turn(
+    episode: _Episode, at_ns: int, open_: list[_Episode], segmentation: Segmentation
+) -> None:
     open_.append(episode)
     _turn(episode, at_ns, segmentation)
 
@@ -188,7 +206,9 @@ def _close(episode: _Episode, at_ns: int, segmentation: Segmentation) -> None:
     segmentation.turns[episode.turn].end_ns = at_ns
 
 
-def _abandon(open_: list[_Episode], abandoned: list[_Episode], at_ns: int, segmentation: Segmentation) -> None:
+def _abandon(
+    open_: list[_Episode], abandoned: list[_Episode], at_ns: int, segmentation: Segmentation
+) -> None:
     """Close loops that were left without their iterator's end."""
     for episode in abandoned:
         _close(episode, at_ns, segmentation)

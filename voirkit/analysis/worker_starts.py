@@ -1,7 +1,8 @@
-"""Worker processes of loaders that are started and stopped again and again, and how much of that would be saved if they stayed.
+"""Worker processes of loaders that are started and stopped again and again, and how much of that
+would be saved if they stayed.
 
-The start is what making an iterator takes until its workers get their first indices, and what the first batch is waited for until they can
-load (their imports, ``worker_init_fn``).
+The start is what making an iterator takes until its workers get their first indices, and what the
+first batch is waited for until they can load (their imports, ``worker_init_fn``).
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ _NS = 1e-9
 
 @dataclass
 class _Episode:
-    """One iterator with workers: what it took to start them, to stop them, and its requests for batches; nanoseconds."""
+    """One iterator with workers: what it took to start them, to stop them, and its requests for
+    batches; nanoseconds."""
 
     workers: int
     start_ns: int = 0
     stop_ns: int = 0
-    fetches_ns: list[tuple[int, int]] = field(default_factory=list)  # (begin, end) of each, ascending
+    # (begin, end) of each, ascending
+    fetches_ns: list[tuple[int, int]] = field(default_factory=list)
 
     def first_waits_ns(self) -> int:
         """The waits for the first batch of each worker."""
@@ -53,20 +56,26 @@ def restarts(records: Records, chosen: Array, trained: Collection[int]) -> list[
         trained: The iterators that training used.
 
     Returns:
-        By loader, the one with most to save first: ``loader``, its number; ``workers``; ``starts``; ``trains``, whether its batches were
-        trained on; ``again_s``, what all starts but the first and all stops but the last took; ``again_waited_s``, that without the stops.
+        By loader, the one with most to save first: ``loader``, its number; ``workers``; ``starts``;
+        ``trains``, whether its batches were trained on; ``again_s``, what all starts but the first
+        and all stops but the last took; ``again_waited_s``, that without the stops.
     """
     by_loader = _episodes(records, chosen)
     episodes_of = _arguments(records, "episode")
     loaders = _arguments(records, "loader")
-    training = {loader for loader, episode in zip(loaders, episodes_of, strict=True) if episode in trained}
+    training = {
+        loader for loader, episode in zip(loaders, episodes_of, strict=True) if episode in trained
+    }
     rows = [
         {
             "loader": loader,
             "workers": episodes[-1].workers,
             "starts": len(episodes),
             "trains": loader in training,
-            "again_s": (_starts_again_ns(episodes) + sum(episode.stop_ns for episode in episodes[:-1])) * _NS,
+            "again_s": (
+                _starts_again_ns(episodes) + sum(episode.stop_ns for episode in episodes[:-1])
+            )
+            * _NS,
             "again_waited_s": _starts_again_ns(episodes) * _NS,
         }
         for loader, episodes in by_loader.items()
@@ -78,12 +87,16 @@ def restarts(records: Records, chosen: Array, trained: Collection[int]) -> list[
 def _starts_again_ns(episodes: list[_Episode]) -> int:
     """What all starts but the first took.
 
-    Of the waits for the first batches what workers that stay would need for them too is none of it. Each of n workers loads every n-th
-    batch: it takes no longer for one than n batches are apart later on. Where there are no later ones nothing is known of these waits.
+    Of the waits for the first batches what workers that stay would need for them too is none of it.
+    Each of n workers loads every n-th batch: it takes no longer for one than n batches are apart
+    later on. Where there are no later ones nothing is known of these waits.
     """
     intervals = [interval for episode in episodes for interval in episode.later_intervals_ns()]
     usual_ns = median(intervals) if intervals else NEVER
-    waits = [max(episode.first_waits_ns() - int(usual_ns) * episode.workers, 0) for episode in episodes[1:]]
+    waits = [
+        max(episode.first_waits_ns() - int(usual_ns) * episode.workers, 0)
+        for episode in episodes[1:]
+    ]
     return sum(waits) + sum(episode.start_ns for episode in episodes[1:])
 
 

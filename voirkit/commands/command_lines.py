@@ -1,4 +1,5 @@
-"""Every command line that voirkit reads, as its own parser has it: what completion scripts, the man page and the reference are made of.
+"""Every command line that voirkit reads, as its own parser has it: what completion scripts, the man
+page and the reference are made of.
 
 Reads no voirfile and runs nothing.
 """
@@ -21,7 +22,8 @@ from voirkit.runner.overseer import Overseer
 
 RUN = ""  # the word of the command line that runs a script
 _OWN = "voirkit"  # the distribution whose instruments are voirkit's own
-_LITERAL = re.compile(r"[a-z]+([|,][a-z]+)*")  # a metavar that is what may be typed: full|files|counts, timing
+# a metavar that is what may be typed: full|files|counts, timing
+_LITERAL = re.compile(r"[a-z]+([|,][a-z]+)*")
 
 
 class DescribedOption(NamedTuple):
@@ -45,7 +47,8 @@ class DescribedOption(NamedTuple):
 
     @property
     def path_kind(self) -> str:
-        """``"file"`` or ``"folder"`` where what ``--help`` calls its value names one, else nothing."""
+        """``"file"`` or ``"folder"`` where what ``--help`` calls its value names one, else
+        nothing."""
         if any(word in self.value for word in ("FILE", "LOG", "SCRIPT")):
             return "file"
         return "folder" if self.value in ("DIR", "RUN") else ""
@@ -58,7 +61,8 @@ class CommandLine(NamedTuple):
         word: The subcommand; ``RUN`` for that of a run.
         arguments: What stands behind the word, such as ``[RUN]``.
         what: What the command does, in a few words.
-        parser: What reads it, with all its options; None of a plug-in's command that does not show it.
+        parser: What reads it, with all its options; None of a plug-in's command that does not show
+            it.
     """
 
     word: str
@@ -77,21 +81,31 @@ def command_lines(with_plugins: bool = True) -> list[CommandLine]:
     Args:
         with_plugins: Whether what other installed packages add is in them.
     """
-    lines = [CommandLine(RUN, "SCRIPT [script arguments]", "run a script under its instruments", _parser_of_run(with_plugins))]
-    for word, (reference, arguments, what) in SUBCOMMANDS.items():
-        lines.append(CommandLine(word, arguments, what, parser_of(reference)))
+    lines = [
+        CommandLine(
+            RUN,
+            "SCRIPT [script arguments]",
+            "run a script under its instruments",
+            _parser_of_run(with_plugins),
+        )
+    ]
+    for word, (reference, arguments, description) in SUBCOMMANDS.items():
+        lines.append(CommandLine(word, arguments, description, parser_of(reference)))
     for instrument in plugins.installed_instruments():
         for word, module in instrument.commands.items():
             if with_plugins or module.partition(".")[0] == f"{_OWN}_instruments":
-                what = f"read the records of --{instrument.name} alone"
-                lines.append(CommandLine(word, "", what, parser_of(f"{module}:main")))
+                description = f"read the records of --{instrument.name} alone"
+                lines.append(CommandLine(word, "", description, parser_of(f"{module}:main")))
     return lines
 
 
 def parser_of(reference: str) -> ExtendedArgumentParser | None:
-    """The parser of a subcommand, ``module:function``: what ``module:function_parser`` returns, if there is one."""
-    make = getattr(resolve(reference.partition(":")[0]), f"{reference.partition(':')[2]}_parser", None)
-    return None if make is None else make()
+    """The parser of a subcommand, ``module:function``: what ``module:function_parser`` returns, if
+    there is one."""
+    make_parser = getattr(
+        resolve(reference.partition(":")[0]), f"{reference.partition(':')[2]}_parser", None
+    )
+    return None if make_parser is None else make_parser()
 
 
 def _parser_of_run(with_plugins: bool) -> ExtendedArgumentParser:
@@ -116,8 +130,15 @@ def _options(parser: ExtendedArgumentParser) -> Iterator[DescribedOption]:
             value = "" if action.nargs == 0 else str(action.metavar or action.dest.upper())
             literal = tuple(re.split("[|,]", value)) if _LITERAL.fullmatch(value) else ()
             words = tuple(map(str, action.choices or ())) or literal
-            words = words or (*getattr(action, "completes", ()), *getattr(action, "asks_for_help", ()))
+            words = words or (
+                *getattr(action, "completes", ()),
+                *getattr(action, "asks_for_help", ()),
+            )
             yield DescribedOption(
-                tuple(action.option_strings), formatter._expand_help(action) if action.help else "", value,
-                action.nargs in (argparse.OPTIONAL, argparse.ZERO_OR_MORE), words, str(group.title),
-            )  # fmt: skip
+                tuple(action.option_strings),
+                formatter._expand_help(action) if action.help else "",
+                value,
+                action.nargs in (argparse.OPTIONAL, argparse.ZERO_OR_MORE),
+                words,
+                str(group.title),
+            )

@@ -1,7 +1,9 @@
-"""``voirkit completion SHELL``: prints what makes a shell complete voirkit's commands, options and values.
+"""``voirkit completion SHELL``: prints a script that makes a shell complete voirkit's commands,
+options and values.
 
-The script is made from the parsers and works alone: completing starts no python. Behind SCRIPT nothing is voirkit's, so files are offered
-there. Options of a voirfile are not known to it, those of installed packages are.
+The script is made from the parsers and works alone: completing starts no python. Behind SCRIPT
+nothing is voirkit's, so files are offered there. Options of a voirfile are not known to it, those
+of installed packages are.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ def main(argv: Sequence[str]) -> int:
     shell = main_parser().parse_args(argv).SHELL
     if shell not in SHELLS:
         hint = did_you_mean(shell or "", SHELLS) or f"voirkit completion {'|'.join(SHELLS)}"
-        raise CommandLineError(f"{shell!r} is not a shell that is known." if shell else "no SHELL given.", next=hint)
+        raise CommandLineError(
+            f"{shell!r} is not a shell that is known." if shell else "no SHELL given.", next=hint
+        )
     with printing():
         print(SHELLS[shell](command_lines()), end="")
     return 0
@@ -31,9 +35,11 @@ def main_parser() -> ExtendedArgumentParser:
         "voirkit completion",
         "voirkit completion bash|zsh|fish",
         description="Prints a script that makes a shell complete the command line of voirkit.",
-        epilog='bash: eval "$(voirkit completion bash)" in ~/.bashrc\n'
-        "zsh:  voirkit completion zsh > _voirkit, in a folder of $fpath\n"
-        "fish: voirkit completion fish > ~/.config/fish/completions/voirkit.fish\n",
+        epilog=(
+            'bash: eval "$(voirkit completion bash)" in ~/.bashrc\n'
+            "zsh:  voirkit completion zsh > _voirkit, in a folder of $fpath\n"
+            "fish: voirkit completion fish > ~/.config/fish/completions/voirkit.fish\n"
+        ),
     )
     parser.add_argument("SHELL", nargs="?", help="bash, zsh or fish")
     return parser
@@ -42,17 +48,35 @@ def main_parser() -> ExtendedArgumentParser:
 def bash(lines: Sequence[CommandLine]) -> str:
     """For bash 4 and later; needs no bash-completion."""
     commands = [line.word for line in lines if line.word != RUN]
-    needing = [f'"{line.word} {name}"' for line in lines for option in line.options() if _needs_value(option) for name in option.names]
-    values = {f'"{line.word} {name}"': option for line in lines for option in line.options() if option.value for name in option.names}
-    words = [f"                {key}) words={_quoted(chr(10).join(option.words))} ;;" for key, option in values.items() if option.words]
-    folders = [key for key, option in values.items() if option.path_kind == "folder" and not option.words]
-    files = [key for key, option in values.items() if option.path_kind == "file" and not option.words]
-    options = [f'            "{line.word}") words={_quoted(chr(10).join(_names(line)))} ;;' for line in lines]
+    by_key: dict[str, DescribedOption] = {}
+    cases = []
+    for line in lines:
+        names = _quoted("\n".join(_names(line)))
+        cases.append(f'            "{line.word}") words={names} ;;')
+        for option in line.options():
+            for name in option.names:
+                by_key[f'"{line.word} {name}"'] = option
+    needing = [key for key, option in by_key.items() if _needs_value(option)]
+    values = []
+    path_keys: dict[str, list[str]] = {"folder": [], "file": [], "": []}
+    for key, option in by_key.items():
+        if not option.value:
+            continue
+        if option.words:
+            words = _quoted("\n".join(option.words))
+            values.append(f"                {key}) words={words} ;;")
+        else:
+            path_keys[option.path_kind].append(key)
     lists = {
-        "COMMANDS": "|".join(commands), "WORDS": _quoted("\n".join(commands)), "NEEDING": "|".join(needing), "VALUES": "\n".join(words),
-        "FOLDERS": "|".join(folders), "FILES": "|".join(files), "OPTIONS": "\n".join(options),
-    }  # fmt: skip
-    return _filled(_BASH, lists)
+        "COMMANDS": "|".join(commands),
+        "WORDS": _quoted("\n".join(commands)),
+        "NEEDING": "|".join(needing),
+        "VALUES": "\n".join(values),
+        "FOLDERS": "|".join(path_keys["folder"]),
+        "FILES": "|".join(path_keys["file"]),
+        "OPTIONS": "\n".join(cases),
+    }
+    return _fill(_BASH, lists)
 
 
 def zsh(lines: Sequence[CommandLine]) -> str:
@@ -60,23 +84,38 @@ def zsh(lines: Sequence[CommandLine]) -> str:
     commands = [f"    {_quoted(f'{line.word}:{line.what}')}" for line in lines if line.word != RUN]
     cases = []
     for line in lines[1:]:
-        specs = [*map(_zsh_option, line.options()), "'*:file:_files'"]
-        cases.append(f"      ({line.word}) _arguments -S : \\\n        " + " \\\n        ".join(specs) + " ;;")
-    options = " \\\n    ".join(map(_zsh_option, lines[0].options()))
-    return _filled(_ZSH, {"COMMANDS": "\n".join(commands), "CASES": "\n".join(cases), "OPTIONS": options})
+        specs = " \\\n        ".join([*map(_zsh_option, line.options()), "'*:file:_files'"])
+        cases.append(f"      ({line.word}) _arguments -S : \\\n        {specs} ;;")
+    lists = {
+        "COMMANDS": "\n".join(commands),
+        "CASES": "\n".join(cases),
+        "OPTIONS": " \\\n    ".join(map(_zsh_option, lines[0].options())),
+    }
+    return _fill(_ZSH, lists)
 
 
 def fish(lines: Sequence[CommandLine]) -> str:
     """A file for a folder of ``$fish_complete_path``."""
     rows = []
     for line in lines[1:]:
-        rows.append(f"complete -c voirkit -n __voirkit_begins -a {line.word} -d {_fish_quoted(line.what)}")
+        rows.append(
+            f"complete -c voirkit -n __voirkit_begins -a {line.word} -d {_fish_quoted(line.what)}"
+        )
     for line in lines:
         for option in line.options():
-            rows.append(f"complete -c voirkit -n '__voirkit_reads {line.word or 'run'}' {_fish_option(option)}")
-    needing = [name for option in lines[0].options() if _needs_value(option) for name in option.names]
-    lists = {"COMMANDS": " ".join(line.word for line in lines[1:]), "NEEDING": " ".join(needing), "ROWS": "\n".join(rows)}
-    return _filled(_FISH, lists)
+            rows.append(
+                f"complete -c voirkit -n '__voirkit_reads {line.word or 'run'}'"
+                f" {_fish_option(option)}"
+            )
+    needing = [
+        name for option in lines[0].options() if _needs_value(option) for name in option.names
+    ]
+    lists = {
+        "COMMANDS": " ".join(line.word for line in lines[1:]),
+        "NEEDING": " ".join(needing),
+        "ROWS": "\n".join(rows),
+    }
+    return _fill(_FISH, lists)
 
 
 SHELLS: dict[str, Callable[[Sequence[CommandLine]], str]] = {"bash": bash, "zsh": zsh, "fish": fish}
@@ -87,11 +126,13 @@ def _needs_value(option: DescribedOption) -> bool:
 
 
 def _names(line: CommandLine) -> list[str]:
-    own = ["-m"] if line.word == RUN else []
-    return [*(name for option in line.options() for name in option.names), *own]
+    names = [name for option in line.options() for name in option.names]
+    if line.word == RUN:
+        names.append("-m")
+    return names
 
 
-def _filled(template: str, lists: dict[str, str]) -> str:
+def _fill(template: str, lists: dict[str, str]) -> str:
     for name, text in lists.items():
         template = template.replace(f"@{name}@", text)
     return template
@@ -105,22 +146,36 @@ def _brief(text: str) -> str:
     """The first part of a help text, of at most 80 characters."""
     text = text.partition(" (default")[0].partition(" (repeatable")[0]
     words = text.split()
+    n_words = len(words)
     while len(" ".join(words)) > 80:
         words.pop()
-    return " ".join(words).rstrip(",:;(") if len(words) < len(text.split()) else text
+    if len(words) == n_words:
+        return text
+    return " ".join(words).rstrip(",:;(")
 
 
 def _zsh_option(option: DescribedOption) -> str:
     brief = _brief(option.help)
     for mark in "\\[]:":
         brief = brief.replace(mark, f"\\{mark}")
-    value, attached = "", ""
+    value = ""
+    separator = ""
     if option.value:
-        action = f"({' '.join(option.words)})" if option.words else {"file": "_files", "folder": "_files -/", "": " "}[option.path_kind]
-        value = f":{option.value.replace(':', chr(92) + ':')}:{action}"
-        attached = "=-" if option.is_optional else "="
-    specs = [f"*{name}{attached if name.startswith('--') else ''}[{brief}]{value}" for name in option.names]
-    return " ".join(map(_quoted, specs))
+        if option.words:
+            action = f"({' '.join(option.words)})"
+        else:
+            action = _ZSH_ACTIONS[option.path_kind]
+        label = option.value.replace(":", "\\:")
+        value = f":{label}:{action}"
+        separator = "=-" if option.is_optional else "="
+    specs = []
+    for name in option.names:
+        attached = separator if name.startswith("--") else ""
+        specs.append(_quoted(f"*{name}{attached}[{brief}]{value}"))
+    return " ".join(specs)
+
+
+_ZSH_ACTIONS = {"file": "_files", "folder": "_files -/", "": " "}
 
 
 def _fish_quoted(text: str) -> str:
@@ -128,7 +183,9 @@ def _fish_quoted(text: str) -> str:
 
 
 def _fish_option(option: DescribedOption) -> str:
-    parts = [f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names]
+    parts = [
+        f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names
+    ]
     if _needs_value(option):
         parts.append("-r" if option.path_kind == "file" and not option.words else "-x")
     if option.words:

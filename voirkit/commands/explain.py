@@ -1,4 +1,5 @@
-"""``voirkit explain [KIND]``: what a kind of finding means, when it is said, how to confirm and how to mend it."""
+"""``voirkit explain [KIND]``: the meaning of a kind of finding, its condition, how to confirm and
+how to mend it."""
 
 from __future__ import annotations
 
@@ -28,8 +29,9 @@ def main(argv: Sequence[str]) -> int:
     if name is not None and name not in CATALOGUE:
         hint = did_you_mean(name, CATALOGUE) or "voirkit explain lists all kinds."
         raise CommandLineError(f"{name!r} is no kind of finding.", next=hint)
+    lines = _list_kinds() if name is None else _explain(CATALOGUE[name])
     with printing():
-        print("\n".join(_listed() if name is None else _explained(CATALOGUE[name])))
+        print("\n".join(lines))
     return 0
 
 
@@ -38,26 +40,32 @@ def main_parser() -> ExtendedArgumentParser:
     parser = ExtendedArgumentParser(
         "voirkit explain",
         "voirkit explain [KIND]",
-        description="Explains a kind of finding: what it means, when it is said, how to confirm it and how to mend it.",
+        description=(
+            "Explains a kind of finding: what it means, when it is said, how to confirm it and how"
+            " to mend it."
+        ),
     )
-    kind = parser.add_argument("KIND", nargs="?", help="as a report names it; without it all kinds are listed")
+    kind = parser.add_argument(
+        "KIND", nargs="?", help="as a report names it; without it all kinds are listed"
+    )
     vars(kind)["completes"] = tuple(CATALOGUE)  # see command_lines
     return parser
 
 
-def _listed() -> Iterator[str]:
-    """The kinds by severity, each with the first sentence of what it means."""
+def _list_kinds() -> Iterator[str]:
+    """The kinds by severity, each with the first sentence of its meaning."""
     width = max(map(len, CATALOGUE))
+    indent = " " * (width + 4)
     for severity, words in _SEVERITIES.items():
         yield f"{severity.name.lower()}: {words}"
         for kind in CATALOGUE.values():
             if kind.severity == severity:
-                indent = " " * (width + 4)
-                sentence = kind.meaning.partition(". ")[0].rstrip(".") + "."
-                yield textwrap.fill(f"  {kind.name:<{width}}  {sentence}", _WIDTH, subsequent_indent=indent)
+                sentence = kind.meaning.partition(". ")[0].rstrip(".")
+                line = f"  {kind.name:<{width}}  {sentence}."
+                yield textwrap.fill(line, _WIDTH, subsequent_indent=indent)
 
 
-def _explained(kind: Kind) -> Iterator[str]:
+def _explain(kind: Kind) -> Iterator[str]:
     yield f"{kind.name} ({kind.severity.name.lower()}: {_SEVERITIES[kind.severity]})"
     for head, words in paragraphs(kind):
         yield ""
@@ -65,7 +73,7 @@ def _explained(kind: Kind) -> Iterator[str]:
 
 
 def paragraphs(kind: Kind) -> Iterator[tuple[str, str]]:
-    """What the documentation of a kind says, each with its head."""
+    """The paragraphs of the documentation of a kind, each with its head."""
     yield "What it means", kind.meaning
     yield "When it is said", kind.condition
     yield "How to confirm it", kind.confirm
@@ -73,4 +81,4 @@ def paragraphs(kind: Kind) -> Iterator[tuple[str, str]]:
     if kind.gain:
         yield "Where its figure comes from", kind.gain[:1].upper() + kind.gain[1:] + "."
     if kind.example:
-        yield "A script that has it", f"`{kind.example}`, in the project's repository."
+        yield "An example", f"`{kind.example}`, in the project's repository."

@@ -1,4 +1,5 @@
-"""``voirkit export [RUN] --format FORMAT``: a run's trace for other tools. Never changes the run, nor overwrites a file unasked."""
+"""``voirkit export [RUN] --format FORMAT``: a run's trace for other tools. Never changes the run,
+nor overwrites a file unasked."""
 
 from __future__ import annotations
 
@@ -28,24 +29,27 @@ def main(argv: Sequence[str]) -> int:
         for fault in check_manifest(run.path, run.where):
             tell(fault)
         if options.format is None:
-            raise CommandLineError("no format is given.", next=f"voirkit export [RUN] --format {'|'.join(formats())}")
+            raise CommandLineError(
+                "no format is given.", next=f"voirkit export [RUN] --format {'|'.join(formats())}"
+            )
         format = load(options.format)
-        chosen = selection(options.steps, options.ranks)
+        part = selection(options.steps, options.ranks)
         target = _target(format, options.output, run)
-        if chosen.ranks is not None:
-            run.read_only(chosen.ranks)
-        made = None
+        if part.ranks is not None:
+            run.read_only(part.ranks)
+        new_folder = None
         if not target.startswith(("http://", "https://")):
-            made = _prepare(format, target, options.force)
-        _write(format, run, chosen, target, made)
-        for warning in (*_missing(run, chosen), *run.warnings):
+            new_folder = _prepare(format, target, options.force)
+        _write(format, run, part, target, new_folder)
+        for warning in (*_missing(run, part), *run.warnings):
             tell(warning)
     return 0
 
 
 @contextmanager
 def _ends_by_signal() -> Iterator[None]:
-    """Ctrl-C and SIGTERM: what the block has opened is cleared up, and the process then ends by the signal itself, for a shell to see."""
+    """End by Ctrl-C and SIGTERM: the block's files are cleared up, and the process then ends by the
+    signal itself, for a shell to see."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -55,8 +59,10 @@ def _ends_by_signal() -> Iterator[None]:
         received.append(number)
         raise KeyboardInterrupt
 
-    handled = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not signal.SIG_IGN]
-    before = [signal.signal(number, stop) for number in handled]
+    previous = {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            previous[number] = signal.signal(number, stop)
     try:
         yield
     except BaseException:  # DuckDB makes a RuntimeError of it
@@ -66,27 +72,35 @@ def _ends_by_signal() -> Iterator[None]:
         signal.signal(received[0], signal.SIG_DFL)
         os.kill(os.getpid(), received[0])
     finally:
-        for number, handler in zip(handled, before, strict=True):
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
-def _missing(run: Run, chosen: Selection) -> list[str]:
-    """What to say of what is not in the export: spans that could not be recorded, ranks that recorded nothing."""
-    processes = [process for process in run.processes() if chosen.ranks is None or process.rank in chosen.ranks]
+def _missing(run: Run, part: Selection) -> list[str]:
+    """Lines about what is not in the export: spans that could not be recorded, ranks that recorded
+    nothing."""
     dropped: Counter[str] = Counter()
-    for process in processes:
-        dropped.update(process.dropped)
-    world_size, there = run.manifest.get("world_size"), {process.rank for process in processes}
-    missing = sorted(set(range(world_size)) - there) if chosen.ranks is None and isinstance(world_size, int) and there else []
-    return [*describe_dropped(dropped), *([f"rank {as_ranges(missing)} of {world_size} has recorded nothing."] if missing else [])]
+    ranks = set()
+    for process in run.processes():
+        if part.ranks is None or process.rank in part.ranks:
+            dropped.update(process.dropped)
+            ranks.add(process.rank)
+    lines = list(describe_dropped(dropped))
+    world_size = run.manifest.get("world_size")
+    if part.ranks is None and isinstance(world_size, int) and ranks:
+        missing = sorted(set(range(world_size)) - ranks)
+        if missing:
+            lines.append(f"rank {as_ranges(missing)} of {world_size} has recorded nothing.")
+    return lines
 
 
-def _write(format: Format, run: Run, chosen: Selection, target: str, new_folder: str | None) -> None:
-    """Write the files, and print their names. A folder that was made for them goes again if there is nothing to write."""
+def _write(format: Format, run: Run, part: Selection, target: str, new_folder: str | None) -> None:
+    """Write the files, and print their names. A folder that was made for them goes again if there
+    is nothing to write."""
     try:
-        written = format.write(run, chosen, target)
+        paths = format.write(run, part, target)
         target = STDOUT  # what is still to be written to
-        for path in written:
+        for path in paths:
             if path != STDOUT:
                 print(printable(path))
         if sys.stdout is not None:
@@ -98,30 +112,38 @@ def _write(format: Format, run: Run, chosen: Selection, target: str, new_folder:
         raise
     except OSError as exc:
         if target == STDOUT:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # python writes what is left when it ends
+            # python writes what is left when it ends
+            devnull = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(devnull, sys.stdout.fileno())
             if isinstance(exc, BrokenPipeError):
                 return  # `voirkit export -o - | head`
         raise _not_written(target, exc) from None
 
 
 def main_parser() -> ExtendedArgumentParser:
-    known = formats()
-    width = max(map(len, known))
-    listed = "\n".join(f"  {name:<{width}}  {what}" for name, (_, what) in known.items())
+    by_name = formats()
+    width = max(map(len, by_name))
+    listed = "\n".join(f"  {name:<{width}}  {words}" for name, (_, words) in by_name.items())
     parser = ExtendedArgumentParser(
         "voirkit export",
-        "voirkit export [RUN] --format FORMAT [-o FILE_OR_DIR] [--steps A:B] [--ranks LIST] [--force]",
+        "voirkit export [RUN] --format FORMAT [-o FILE_OR_DIR] [--steps A:B] [--ranks LIST]"
+        " [--force]",
         description="Write what a run recorded for other tools.",
         epilog=f"formats:\n{listed}\n",
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("RUN", nargs="?", help=f"a run directory; by default {LATEST}")
-    chosen = parser.add_argument("--format", metavar="FORMAT", help="one of those below")
-    vars(chosen)["completes"] = tuple(known)  # see command_lines
+    option = parser.add_argument("--format", metavar="FORMAT", help="one of those below")
+    vars(option)["completes"] = tuple(by_name)  # see command_lines
     parser.add_argument(
-        "-o", "--output", metavar="FILE_OR_DIR", help="where to (default: the run's name, in the current folder); - is stdout"
+        "-o",
+        "--output",
+        metavar="FILE_OR_DIR",
+        help="where to (default: the run's name, in the current folder); - is stdout",
     )
-    parser.add_argument("--steps", metavar="A:B", help="only steps A to B-1, and what happened meanwhile")
+    parser.add_argument(
+        "--steps", metavar="A:B", help="only steps A to B-1, and what happened meanwhile"
+    )
     parser.add_argument("--ranks", metavar="LIST", help="only these ranks: 0,2-3")
     parser.add_argument("--force", action="store_true", help="overwrite files that are there")
     return parser
@@ -132,9 +154,15 @@ def _target(format: Format, output: str | None, run: Run) -> str:
         return f"{run.name}{format.SUFFIX}" if format.SUFFIX else f"{run.name}-{format.NAME}"
     if "://" in output:
         if format.NAME != "otlp":
-            raise CommandLineError(f"{format.NAME} is written to files; only otlp can be sent.", where=f"-o {output}")
+            raise CommandLineError(
+                f"{format.NAME} is written to files; only otlp can be sent.", where=f"-o {output}"
+            )
         if not output.startswith(("http://", "https://")):
-            raise CommandLineError("spans are sent over HTTP only.", where=f"-o {output}", next="--format otlp -o http://HOST:4318")
+            raise CommandLineError(
+                "spans are sent over HTTP only.",
+                where=f"-o {output}",
+                next="--format otlp -o http://HOST:4318",
+            )
         return output
     if output in STDOUT_NAMES:
         return STDOUT
@@ -150,7 +178,8 @@ def _prepare(format: Format, target: str, force: bool) -> str | None:
         The folder, if it was not there.
 
     Raises:
-        CommandLineError: There is a file of that name, or the folder has files of that format: a reader would take them for one trace.
+        CommandLineError: There is a file of that name, or the folder has files of that format: a
+            reader would take them for one trace.
         VoirkitError: It cannot be made.
     """
     if target == STDOUT:
@@ -158,45 +187,76 @@ def _prepare(format: Format, target: str, force: bool) -> str | None:
         return None
     if not target:
         raise CommandLineError("the name of the file is empty.", where="-o")
-    is_file = bool(format.SUFFIX) or target.endswith((f".{format.NAME}", f".{format.NAME}.gz"))  # a format of several takes one too
+    # a format of several takes one too
+    is_file = bool(format.SUFFIX) or target.endswith((f".{format.NAME}", f".{format.NAME}.gz"))
     folder = os.path.dirname(target) if is_file else target
     if is_file and os.path.isdir(target):
         raise CommandLineError("this is a folder; one file is to be written.", where=target)
     if os.path.lexists(folder) and not os.path.isdir(folder):
-        raise CommandLineError("this is a file, not a folder.", where=folder, next="Give another name with -o.")
-    there = [target] * os.path.lexists(target) if is_file else _written_before(format, folder)
-    special = next((path for path in there if os.path.islink(path) or not os.path.isfile(path)), None)
-    if special is not None:
         raise CommandLineError(
-            "this is a link, a device or the like, and is left as it is.", where=special, next="Give another name with -o."
+            "this is a file, not a folder.", where=folder, next="Give another name with -o."
         )
-    if there and not force:
-        raise CommandLineError("it is there already.", where=there[0], next="Give another name with -o, or overwrite it with --force.")
-    made = folder if folder and not os.path.isdir(folder) else None
+    if not is_file:
+        existing = _existing_files(format, folder)
+    else:
+        existing = [target] if os.path.lexists(target) else []
+    _check_existing(existing, force)
+    if not folder or os.path.isdir(folder):
+        return None
     try:
-        if made:
-            os.makedirs(made)
+        os.makedirs(folder)
     except OSError as exc:
         raise _not_written(folder, exc) from None
-    return made
+    return folder
 
 
-def _written_before(format: Format, folder: str) -> list[str]:
+def _check_existing(paths: Sequence[str], force: bool) -> None:
+    """Raise CommandLineError if files that are there may not be overwritten."""
+    for path in paths:
+        if os.path.islink(path) or not os.path.isfile(path):
+            raise CommandLineError(
+                "this is a link, a device or the like, and is left as it is.",
+                where=path,
+                next="Give another name with -o.",
+            )
+    if paths and not force:
+        raise CommandLineError(
+            "it is there already.",
+            where=paths[0],
+            next="Give another name with -o, or overwrite it with --force.",
+        )
+
+
+def _existing_files(format: Format, folder: str) -> list[str]:
     """The files of this format that a folder holds."""
-    if (prefix := getattr(format, "PREFIX", None)) is not None:  # its files lie in folders of their own, and have no suffix
-        return sorted(os.path.join(at, name) for at, _, names in os.walk(folder) for name in names if name.startswith(prefix))
-    suffixes = (f".{format.NAME}", f".{format.NAME}.gz")
-    return sorted(os.path.join(folder, name) for name in (os.listdir(folder) if os.path.isdir(folder) else ()) if name.endswith(suffixes))
+    prefix = getattr(format, "PREFIX", None)
+    paths = []
+    if prefix is not None:  # its files lie in folders of their own, and have no suffix
+        for parent, _, names in os.walk(folder):
+            paths += [os.path.join(parent, name) for name in names if name.startswith(prefix)]
+    elif os.path.isdir(folder):
+        suffixes = (f".{format.NAME}", f".{format.NAME}.gz")
+        names = os.listdir(folder)
+        paths += [os.path.join(folder, name) for name in names if name.endswith(suffixes)]
+    return sorted(paths)
 
 
 def _check_stdout(format: Format) -> None:
     if sys.stdout is None:
         raise VoirkitError("it is closed.", where="stdout")
     if not format.IS_TEXT and sys.stdout.isatty():
-        hint = f"Give a file's name with -o, or let a program read it: voirkit export --format {format.NAME} -o - | PROGRAM"
-        raise CommandLineError(f"{format.NAME} is not text, and this is a terminal.", where="stdout", next=hint)
+        hint = (
+            "Give a file's name with -o, or let a program read it: voirkit export --format"
+            f" {format.NAME} -o - | PROGRAM"
+        )
+        raise CommandLineError(
+            f"{format.NAME} is not text, and this is a terminal.", where="stdout", next=hint
+        )
 
 
 def _not_written(target: str, exc: OSError) -> VoirkitError:
-    why = exc.strerror or (os.strerror(exc.errno) if exc.errno else exc)  # pyarrow's have a number alone
-    return VoirkitError(f"it cannot be written: {why}.", where="stdout" if target == STDOUT else target)
+    why: object = exc.strerror
+    if not why:  # pyarrow's have a number alone
+        why = os.strerror(exc.errno) if exc.errno else exc
+    where = "stdout" if target == STDOUT else target
+    return VoirkitError(f"it cannot be written: {why}.", where=where)

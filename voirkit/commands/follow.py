@@ -1,7 +1,9 @@
-"""``voirkit [options] --follow SHELL-SCRIPT [arguments]``: each python that a shell script starts runs under voirkit.
+"""``voirkit [options] --follow SHELL-SCRIPT [arguments]``: each python that a shell script starts
+runs under voirkit.
 
-The script has one variable more in its environment, ``$VOIRKIT_FOLLOW``, which ``voirkit.follow_start`` reads in each python that has
-voirkit; its folder, its arguments, its files and its signals are those that it would have. Needs Linux.
+The script has one variable more in its environment, ``$VOIRKIT_FOLLOW``, which
+``voirkit.follow_start`` reads in each python that has voirkit; its folder, its arguments, its files
+and its signals are those that it would have. Needs Linux.
 """
 
 from __future__ import annotations
@@ -27,21 +29,40 @@ from voirkit.trust import FLAG as TRUST
 
 FLAG = "--follow"
 _USAGE = "voirkit --follow SHELL-SCRIPT [arguments]"
-# Sent to voirkit and meant for the script. What a terminal sends reaches both, since they are of one process group.
-_FORWARDED = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGWINCH", "SIGCONT", "SIGTSTP")
+# Sent to voirkit and meant for the script. What a terminal sends reaches both, since they are of
+# one process group.
+_FORWARDED = (
+    "SIGINT",
+    "SIGQUIT",
+    "SIGTERM",
+    "SIGHUP",
+    "SIGUSR1",
+    "SIGUSR2",
+    "SIGALRM",
+    "SIGWINCH",
+    "SIGCONT",
+    "SIGTSTP",
+)
 _BY_KERNEL = 128  # SI_KERNEL: it comes from the terminal
 _PAUSES_S = (0.5, 1.0, 2.0)  # between checks of what runs; the last one goes on
 
 
 class StartedPython:
-    """A python that started: its process, what became of it (``run``, ``launcher``, ``plain``), and its command line."""
+    """A python that started: its process, what became of it (``run``, ``launcher``, ``plain``), and
+    its command line."""
 
     def __init__(self, words: Sequence[str]) -> None:
         pid, ppid, self.how, rank, self.cwd, self.run_dir, self.kind, *command = words
-        self.pid, self.ppid, self.rank, self.command = int(pid), int(ppid), int(rank) if rank.isdigit() else 0, command
+        self.pid, self.ppid, self.rank, self.command = (
+            int(pid),
+            int(ppid),
+            int(rank) if rank.isdigit() else 0,
+            command,
+        )
 
     def directory(self) -> str | None:
-        """Its run directory: the one it was told to use, or the one whose manifest names it; of ranks that of their first."""
+        """Its run directory: the one it was told to use, or the one whose manifest names it; of
+        ranks that of their first."""
         if self.run_dir:
             return self.run_dir if os.path.isdir(self.run_dir) else None
         parent = os.path.join(self.cwd, directory.PARENT)
@@ -49,7 +70,9 @@ class StartedPython:
             path = os.path.join(parent, name)
             manifest = None if os.path.islink(path) else directory.read_manifest(path)
             streams = os.path.join(path, "stream")
-            is_rank = os.path.isdir(streams) and any(name.endswith(f"-{self.pid}.jsonl") for name in os.listdir(streams))
+            is_rank = os.path.isdir(streams) and any(
+                name.endswith(f"-{self.pid}.jsonl") for name in os.listdir(streams)
+            )
             if manifest is not None and (manifest.get("pid") == self.pid or is_rank):
                 return path
         return None
@@ -70,7 +93,8 @@ class _Reader(Overseer):
 
 
 def main(argv: Sequence[str]) -> int | None:
-    """Run the shell script; returns its exit code, or None if ``--follow`` is no option of voirkit's on this command line."""
+    """Run the shell script; returns its exit code, or None if ``--follow`` is no option of
+    voirkit's on this command line."""
     reader = _Reader()
     try:
         for instruments in voirfiles.plugins(reader.warn).values():
@@ -80,9 +104,14 @@ def main(argv: Sequence[str]) -> int | None:
         if not options.follow:
             return None
         if options.SCRIPT is None:
-            raise CommandLineError("-m runs a module, and no shell script.", where=FLAG, next=_USAGE)
+            raise CommandLineError(
+                "-m runs a module, and no shell script.", where=FLAG, next=_USAGE
+            )
         if not any(os.path.exists(os.path.join(folder, HOOK)) for folder in sys.path):
-            tell(f"there is no {HOOK} beside voirkit: {sys.executable} is not followed.\n  Install voirkit there: pip install voirkit")
+            tell(
+                f"there is no {HOOK} beside voirkit: {sys.executable} is not followed.\n  Install"
+                " voirkit there: pip install voirkit"
+            )
         words, run_dir = _words_for_each(reader.own, options.run_dir)
         status, pythons = follow(options.SCRIPT, options.ARGV, words, run_dir)
     except VoirkitError as exc:
@@ -94,7 +123,8 @@ def main(argv: Sequence[str]) -> int | None:
 
 
 def _words_for_each(own: Sequence[str], run_dir: str | None) -> tuple[list[str], str | None]:
-    """Voirkit's words for each run, and the directory of the first: the script may change its folder before it starts a python."""
+    """Voirkit's words for each run, and the directory of the first: the script may change its
+    folder before it starts a python."""
     words: list[str] = []
     remaining = iter(own)
     for word in remaining:
@@ -113,23 +143,33 @@ def _words_for_each(own: Sequence[str], run_dir: str | None) -> tuple[list[str],
 
 def _summary(script: str, pythons: Sequence[StartedPython]) -> str:
     """The runs of a shell script that has ended, and where their records are."""
-    runs = [one for one in pythons if one.how == "run"]
+    runs = [start for start in pythons if start.how == "run"]
     if not runs:
-        why = "its pythons ran commands, tools, or voirkit itself" if pythons else "it started no python that has voirkit"
+        why = (
+            "its pythons ran commands, tools, or voirkit itself"
+            if pythons
+            else "it started no python that has voirkit"
+        )
         return f"{script}: nothing was followed: {why}."
     ranks_by_path: dict[str, list[StartedPython]] = {}
-    for one in runs:
-        ranks_by_path.setdefault(one.directory() or f"?{one.ppid}", []).append(one)
+    for start in runs:
+        ranks_by_path.setdefault(start.directory() or f"?{start.ppid}", []).append(start)
     lines = [f"{script}: {len(ranks_by_path)} run{'s' if len(ranks_by_path) > 1 else ''}"]
     for path, ranks in ranks_by_path.items():
-        first = min(ranks, key=lambda one: one.rank)
+        first = min(ranks, key=lambda start: start.rank)
         name = " ".join([*(["-m"] if first.kind == "module" else []), *first.command])
-        shown = "(no run directory)" if path.startswith("?") else path.removeprefix(os.getcwd() + os.sep)
-        lines.append(f"  {shown}   {name}" + (f" ({len(ranks)} ranks)" if len(ranks) > 1 else ""))
+        listed = (
+            "(no run directory)"
+            if path.startswith("?")
+            else path.removeprefix(os.getcwd() + os.sep)
+        )
+        lines.append(f"  {listed}   {name}" + (f" ({len(ranks)} ranks)" if len(ranks) > 1 else ""))
     return "\n".join(lines)
 
 
-def follow(script: str, arguments: Sequence[str], options: Sequence[str], run_dir: str | None) -> tuple[int, list[StartedPython]]:
+def follow(
+    script: str, arguments: Sequence[str], options: Sequence[str], run_dir: str | None
+) -> tuple[int, list[StartedPython]]:
     """Run a shell script to its end.
 
     Args:
@@ -151,43 +191,67 @@ def follow(script: str, arguments: Sequence[str], options: Sequence[str], run_di
         status = _run([*command, *arguments], folder)
         return status, _started(folder)
     finally:
-        if not any(_has(process, folder) for process in psutil.process_iter()):  # a python in the background may still begin
+        # a python in the background may still begin
+        if not any(_has(process, folder) for process in psutil.process_iter()):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _command_of(script: str) -> list[str]:
-    """What the kernel, or else a shell, would execute for a script."""
+    """The command that the kernel, or else a shell, would execute for a script."""
     if os.path.isdir(script):
         raise CommandLineError(f"{script!r} is a folder.", where=FLAG, next=_USAGE)
     if not os.path.exists(script):
-        hint = f"{script} is a command: put it into a shell script." if shutil.which(script) else _USAGE
+        hint = _USAGE
+        if shutil.which(script):
+            hint = f"{script} is a command: put it into a shell script."
         raise CommandLineError(f"there is no file {script!r}.", where=FLAG, next=hint)
     try:
         with open(script, "rb") as file:
-            first = file.readline(4096)
+            first_line = file.readline(4096)
     except OSError as exc:
         raise CommandLineError(f"{script!r} cannot be read: {exc.strerror}.", where=FLAG) from None
-    if first.startswith(b"#!"):
-        words = os.fsdecode(first[2:].strip()).split(None, 1)  # as the kernel: the interpreter, and the rest as one argument
-        if words and not os.path.exists(words[0]):
-            raise CommandLineError(f"{script!r} is to be run by {words[0]}, which is not there.", where=FLAG)
-        return [*words, script] if words else ["/bin/sh", script]
-    if b"\0" in first and os.access(script, os.X_OK):
+    if first_line.startswith(b"#!"):
+        return [*_interpreter(script, first_line), script]
+    is_binary = b"\0" in first_line
+    if is_binary and os.access(script, os.X_OK):
         return [os.path.join(".", script) if "/" not in script else script]
-    if b"\0" in first or script.endswith(".py"):
+    if is_binary or script.endswith(".py"):
         hint = f"Without a shell script: voirkit {script}" if script.endswith(".py") else ""
         raise CommandLineError(f"{script!r} is no shell script.", where=FLAG, next=hint)
     return ["/bin/sh", script]
 
 
+def _interpreter(script: str, first_line: bytes) -> list[str]:
+    """The words before the script's name, as the kernel has them: the interpreter, and the rest of
+    the line as one argument."""
+    words = os.fsdecode(first_line[2:].strip()).split(None, 1)
+    if not words:
+        return ["/bin/sh"]
+    if not os.path.exists(words[0]):
+        raise CommandLineError(
+            f"{script!r} is to be run by {words[0]}, which is not there.", where=FLAG
+        )
+    return words
+
+
 def _run(command: list[str], folder: str) -> int:
     if not hasattr(signal, "sigtimedwait"):
-        raise CommandLineError("this needs Linux.", where=FLAG, next="Put voirkit into the script: python -m voirkit main.py")
+        raise CommandLineError(
+            "this needs Linux.",
+            where=FLAG,
+            next="Put voirkit into the script: python -m voirkit main.py",
+        )
     forwarded = {getattr(signal, name) for name in _FORWARDED}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*forwarded, signal.SIGCHLD})
     try:
         restored = [signal.SIGPIPE, signal.SIGXFSZ]  # which python ignores, and a shell does not
-        pid = os.posix_spawn(command[0], command, {**os.environ, FOLDER: folder}, setsigmask=before, setsigdef=restored)
+        pid = os.posix_spawn(
+            command[0],
+            command,
+            {**os.environ, FOLDER: folder},
+            setsigmask=before,
+            setsigdef=restored,
+        )
         return _wait(pid, folder, forwarded)
     except OSError as exc:
         raise CommandLineError(f"{command[0]} cannot be run: {exc.strerror}.", where=FLAG) from None
@@ -196,7 +260,8 @@ def _run(command: list[str], folder: str) -> int:
 
 
 def _wait(pid: int, folder: str, forwarded: set[signal.Signals]) -> int:
-    """Wait for the script's end; pass on what is sent to voirkit alone; report pythons without voirkit."""
+    """Wait for the script's end; pass on what is sent to voirkit alone; report pythons without
+    voirkit."""
     pauses, suspects, reported = list(_PAUSES_S), set[int](), set[str]()
     while True:
         received = signal.sigtimedwait({*forwarded, signal.SIGCHLD}, pauses[0])
@@ -214,7 +279,10 @@ def _wait(pid: int, folder: str, forwarded: set[signal.Signals]) -> int:
             unknown = dict(_unknown(pid, folder))
             for path in {path for other, path in unknown.items() if other in suspects} - reported:
                 reported.add(path)
-                tell(f"{path} has no voirkit: what it runs is not recorded.\n  Install it there: {path} -m pip install voirkit")
+                tell(
+                    f"{path} has no voirkit: what it runs is not recorded.\n  Install it there:"
+                    f" {path} -m pip install voirkit"
+                )
             suspects = set(unknown)
 
 
@@ -222,7 +290,8 @@ def _started(folder: str) -> list[StartedPython]:
     """The pythons that have started, in their order."""
     paths = [entry.path for entry in os.scandir(folder) if entry.name.startswith(NOTE)]
     notes = map(words_in, sorted(paths, key=lambda path: os.stat(path).st_mtime_ns))
-    return [StartedPython(words) for words in notes if len(words) > 6]  # else it is still being written
+    # else it is still being written
+    return [StartedPython(words) for words in notes if len(words) > 6]
 
 
 def _has(process: psutil.Process, folder: str) -> bool:
@@ -234,8 +303,9 @@ def _has(process: psutil.Process, folder: str) -> bool:
 
 
 def _unknown(root: int, folder: str) -> Iterator[tuple[int, str]]:
-    """Pythons below a process that have not started voirkit: process and path. What runs under voirkit, or is not to, is passed over."""
-    how = {one.pid: one.how for one in _started(folder)}
+    """Pythons below a process that have not started voirkit: process and path. What runs under
+    voirkit, or is not to, is passed over."""
+    how = {start.pid: start.how for start in _started(folder)}
     waiting = [psutil.Process(root)]
     while waiting:
         process = waiting.pop()
@@ -248,7 +318,8 @@ def _unknown(root: int, folder: str) -> Iterator[tuple[int, str]]:
 
 
 def _end_like(status: int) -> int:
-    """The exit code for how a script ended; where a signal ended it, this process ends by it too."""
+    """The exit code for how a script ended; where a signal ended it, this process ends by it
+    too."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         for stream in (sys.stdout, sys.stderr):

@@ -1,4 +1,5 @@
-"""``voirkit probes SCRIPT``, what can be probed in a script, and ``voirkit init SCRIPT``, a voirfile to begin with.
+"""``voirkit probes SCRIPT``, what can be probed in a script, and ``voirkit init SCRIPT``, a
+voirfile to begin with.
 
 Both read the source, named on the command line as for a run; neither runs or imports it.
 """
@@ -17,7 +18,8 @@ from voirkit.commands import printing
 from voirkit.errors import CommandLineError, SelectorError, VoirfileError, did_you_mean
 from voirkit.options import ExtendedArgumentParser
 from voirkit.probes.selector.catalogue import Catalogue, catalogue, catalogue_of_module
-from voirkit.probes.selector.suggestions import READINGS, Candidate, Candidates, FunctionOffers, offers
+from voirkit.probes.selector.offers import FunctionOffers, offers
+from voirkit.probes.selector.suggestions import READINGS, Candidate, Candidates
 from voirkit.runner import voirfiles as voirfile
 from voirkit.runner.script import enter_folder, folder_of, script, shorten
 
@@ -33,7 +35,9 @@ class Source:
     file: str  # its file, for messages: relative if it is in the current folder
     folder: str  # where a voirfile of it belongs
     text: bytes  # the source
-    catalogue: Catalogue  # what is in it. Its module is empty if it runs as ``__main__``, so that selectors begin with ``//``.
+    # what is in it. Its module is empty if it runs as ``__main__``, so that selectors begin with
+    # ``//``.
+    catalogue: Catalogue
 
 
 def read_script(name: str) -> Source:
@@ -47,14 +51,15 @@ def read_script(name: str) -> Source:
     file = os.path.join(name, os.path.basename(program.path)) if os.path.isdir(name) else name
     enter_folder(program.folder)
     try:
-        found = catalogue(program.source, file)
+        listing = catalogue(program.source, file)
     except SyntaxError as error:
         raise _no_python(error, file) from None
-    return Source(name, file, folder_of(name), program.source, found)
+    return Source(name, file, folder_of(name), program.source, listing)
 
 
 def read_module(name: str) -> Source:
-    """A module as ``-m`` names it: ``package.module``, a package with a ``__main__``, or ``module:function``."""
+    """A module as ``-m`` names it: ``package.module``, a package with a ``__main__``, or
+    ``module:function``."""
     here = os.getcwd()
     enter_folder(here)
     module, colon, _ = name.partition(":")
@@ -79,13 +84,21 @@ def _main_of(package: str, is_source: bool) -> Catalogue | None:
     try:
         return catalogue_of_module(f"{package}.__main__")
     except SelectorError:
-        kind = "is a package without a __main__" if is_source else "has no Python source and no __main__"
-        raise SelectorError(f"{package!r} {kind}, so there is nothing to run.", next="Name a module with functions.") from None
+        kind = (
+            "is a package without a __main__"
+            if is_source
+            else "has no Python source and no __main__"
+        )
+        raise SelectorError(
+            f"{package!r} {kind}, so there is nothing to run.", next="Name a module with functions."
+        ) from None
 
 
 def _no_python(error: SyntaxError, name: str) -> CommandLineError:
     where = f"{name}:{error.lineno}" if error.lineno else name
-    return CommandLineError(f"it does not parse: {error.msg}.", where=where, next=(error.text or "").strip())
+    return CommandLineError(
+        f"it does not parse: {error.msg}.", where=where, next=(error.text or "").strip()
+    )
 
 
 # what can be probed
@@ -98,7 +111,9 @@ def list_probes(argv: Sequence[str]) -> int:
         raise CommandLineError("no SCRIPT given.", next="voirkit probes SCRIPT [FUNCTION]")
     source = read_script(words.pop(0)) if options.module is None else read_module(options.module)
     if len(words) > 1:
-        raise CommandLineError(f"{words[1]!r} is one word too many.", next="All options: voirkit probes --help")
+        raise CommandLineError(
+            f"{words[1]!r} is one word too many.", next="All options: voirkit probes --help"
+        )
     function = words[0] if words else options.module.partition(":")[2] if options.module else ""
     listed = offers(source.catalogue)
     if function:
@@ -116,18 +131,25 @@ def list_probes(argv: Sequence[str]) -> int:
 def list_probes_parser() -> ExtendedArgumentParser:
     parser = ExtendedArgumentParser(
         "voirkit probes",
-        "voirkit probes [--json] SCRIPT [FUNCTION]\n       voirkit probes [--json] -m MODULE [FUNCTION]",
-        description="List what can be probed in a script, without running it: the variables and loops of its top level and functions.",
+        "voirkit probes [--json] SCRIPT [FUNCTION]\n       voirkit probes [--json] -m MODULE"
+        " [FUNCTION]",
+        description=(
+            "List what can be probed in a script, without running it: the variables and loops of"
+            " its top level and functions."
+        ),
     )
     parser.add_argument("SCRIPT", nargs="?", help="the script, or a folder with a __main__.py")
-    parser.add_argument("FUNCTION", nargs="?", help="only this function or class: train_epoch, Trainer.run, Trainer")
+    parser.add_argument(
+        "FUNCTION", nargs="?", help="only this function or class: train_epoch, Trainer.run, Trainer"
+    )
     parser.add_argument("-m", dest="module", metavar="MODULE", help="a module instead of a script")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     return parser
 
 
 def select_functions(listed: list[FunctionOffers], word: str, file: str) -> list[FunctionOffers]:
-    """The functions that a word names: by their whole name, else by its last part, else all in a class or function."""
+    """The functions that a word names: by their whole name, else by its last part, else all in a
+    class or function."""
     name = word.strip("/").replace("/", ".")
     exact = [one for one in listed if one.function.name == name or one.prefix == word]
     found = exact or [one for one in listed if one.function.path[-1] == name]
@@ -135,25 +157,46 @@ def select_functions(listed: list[FunctionOffers], word: str, file: str) -> list
     if not found:
         names = [one.function.name for one in listed]
         near = did_you_mean(name, [*names, *(one.function.path[-1] for one in listed)])
-        raise CommandLineError(f"{file} has no function {word!r}.", next=near or f"Its functions: {', '.join(names) or 'none'}.")
+        raise CommandLineError(
+            f"{file} has no function {word!r}.",
+            next=near or f"Its functions: {', '.join(names) or 'none'}.",
+        )
     return found
 
 
 def document(source: Source, listed: list[FunctionOffers]) -> dict[str, Any]:
-    """What ``--json`` prints. What cannot be probed has no selector, and the reason under ``refused``."""
-    return {"schema": SCHEMA, "name": source.name, "file": source.file, "functions": [_as_json(one, source.file) for one in listed]}
+    """What ``--json`` prints. What cannot be probed has no selector, and the reason under
+    ``refused``."""
+    return {
+        "schema": SCHEMA,
+        "name": source.name,
+        "file": source.file,
+        "functions": [_as_json(one, source.file) for one in listed],
+    }
 
 
 def _as_json(one: FunctionOffers, file: str) -> dict[str, Any]:
-    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in ("parameter", "variable", "loop", "return", "yield")}
+    found: dict[str, list[dict[str, Any]]] = {
+        kind: [] for kind in ("parameter", "variable", "loop", "return", "yield")
+    }
     for offer in one.offers:
         selector, refused = offer.selectors[0] if offer.selectors else None, offer.refused or None
         if offer.kind == "loop":
-            row = {"names": offer.names, "line": offer.lines[0], "selectors": offer.selectors, "refused": refused}
+            row = {
+                "names": offer.names,
+                "line": offer.lines[0],
+                "selectors": offer.selectors,
+                "refused": refused,
+            }
         elif offer.kind in ("return", "yield"):
             row = {"lines": offer.lines, "selector": selector, "refused": refused}
         else:
-            row = {"name": offer.names[0], "line": offer.lines[0], "selector": selector, "refused": refused}
+            row = {
+                "name": offer.names[0],
+                "line": offer.lines[0],
+                "selector": selector,
+                "refused": refused,
+            }
         found[offer.kind].append(row)
     return {
         "name": one.function.name,
@@ -169,7 +212,8 @@ def _as_json(one: FunctionOffers, file: str) -> dict[str, Any]:
     }
 
 
-# For people: (where, what, name, selector, refused); the first row of a function has its name as what.
+# For people: (where, what, name, selector, refused); the first row of a function has its name as
+# what.
 
 Row = tuple[str, str, str, str, str]
 
@@ -182,12 +226,25 @@ def rows(source: Source, listed: list[FunctionOffers]) -> list[list[Row]]:
 def _rows_of(one: FunctionOffers, file: str) -> list[Row]:
     function = one.function
     table: list[Row] = [(f"{file}:{function.line}", "function", function.name, "", one.refused)]
-    offers = [] if one.refused else [offer for offer in one.offers if offer.lines or offer.selectors]
+    offers = (
+        [] if one.refused else [offer for offer in one.offers if offer.lines or offer.selectors]
+    )
     # The line of a return that is not written is the function's last.
     lines = {id(offer): offer.lines[0] if offer.lines else function.last_line for offer in offers}
-    for offer in sorted(offers, key=lambda offer: (offer.kind != "parameter", lines[id(offer)], offer.kind != "loop")):
+    for offer in sorted(
+        offers,
+        key=lambda offer: (offer.kind != "parameter", lines[id(offer)], offer.kind != "loop"),
+    ):
         selector = offer.selectors[0] if offer.selectors else ""
-        table.append((f"{file}:{lines[id(offer)]}", offer.kind, ", ".join(offer.names), selector, offer.refused))
+        table.append(
+            (
+                f"{file}:{lines[id(offer)]}",
+                offer.kind,
+                ", ".join(offer.names),
+                selector,
+                offer.refused,
+            )
+        )
     return table
 
 
@@ -201,7 +258,9 @@ def plain(groups: list[list[Row]], source: Source) -> str:
         lines = []
         for where, what, name, selector, refused in group:
             last = selector or (f"(cannot be probed: {refused})" if refused else "")
-            lines.append(f"{where:<{widths[0]}}  {what:<{widths[1]}}  {name:<{widths[2]}}  {last}".rstrip())
+            lines.append(
+                f"{where:<{widths[0]}}  {what:<{widths[1]}}  {name:<{widths[2]}}  {last}".rstrip()
+            )
         texts.append("\n".join(lines))
     return "\n\n".join(texts)
 
@@ -215,7 +274,9 @@ def _draw(groups: list[list[Row]], source: Source) -> None:
     if not groups:
         console.print(Text(f"{source.file}: {NOTHING}."))
         return
-    table = Table("where", "what", "name", "selector", box=None, header_style="bold", pad_edge=False)
+    table = Table(
+        "where", "what", "name", "selector", box=None, header_style="bold", pad_edge=False
+    )
     for column in table.columns:
         column.overflow = "fold"
     for i, group in enumerate(groups):
@@ -240,15 +301,27 @@ MEANING = {
         ['ov.probe("//FUNCTION > VARIABLE as use_cuda").give()'],
     ),
     "model": ("What is trained.", ['ov.probe("//FUNCTION > VARIABLE as model").give()']),
-    "loader": ("Where the batches come from. --loading-rate needs it.", ['ov.probe("//FUNCTION > VARIABLE as loader").give()']),
-    "loss": ("The loss, each time that it is set.", ['ov.probe("//FUNCTION > VARIABLE as loss").give()']),
+    "loader": (
+        "Where the batches come from. --loading-rate needs it.",
+        ['ov.probe("//FUNCTION > VARIABLE as loader").give()'],
+    ),
+    "loss": (
+        "The loss, each time that it is set.",
+        ['ov.probe("//FUNCTION > VARIABLE as loss").give()'],
+    ),
     "step+batch": (
         "The end of each turn of the training loop, with its batch. --train-rate needs it.",
         ['ov.probe("//FUNCTION(BATCH as batch) > #endloop_BATCH as step").give()'],
     ),
     "compute_start/end": (
-        "From the beginning (!) to the end (!!) of each turn, so without the wait for a batch. --compute-rate needs it.",
-        ['ov.probe("//FUNCTION(BATCH as batch, !#loop_BATCH as compute_start, !!#endloop_BATCH as compute_end)").give()'],
+        (
+            "From the beginning (!) to the end (!!) of each turn, so without the wait for a batch."
+            " --compute-rate needs it."
+        ),
+        [
+            'ov.probe("//FUNCTION(BATCH as batch, !#loop_BATCH as compute_start, !!#endloop_BATCH'
+            ' as compute_end)").give()'
+        ],
     ),
 }
 HEAD = '''\
@@ -297,7 +370,10 @@ def write_voirfile(argv: Sequence[str]) -> int:
 
 
 def write_voirfile_parser() -> ExtendedArgumentParser:
-    text = f"Write a {NAME} beside a script, with probes on its training loop. The script is not run, and no file is overwritten."
+    text = (
+        f"Write a {NAME} beside a script, with probes on its training loop. The script is not run,"
+        " and no file is overwritten."
+    )
     parser = ExtendedArgumentParser("voirkit init", "voirkit init SCRIPT", description=text)
     parser.add_argument("SCRIPT", nargs="?", help="the script, or a folder with a __main__.py")
     return parser
@@ -307,11 +383,17 @@ def voirfile_text(source: Source, candidates: Candidates, entries: Sequence[Entr
     """The whole file."""
     # The name stands in a docstring: what could end that is left out.
     script = os.path.basename(os.path.normpath(source.name))
-    script = script if script.replace(".", "").replace("-", "").replace("_", "").isalnum() else "the script"
+    script = (
+        script
+        if script.replace(".", "").replace("-", "").replace("_", "").isalnum()
+        else "the script"
+    )
     command = f"`voirkit probes {script}`" if script != "the script" else "`voirkit probes SCRIPT`"
     parts = [HEAD.format(script=script, probes=command)]
     if not any(entry.found for entry in entries):
-        parts.append("    # Nothing in the script looks like training: no loop leads to a .backward().\n")
+        parts.append(
+            "    # Nothing in the script looks like training: no loop leads to a .backward().\n"
+        )
     parts += ["".join(f"    {line}\n" for line in entry.lines) for entry in entries]
     others = candidates.other_loops()
     if others:
@@ -321,7 +403,8 @@ def voirfile_text(source: Source, candidates: Candidates, entries: Sequence[Entr
     line = candidates.options()
     if line is not None:
         parts.append(
-            f"    # {_quoted(source, line)}\n    # The script's options need no probe: voirkit --options gives what the parser returns.\n"
+            f"    # {_quoted(source, line)}\n    # The script's options need no probe: voirkit"
+            " --options gives what the parser returns.\n"
         )
     return "\n".join(parts)
 
@@ -331,11 +414,17 @@ def _entry(reading: str, candidates: Candidates, source: Source) -> Entry:
     found = candidates.find(reading)
     lines = [f"# {purpose}"]
     if found is None:
-        lines += ["# Not found in the script. Fill in and take away the #:", *(f"# {line}" for line in template)]
+        lines += [
+            "# Not found in the script. Fill in and take away the #:",
+            *(f"# {line}" for line in template),
+        ]
         return Entry(reading, None, tuple(lines))
     lines.append(f"# {_quoted(source, found.line)}")
     if found.obstacle:
-        lines += [f"# Not to be probed as it is: {_one_line(found.obstacle)}.", f"# {found.code or template[0]}"]
+        lines += [
+            f"# Not to be probed as it is: {_one_line(found.obstacle)}.",
+            f"# {found.code or template[0]}",
+        ]
     else:
         lines += [f"# {found.note}"] if found.note else []
         lines.append(found.code)
@@ -361,27 +450,47 @@ def _write(path: str, text: str) -> None:
     except FileExistsError:
         raise _is_there(path) from None
     except OSError as error:
-        raise VoirfileError(f"it cannot be written: {error.strerror}.", where=shorten(path)) from None
+        raise VoirfileError(
+            f"it cannot be written: {error.strerror}.", where=shorten(path)
+        ) from None
 
 
 def _is_there(path: str) -> VoirfileError:
     hint = "Delete or rename it first, or add to it what `voirkit probes` lists."
-    return VoirfileError(f"there is a {NAME} already, and it is left as it is.", where=shorten(path), next=hint)
+    return VoirfileError(
+        f"there is a {NAME} already, and it is left as it is.", where=shorten(path), next=hint
+    )
 
 
-def _words(path: str, source: Source, candidates: Candidates, entries: Sequence[Entry]) -> list[str]:
+def _words(
+    path: str, source: Source, candidates: Candidates, entries: Sequence[Entry]
+) -> list[str]:
     """What to say on stdout."""
     said = [f"{shorten(path)} is written. It gives"]
     active = [entry.found for entry in entries if entry.found and entry.is_active]
     width = max((len(found.reading) for found in active), default=0)
-    said += [f"  {found.reading:<{width}}  {source.file}:{found.line}  {found.selector}" for found in active]
+    said += [
+        f"  {found.reading:<{width}}  {source.file}:{found.line}  {found.selector}"
+        for found in active
+    ]
     if not active:
-        said[0] = f"{shorten(path)} is written, but gives nothing yet: no training loop was found that can be probed."
+        said[0] = (
+            f"{shorten(path)} is written, but gives nothing yet: no training loop was found that"
+            " can be probed."
+        )
     missing = [entry.reading for entry in entries if not entry.is_active]
     if missing:
-        said.append(f"Commented out, with hints, as the script does not show how: {', '.join(missing)}.")
-    others = [other for other in voirfile.find(source.folder, os.getcwd()) if other != os.path.realpath(path)]
+        said.append(
+            f"Commented out, with hints, as the script does not show how: {', '.join(missing)}."
+        )
+    others = [
+        other
+        for other in voirfile.find(source.folder, os.getcwd())
+        if other != os.path.realpath(path)
+    ]
     said += [f"From here {shorten(other)} is used too." for other in others]
     options = " --options" if candidates.options() is not None else ""
-    said.append(f"Next: voirkit {f'--verify{options}' if active else 'probes'} {shlex.quote(source.name)}")
+    said.append(
+        f"Next: voirkit {f'--verify{options}' if active else 'probes'} {shlex.quote(source.name)}"
+    )
     return said

@@ -38,8 +38,8 @@ def main(argv: Sequence[str], with_process: bool = False) -> int:
         with_process: Whether this process was started for the run: it begins with the process.
 
     Returns:
-        The exit code. What the script raises is raised on, so that python ends as it would have without voirkit; only the traceback
-        is shown without voirkit's own frames.
+        The exit code. What the script raises is raised on, so that python ends as it would have
+        without voirkit; only the traceback is shown without voirkit's own frames.
     """
     if "--follow" in argv:
         from voirkit.commands import follow
@@ -48,7 +48,9 @@ def main(argv: Sequence[str], with_process: bool = False) -> int:
         if code is not None:
             return code
     pid = os.getpid()
-    overseer = Overseer(logfile=listening(), record=True, begun_ns=process_begun_ns() if with_process else None)
+    overseer = Overseer(
+        logfile=listening(), record=True, begun_ns=process_begun_ns() if with_process else None
+    )
     overseer.argparser.describe = list_commands
     try:
         _collect(overseer, argv)
@@ -56,7 +58,7 @@ def main(argv: Sequence[str], with_process: bool = False) -> int:
     except SystemExit:
         if overseer.exit_code != 3:
             raise
-    except BaseException as exc:
+    except BaseException as exc:  # the program's, raised again below
         if isinstance(exc, VoirkitError) and not overseer.is_the_programs(exc):
             tell(str(exc))
             return exc.exit_code
@@ -70,20 +72,29 @@ def main(argv: Sequence[str], with_process: bool = False) -> int:
 
 def list_commands() -> str:
     """What ``--help`` shows above the options."""
-    rows = [(f"{word} {arguments}", what) for word, (_, arguments, what) in SUBCOMMANDS.items()]
+    rows = [
+        (f"{word} {arguments}", description)
+        for word, (_, arguments, description) in SUBCOMMANDS.items()
+    ]
     rows += [
         (word, f"read the records of --{instrument.name} alone")
         for instrument in plugins.installed_instruments()
         for word in instrument.commands
     ]
-    return "\n".join(["commands (voirkit COMMAND --help):", *(f"  {command:<24}{what}" for command, what in rows)])
+    return "\n".join(
+        [
+            "commands (voirkit COMMAND --help):",
+            *(f"  {command:<24}{description}" for command, description in rows),
+        ]
+    )
 
 
 def process_begun_ns() -> int:
-    """When this process was started: python's own start, and the import of voirkit, are part of what a run takes. On the clock of
-    ``time.perf_counter_ns``, and never too early: the kernel (Linux) says it to 10 ms, rounded down, this process's processor time says
-    how long it has been there at least. A shell that had waited for other commands before it became this process (exec) has its age: then
-    the processor time is all that is known."""
+    """When this process was started: python's own start, and the import of voirkit, are part of
+    what a run takes. On the clock of ``time.perf_counter_ns``, and never too early: the kernel
+    (Linux) says it to 10 ms, rounded down, this process's processor time says how long it has been
+    there at least. A shell that had waited for other commands before it became this process (exec)
+    has its age: then the processor time is all that is known."""
     now, used_ns = time.perf_counter_ns(), time.process_time_ns()
     try:
         with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
@@ -99,12 +110,16 @@ def process_begun_ns() -> int:
 def _collect(overseer: Overseer, argv: Sequence[str]) -> None:
     """Give the overseer the instruments of installed packages and of voirfiles."""
     packages = plugins.installed_packages()
-    plugins.install_aliases((name, table) for _, name, table in plugins.entry_points(plugins.ALIASES, packages))
+    plugins.install_aliases(
+        (name, table) for _, name, table in plugins.entry_points(plugins.ALIASES, packages)
+    )
     installed = voirfile.plugins(overseer.warn, packages)
     typed, module = overseer.argparser.guess_script(argv)
     folder = folder_of(typed if module is None else None)
     trusted = overseer.argparser.early_values(argv, FLAG)
-    voirfiles = _voirfiles(folder, os.path.join(current_folder(), (typed if module is None else None) or ""), trusted)
+    voirfiles = _voirfiles(
+        folder, os.path.join(current_folder(), (typed if module is None else None) or ""), trusted
+    )
     put_last(folder)
     for distribution, instruments in installed.items():
         overseer.adopt(instruments, BUILT_IN if distribution == "voirkit" else PLUGIN)
@@ -114,7 +129,8 @@ def _collect(overseer: Overseer, argv: Sequence[str]) -> None:
 
 
 def _voirfiles(folder: str, script: str, trusted: Sequence[str]) -> list[str]:
-    """Those that ``$VOIRFILE`` names, separated by blanks; if it is not set, those near the script and the current folder.
+    """Those that ``$VOIRFILE`` names, separated by blanks; if it is not set, those near the script
+    and the current folder.
 
     Raises:
         VoirfileError: One is not there, or one that was found is somebody else's.
@@ -124,12 +140,18 @@ def _voirfiles(folder: str, script: str, trusted: Sequence[str]) -> list[str]:
         paths = voirfile.find(folder, current_folder())
         for path in paths:
             if why := fault(path, script, trusted):
-                raise VoirfileError(f"this voirfile {why}, and would be executed as you.", where=path, next=way_out(path))
+                raise VoirfileError(
+                    f"this voirfile {why}, and would be executed as you.",
+                    where=path,
+                    next=way_out(path),
+                )
         return paths
     paths = [os.path.abspath(p) for p in named.split()]
     for path in paths:
         if not os.path.exists(path):
-            raise VoirfileError("there is no such voirfile.", where=f"VOIRFILE={named}", next=f"Looked for {path}.")
+            raise VoirfileError(
+                "there is no such voirfile.", where=f"VOIRFILE={named}", next=f"Looked for {path}."
+            )
     return paths
 
 
@@ -156,20 +178,29 @@ def closing_words(overseer: Overseer) -> None:
 
 
 def _behind_script(overseer: Overseer) -> list[str]:
-    """What to type where an option of voirkit's stands behind a script whose source does not have that word."""
+    """What to type where an option of voirkit's stands behind a script whose source does not have
+    that word."""
     source = overseer.program.source if overseer.program is not None else None
     if source is None:
         return []
     names, hints = overseer.argparser.option_names(), []
     for word in overseer.options.ARGV:
         flag = word.partition("=")[0]
-        if flag in names and flag.startswith("--") and flag[2:].replace("-", "_").encode() not in source.replace(b"-", b"_"):
-            hints.append(f"{flag} was given to {overseer.script}, behind which it stands. voirkit's own: voirkit {word} {overseer.script}")
+        if (
+            flag in names
+            and flag.startswith("--")
+            and flag[2:].replace("-", "_").encode() not in source.replace(b"-", b"_")
+        ):
+            hints.append(
+                f"{flag} was given to {overseer.script}, behind which it stands. voirkit's own:"
+                f" voirkit {word} {overseer.script}"
+            )
     return hints
 
 
 def _page(overseer: Overseer, run_dir: str) -> str:
-    """The run's HTML report, written when all else has been; empty if that is another rank's to do, or could not be done."""
+    """The run's HTML report, written when all else has been; empty if that is another rank's to do,
+    or could not be done."""
     if rank_and_world_size()[0] > 0 or not os.path.isdir(run_dir):
         return ""
     why = completion.page(run_dir)
@@ -194,29 +225,46 @@ def words(summary: dict[str, Any]) -> list[str]:
     lines = []
     loss = summary.get("loss")
     if loss:
-        first, last = ("nan" if value is None else figure(value, 4) for value in (loss["first"], loss["last"]))
+        first, last = (
+            "nan" if value is None else figure(value, 4) for value in (loss["first"], loss["last"])
+        )
         lines.append(f"loss: {first} -> {last} ({loss['n']} values){loss_note(loss)}")
     lines += [f"{alert['kind']}: {alert['because']}" for alert in summary.get("alerts", [])]
     for name, rate in summary.get("rates", {}).items():
-        spread = f" (typically {figure(rate['median'])}, p10 {figure(rate['p10'])}, p90 {figure(rate['p90'])})" if rate["n"] > 1 else ""
+        spread = (
+            f" (typically {figure(rate['median'])}, p10 {figure(rate['p10'])}, p90"
+            f" {figure(rate['p90'])})"
+            if rate["n"] > 1
+            else ""
+        )
         lines.append(f"{name}: {figure(throughput(rate))} {rate['units']}{spread}")
-    silent = [f"{p['selector']} ({p['where']})" for p in summary.get("probes", []) if not p["events"]]
+    silent = [
+        f"{p['selector']} ({p['where']})" for p in summary.get("probes", []) if not p["events"]
+    ]
     if silent:
         lines.append("probes that never fired: " + ", ".join(silent))
     return lines
 
 
 def _show_without_own_frames(exc: BaseException, overseer: Overseer) -> None:
-    """Have python show the exception as it would without voirkit: beginning with the script's first frame."""
-    shown = _from_the_script(exc.__traceback__, overseer)
+    """Have python show the exception as it would without voirkit: beginning with the script's first
+    frame."""
+    script_tb = _from_the_script(exc.__traceback__, overseer)
     hook = sys.excepthook
 
-    def excepthook(kind: type[BaseException], value: BaseException, tb: TracebackType | None) -> None:
+    def excepthook(
+        kind: type[BaseException], value: BaseException, tb: TracebackType | None
+    ) -> None:
         if value is exc:
-            value.__traceback__ = tb = shown
+            value.__traceback__ = tb = script_tb
             before = value.__context__
-            # A signal handler has raised this one when that one had left the script: voirkit has caught that one.
-            if before is not None and before.__traceback__ is not None and _file_of(before.__traceback__).startswith(_HERE):
+            # A signal handler has raised this one when that one had left the script: voirkit has
+            # caught that one.
+            if (
+                before is not None
+                and before.__traceback__ is not None
+                and _file_of(before.__traceback__).startswith(_HERE)
+            ):
                 before.__traceback__ = _from_the_script(before.__traceback__, overseer)
         with contextlib.suppress(AttributeError):
             sys.last_traceback = tb
@@ -236,16 +284,21 @@ def _show_without_own_frames(exc: BaseException, overseer: Overseer) -> None:
 
 
 def _write(text: str) -> None:
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # there is no stderr, or none that takes it
+    # there is no stderr, or none that takes it
+    with contextlib.suppress(AttributeError, OSError, ValueError):
         sys.stderr.write(text)
 
 
 def _from_the_script(tb: TracebackType | None, overseer: Overseer) -> TracebackType | None:
-    """A traceback from the script's first frame on; if it has none, from behind the last of voirkit's frames at its beginning."""
-    own = overseer.program.own_part(tb) if overseer.program is not None else None
-    if own is not None:
-        return own
-    while tb is not None and (_file_of(tb).startswith((_HERE, "<frozen ")) or os.path.basename(_file_of(tb)) in _LEADS_TO_SCRIPT):
+    """A traceback from the script's first frame on; if it has none, from behind the last of
+    voirkit's frames at its beginning."""
+    own_tb = overseer.program.own_part(tb) if overseer.program is not None else None
+    if own_tb is not None:
+        return own_tb
+    while tb is not None and (
+        _file_of(tb).startswith((_HERE, "<frozen "))
+        or os.path.basename(_file_of(tb)) in _LEADS_TO_SCRIPT
+    ):
         tb = tb.tb_next
     return tb
 

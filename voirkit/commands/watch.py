@@ -1,4 +1,5 @@
-"""``voirkit watch [RUN]``: a run as it goes on, in another terminal or on another machine that sees its directory."""
+"""``voirkit watch [RUN]``: a run as it goes on, in another terminal or on another machine that sees
+its directory."""
 
 from __future__ import annotations
 
@@ -30,20 +31,32 @@ def main(argv: Sequence[str]) -> int:
     from voirkit.runs.directory import LATEST, find
 
     run = LiveRun(find(options.RUN or LATEST))
-    is_terminal = sys.stdout.isatty() and os.name == "posix" and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+    is_terminal = (
+        sys.stdout.isatty()
+        and os.name == "posix"
+        and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+    )
     try:
         with printing():
             if is_terminal and not options.once:
                 _watch(run)
             else:
                 columns = shutil.get_terminal_size((100, 0)).columns
-                for line in watch_frame(_update(run), (columns + 1, 1000), _terminal_style(color=False)):
+                for line in watch_frame(
+                    _update(run), (columns + 1, 1000), _terminal_style(color=False)
+                ):
                     print(line)
     except KeyboardInterrupt:
         pass
-    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as exc:  # what is drawn is taken as it is written
-        what = f"it is damaged, or of another version of voirkit ({reason(exc)})."
-        raise RunDirectoryError(what, where=run.path, next=f"voirkit report {run.path}") from None
+    except (
+        TypeError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        ArithmeticError,
+    ) as exc:  # what is drawn is taken as it is written
+        fault = f"it is damaged, or of another version of voirkit ({reason(exc)})."
+        raise RunDirectoryError(fault, where=run.path, next=f"voirkit report {run.path}") from None
     return 0
 
 
@@ -51,7 +64,9 @@ def _update(run: LiveRun) -> Picture:
     try:
         return run.update()
     except OSError as exc:
-        raise RunDirectoryError(f"it cannot be read any more: {exc.strerror}.", where=run.path) from None
+        raise RunDirectoryError(
+            f"it cannot be read any more: {exc.strerror}.", where=run.path
+        ) from None
 
 
 def _watch(run: LiveRun) -> None:
@@ -64,11 +79,14 @@ def _watch(run: LiveRun) -> None:
         with Keys(sys.stdin.fileno(), is_shared=False) as keys:
             while True:
                 picture = _update(run)
-                if picture.is_over or not _show(rows, watch_frame(picture, rows.size(), style), keys):
+                if picture.is_over or not _show(
+                    rows, watch_frame(picture, rows.size(), style), keys
+                ):
                     break
     finally:
         rows.close()
-    rows.leave(watch_frame(picture, (rows.size()[0], 1000), style))  # the last picture stays, as ordinary output
+    # the last picture stays, as ordinary output
+    rows.leave(watch_frame(picture, (rows.size()[0], 1000), style))
 
 
 def _show(rows: BottomRows, lines: list[str], keys: Keys) -> bool:
@@ -84,15 +102,21 @@ def _show(rows: BottomRows, lines: list[str], keys: Keys) -> bool:
 def _terminal_style(color: bool) -> TerminalStyle:
     from voirkit.live.frame import TerminalStyle, can_show
 
-    return TerminalStyle(color=color and not os.environ.get("NO_COLOR"), blocks=can_show("━─▁█·µ", sys.stdout.encoding or "ascii"))
+    return TerminalStyle(
+        color=color and not os.environ.get("NO_COLOR"),
+        blocks=can_show("━─▁█·µ", sys.stdout.encoding or "ascii"),
+    )
 
 
 def main_parser() -> ExtendedArgumentParser:
     parser = ExtendedArgumentParser(
         "voirkit watch",
         "voirkit watch [--once] [RUN]",
-        description="Shows a run as it goes on: what its last steps spend their time on, rates, progress, verdict. The key q ends the "
-        "watching; the run goes on. Of a run that has ended the last picture is printed; one picture too where there is no terminal.",
+        description=(
+            "Shows a run as it goes on: what its last steps spend their time on, rates, progress,"
+            " verdict. The key q ends the watching; the run goes on. Of a run that has ended the"
+            " last picture is printed; one picture too where there is no terminal."
+        ),
     )
     parser.add_argument("RUN", nargs="?", help="the run directory (default: voirkit-runs/latest)")
     parser.add_argument("--once", action="store_true", help="print one picture and end")

@@ -1,7 +1,8 @@
-"""Formats that the trace of any run can be written in, and what a format is; those with a module are imported when they are asked for.
+"""Formats that the trace of any run can be written in, and what a format is; those with a module
+are imported when they are asked for.
 
-Here are those that are one plain table, sorted by start: CSV with a header, one Parquet file, an Arrow file (IPC, "feather"), which needs
-pyarrow (checked with 14 to 26).
+Here are those that are one plain table, sorted by start: CSV with a header, one Parquet file, an
+Arrow file (IPC, "feather"), which needs pyarrow (checked with 14 to 26).
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ class Format(NamedTuple):
     """A format: an object of this class (``module:OBJECT``), or a module that has the same names.
 
     Attributes:
-        write: Writes the selected part of an opened run to a target: the path of the file, or, without a ``SUFFIX``, of a folder that is
-            there; ``-`` is the standard output. Returns the files that were written. Raises VoirkitError, with a next step, if something
-            is missing (a package, say), and OSError if the disk is full, for instance.
+        write: Writes the selected part of an opened run to a target: the path of the file, or,
+            without a ``SUFFIX``, of a folder that is there; ``-`` is the standard output. Returns
+            the files that were written. Raises VoirkitError, with a next step, if something is
+            missing (a package, say), and OSError if the disk is full, for instance.
     """
 
     NAME: str  # what ``--format`` calls it
@@ -38,10 +40,25 @@ class Format(NamedTuple):
 
 # name: (module or module:OBJECT, what it is for), of any run
 _GENERAL = {
-    "chrome": ("voirkit.export.trace_events:CHROME", "trace events in JSON, for Perfetto, chrome://tracing and speedscope"),
-    "pfw": ("voirkit.export.trace_events:PFW", "DFTracer's trace, for DFAnalyzer: a folder with a .pfw.gz for each process"),
-    "perfetto": ("voirkit.export.perfetto", "Perfetto's own, for https://ui.perfetto.dev; needs perfetto"),
-    "otlp": ("voirkit.export.otlp", "OpenTelemetry's spans: a file of JSON lines, or sent to a collector with -o http://HOST:4318"),
+    "chrome": (
+        "voirkit.export.trace_events:CHROME",
+        "trace events in JSON, for Perfetto, chrome://tracing and speedscope",
+    ),
+    "pfw": (
+        "voirkit.export.trace_events:PFW",
+        "DFTracer's trace, for DFAnalyzer: a folder with a .pfw.gz for each process",
+    ),
+    "perfetto": (
+        "voirkit.export.perfetto",
+        "Perfetto's own, for https://ui.perfetto.dev; needs perfetto",
+    ),
+    "otlp": (
+        "voirkit.export.otlp",
+        (
+            "OpenTelemetry's spans: a file of JSON lines, or sent to a collector with -o"
+            " http://HOST:4318"
+        ),
+    ),
     "parquet": ("voirkit.export:PARQUET", "a table, for DuckDB, pandas and polars"),
     "arrow": ("voirkit.export:ARROW", "the same as an Arrow file; needs pyarrow"),
     "csv": ("voirkit.export:CSV", "the same as text"),
@@ -49,8 +66,16 @@ _GENERAL = {
 
 
 def formats() -> dict[str, tuple[str, str]]:
-    """(module, what it is for) of each format by name: those of any run, and those of instruments."""
-    return {**_GENERAL, **{name: format for instrument in installed_instruments() for name, format in instrument.exports.items()}}
+    """(module, what it is for) of each format by name: those of any run, and those of
+    instruments."""
+    return {
+        **_GENERAL,
+        **{
+            name: format
+            for instrument in installed_instruments()
+            for name, format in instrument.exports.items()
+        },
+    }
 
 
 def load(name: str) -> Format:
@@ -58,10 +83,14 @@ def load(name: str) -> Format:
     names = formats()
     if name not in names:
         hint = did_you_mean(name, names)
-        raise CommandLineError(f"{name!r} is no format.", where="--format", next=f"{hint}\nFormats: {', '.join(names)}.".strip())
+        raise CommandLineError(
+            f"{name!r} is no format.",
+            where="--format",
+            next=f"{hint}\nFormats: {', '.join(names)}.".strip(),
+        )
     module, _, attribute = names[name][0].partition(":")
-    found: Any = import_module(module)
-    format: Format = getattr(found, attribute) if attribute else found
+    exporter: Any = import_module(module)
+    format: Format = getattr(exporter, attribute) if attribute else exporter
     return format
 
 
@@ -72,31 +101,47 @@ _ROWS = 100_000  # of a record batch
 
 def process_table(run: Run, name: str, columns: str, rows: Sequence[Sequence[object]]) -> None:
     """Make a table of (host, rank, pid, the other columns) for queries of a run."""
-    run.connection().execute(f"CREATE OR REPLACE TABLE {name} (host VARCHAR, rank INTEGER, pid BIGINT, {columns})")
+    run.connection().execute(
+        f"CREATE OR REPLACE TABLE {name} (host VARCHAR, rank INTEGER, pid BIGINT, {columns})"
+    )
     if rows:
-        run.connection().executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(rows[0]))})", rows)
+        run.connection().executemany(
+            f"INSERT INTO {name} VALUES ({', '.join('?' * len(rows[0]))})", rows
+        )
 
 
 def query_table(run: Run, selection: Selection) -> str:
     """A query for the selected events, sorted by start.
 
-    Columns: ``start_ns`` (wall clock, since 1970), ``duration_ns, kind, category, name, epoch, step, value_key, value, number`` (that of a
-    counter), ``args`` (JSON), ``rank, host, pid, process, tid, thread`` (the names of both).
+    Columns: ``start_ns`` (wall clock, since 1970), ``duration_ns, kind, category, name, epoch,
+    step, value_key, value, number`` (that of a counter), ``args`` (JSON), ``rank, host, pid,
+    process, tid, thread`` (the names of both).
     """
-    names = {(one.host, one.rank, one.pid): one.name for one in run.processes()}  # one that executed itself anew is there twice
-    process_table(run, "named_processes", "process VARCHAR", [[*key, name] for key, name in names.items()])
-    process_table(run, "named_threads", "tid BIGINT, thread VARCHAR", [[*key, name] for key, name in run.threads().items()])
+    # one that executed itself anew is there twice
+    names = {(process.host, process.rank, process.pid): process.name for process in run.processes()}
+    process_table(
+        run, "named_processes", "process VARCHAR", [[*key, name] for key, name in names.items()]
+    )
+    process_table(
+        run,
+        "named_threads",
+        "tid BIGINT, thread VARCHAR",
+        [[*key, name] for key, name in run.threads().items()],
+    )
     return (
-        "SELECT wall_ns AS start_ns, duration_ns, kind, category, name, epoch, step, value_key, value, number, args, rank, host, pid, "
-        f"process, tid, thread FROM ({run.events(selection)}) LEFT JOIN named_processes USING (host, rank, pid) "
-        "LEFT JOIN named_threads USING (host, rank, pid, tid) "
-        "ORDER BY start_ns, duration_ns DESC, rank, host, pid, tid, kind"
+        "SELECT wall_ns AS start_ns, duration_ns, kind, category, name, epoch, step, value_key,"
+        " value, number, args, rank, host, pid, process, tid, thread FROM"
+        f" ({run.events(selection)}) LEFT JOIN named_processes USING (host, rank, pid) LEFT JOIN"
+        " named_threads USING (host, rank, pid, tid) ORDER BY start_ns, duration_ns DESC, rank,"
+        " host, pid, tid, kind"
     )
 
 
-# A spreadsheet computes what begins so (``-c`` is left), and a formula may send the table away. With an apostrophe in front it is a text.
+# A spreadsheet computes what begins so (``-c`` is left), and a formula may send the table away.
+# With an apostrophe in front it is a text.
 _NO_FORMULAS = ", ".join(
-    f"CASE WHEN regexp_matches({column}, '^([=@\\t\\r]|[+-].*[(|!])') THEN concat(chr(39), {column}) ELSE {column} END AS {column}"
+    f"CASE WHEN regexp_matches({column}, '^([=@\\t\\r]|[+-].*[(|!])') THEN concat(chr(39),"
+    f" {column}) ELSE {column} END AS {column}"
     for column in ("kind", "category", "name", "value_key", "args", "host", "process", "thread")
 )
 
@@ -120,14 +165,26 @@ def write_arrow(run: Run, selection: Selection, target: str) -> list[str]:
     try:
         import pyarrow.ipc as ipc
     except ImportError:
-        raise VoirkitError("the format needs pyarrow.", where="--format arrow", next="Install it: pip install 'voirkit[export]'") from None
+        raise VoirkitError(
+            "the format needs pyarrow.",
+            where="--format arrow",
+            next="Install it: pip install 'voirkit[export]'",
+        ) from None
     connection = run.connection()
     relation: Any = connection.sql(query_table(run, selection))
     # duckdb 1.5 gave the method its name of 2.0
-    reader = relation.to_arrow_reader(_ROWS) if hasattr(relation, "to_arrow_reader") else relation.fetch_arrow_reader(_ROWS)
+    reader = (
+        relation.to_arrow_reader(_ROWS)
+        if hasattr(relation, "to_arrow_reader")
+        else relation.fetch_arrow_reader(_ROWS)
+    )
     options = ipc.IpcWriteOptions(compression="zstd")
     # A file of python's, since its errors are python's: those of arrow have no number.
-    with complete(target) as path, open(path, "wb") as file, ipc.new_file(file, reader.schema, options=options) as table_file:
+    with (
+        complete(target) as path,
+        open(path, "wb") as file,
+        ipc.new_file(file, reader.schema, options=options) as table_file,
+    ):
         for batch in reader:
             table_file.write_batch(batch)
     return [target]

@@ -1,5 +1,5 @@
-"""What is wrong with a run, by kind: the words and the documentation of each kind are in ``catalogue``, what finds it in rules of
-instruments (``Instrument.findings``)."""
+"""What is wrong with a run, by kind: the words and the documentation of each kind are in
+``catalogue``, what finds it in rules of instruments (``Instrument.findings``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A finding: something that is wrong with a run, where, why that is said, and what to do about it; and how findings are ranked."""
+"""A finding: something that is wrong with a run, where, why that is said, and what to do about it;
+and how findings are ranked."""
 
 from __future__ import annotations
 
@@ -25,9 +26,10 @@ class Finding:
         because: The evidence, a sentence or two.
         next: What to do about it.
         where: The line of the program (``train.py:12``); empty where none is known.
-        gain: The share of the run's time that mending it would save; None where nobody can know. Of kinds without a source of that figure
-            it ranks them, and is not printed.
-        explains: The kind of verdict whose time it explains, so that no general advice speaks of the same time; empty for none.
+        gain: The share of the run's time that mending it would save; None where nobody can know. Of
+            kinds without a source of that figure it ranks them, and is not printed.
+        explains: The kind of verdict whose time it explains, so that no general advice speaks of
+            the same time; empty for none.
         evidence: The figures that it rests on.
     """
 
@@ -40,18 +42,28 @@ class Finding:
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, kind: str, evidence: Mapping[str, Any], *, where: str = "", gain: float | None = None, explains: str = "") -> Finding:
-        """A finding in the words of the catalogue, whose templates are filled with ``evidence`` and ``where``; figures whose name ends with
-        ``_words`` are for the templates alone.
+    def of(
+        cls,
+        kind: str,
+        evidence: Mapping[str, Any],
+        *,
+        where: str = "",
+        gain: float | None = None,
+        explains: str = "",
+    ) -> Finding:
+        """A finding in the words of the catalogue, whose templates are filled with ``evidence`` and
+        ``where``; figures whose name ends with ``_words`` are for the templates alone.
 
         Raises:
-            KeyError: The kind is not in the catalogue, or its templates ask for a figure that is not given.
+            KeyError: The kind is not in the catalogue, or its templates ask for a figure that is
+                not given.
         """
-        known = CATALOGUE[kind]
+        entry = CATALOGUE[kind]
         figures = {**evidence, "where": where}
-        because, following = (template.format_map(figures) for template in (known.because, known.next))
-        kept = {name: value for name, value in evidence.items() if not name.endswith("_words")}
-        return cls(kind, because, following, where, gain, explains or known.explains, kept)
+        because = entry.because.format_map(figures)
+        next_step = entry.next.format_map(figures)
+        stored = {name: value for name, value in evidence.items() if not name.endswith("_words")}
+        return cls(kind, because, next_step, where, gain, explains or entry.explains, stored)
 
     @property
     def severity(self) -> Severity:
@@ -82,8 +94,8 @@ class Finding:
 
 
 def findings_of(summary: Summary, failures: PartFailures) -> list[Finding]:
-    """What the rules of all instruments find in a summary, the gravest first, without what a finding of a more specific kind silences. A
-    rule that fails costs its own findings.
+    """What the rules of all instruments find in a summary, the gravest first, without what a
+    finding of a more specific kind silences. A rule that fails costs its own findings.
 
     Args:
         summary: With the parts of instruments, ``steps``, ``evaluation`` and ``wall``.
@@ -103,7 +115,8 @@ def _applied(rules: str, summary: Summary) -> list[Finding]:
 
 
 def alerts_of(findings: Iterable[Finding]) -> list[dict[str, Any]]:
-    """``alerts`` of a summary: all findings but those that only cost time, which are advice of the verdict."""
+    """``alerts`` of a summary: all findings but those that only cost time, which are advice of the
+    verdict."""
     return [finding.document() for finding in findings if finding.severity != Severity.TIME]
 
 

@@ -25,16 +25,20 @@ class Kind:
     Attributes:
         name: As in ``summary.json`` and for ``voirkit explain``.
         severity: How grave it is.
-        because: Template of what a report says of it; empty for verdicts and silent bugs, whose words are made where they are found.
+        because: Template of what a report says of it; empty for verdicts and silent bugs, whose
+            words are made where they are found.
         next: Template of what to do about it; the same.
         meaning: What it means, for the documentation.
         condition: When it is said, with its thresholds.
         confirm: How to confirm it.
         mend: How to mend it, with an example.
-        example: A script that has it, by its path in the project; empty where there is none.
-        gain: Where the figure of what mending it would save comes from; empty where none is printed.
-        explains: The kind of verdict whose time it explains; no general advice is given about the same time then.
-        part_of: The kind of verdict of whose time it is a part: it is ranked with the general advice, by what it would save.
+        example: The command that shows it, on a script of the project; empty where there is none.
+        gain: Where the figure of what mending it would save comes from; empty where none is
+            printed.
+        explains: The kind of verdict whose time it explains; no general advice is given about the
+            same time then.
+        part_of: The kind of verdict of whose time it is a part: it is ranked with the general
+            advice, by what it would save.
         silences: Kinds of the same cause, or of what follows from it, that are not told beside it.
     """
 

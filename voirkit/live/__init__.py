@@ -1,6 +1,8 @@
-"""A run that goes on: what its files tell so far, and the view of it that stays below a terminal's lines.
+"""A run that goes on: what its files tell so far, and the view of it that stays below a terminal's
+lines.
 
-Here is what a view shows of a run at a moment: plain values, made from a run that goes on or from the summary of one that is over.
+This module has the picture that a view shows of a run at a moment: plain values, made from a run
+that goes on or from the summary of one that is over.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ class Number(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far something is; ``left_s`` is the seconds that it will still take, or None if that is not known."""
+    """How far something is; ``left_s`` is the seconds that it will still take, or None if that is
+    not known."""
 
     label: str
     done: float
@@ -40,7 +43,8 @@ class Progress(NamedTuple):
 
 
 class Worker(NamedTuple):
-    """A loader's worker process: its id, and the share of a core that it used since the last look."""
+    """A loader's worker process: its id, and the share of a core that it used since the last
+    look."""
 
     pid: int
     share: float
@@ -54,9 +58,11 @@ class Picture:
     state: str = ""  # how it goes: ``running``, or how it ended, in words
     is_over: bool = False  # whether nothing will change any more
     elapsed_s: float | None = None  # since it began
-    # ``n``, ``time_s``, ``phases`` and maybe ``wait_known``, as in ``summary.json``, of the steps that are shown
+    # ``n``, ``time_s``, ``phases`` and maybe ``wait_known``, as in ``summary.json``, of the steps
+    # that are shown
     steps: Mapping[str, Any] | None = None
-    shown_s: float | None = None  # how long these steps took together; None if they are the whole run's
+    # how long these steps took together; None if they are the whole run's
+    shown_s: float | None = None
     done: int = 0  # steps of the training so far, as far as they have been counted
     is_counted: bool = True  # whether all have been
     rates: Sequence[Number] = ()
@@ -67,7 +73,8 @@ class Picture:
     devices: Sequence[Number] = ()
     ranks: Sequence[Mapping[str, Any]] = ()
     verdict: Mapping[str, Any] | None = None
-    wall: Mapping[str, Any] | None = None  # the account of the whole wall time, of a run that is over
+    # the account of the whole wall time, of a run that is over
+    wall: Mapping[str, Any] | None = None
     evaluation: Mapping[str, Any] | None = None  # what is known of its evaluation
     warnings: Sequence[str] = field(default_factory=list)
     # when the last step of each rank ended, in seconds since the epoch by its host's clock
@@ -76,29 +83,46 @@ class Picture:
 
 def of_summary(summary: Mapping[str, Any]) -> Picture:
     """The last picture of a run that is over."""
-    steps = summary.get("steps")
+    steps = summary.get("steps") or {}
+    n = steps["n"] if steps else 0
+    numbers = []
     loss = summary.get("loss")
-    given = [Number("loss", loss["last"], f"(from {figure(loss['first'], 4)})", ())] if loss and loss.get("last") is not None else []
-    said = [*(alert["because"] for alert in summary.get("alerts") or []), *(summary.get("warnings") or [])]
+    if loss and loss.get("last") is not None:
+        first = f"(from {figure(loss['first'], 4)})"
+        numbers.append(Number("loss", loss["last"], first, ()))
+    loader = summary.get("loader") or steps.get("loader") or {}
     peak = (summary.get("memory") or {}).get("peak")
-    dropped = sum((summary.get("dropped") or {}).values())
     return Picture(
         title=title_of(summary.get("command") or []),
         state=ended(str(summary.get("ended")), summary.get("exit_code")),
         is_over=True,
         elapsed_s=summary.get("duration_s"),
-        steps=steps if steps and steps["n"] else None,
-        done=steps["n"] if steps else 0,
-        rates=[Number(name, throughput(rate), rate["units"], ()) for name, rate in (summary.get("rates") or {}).items()],
-        numbers=given,
-        workers=(summary.get("loader") or (steps or {}).get("loader") or {}).get("workers"),
+        steps=steps if n else None,
+        done=n,
+        rates=[
+            Number(name, throughput(rate), rate["units"], ())
+            for name, rate in (summary.get("rates") or {}).items()
+        ],
+        numbers=numbers,
+        workers=loader.get("workers"),
         devices=[] if peak is None else [Number("memory peak", peak, "bytes", ())],
         ranks=summary.get("ranks") or (),
         verdict=summary.get("verdict"),
         wall=summary.get("wall"),
         evaluation=summary.get("evaluation"),
-        warnings=[*([f"{dropped:,} records were dropped"] if dropped else []), *(str(text).split("\n")[0] for text in said)],
+        warnings=_warnings(summary),
     )
+
+
+def _warnings(summary: Mapping[str, Any]) -> list[str]:
+    """The first lines of alerts and warnings, and what was dropped."""
+    texts = [alert["because"] for alert in summary.get("alerts") or []]
+    texts += summary.get("warnings") or []
+    warnings = [str(text).split("\n")[0] for text in texts]
+    n_dropped = sum((summary.get("dropped") or {}).values())
+    if n_dropped:
+        warnings.insert(0, f"{n_dropped:,} records were dropped")
+    return warnings
 
 
 def title_of(command: Sequence[str]) -> str:
@@ -109,7 +133,7 @@ def title_of(command: Sequence[str]) -> str:
 def ended(how: str, exit_code: int | None) -> str:
     """How a run ended, in words."""
     code = "" if exit_code is None else f", exit code {exit_code}"
-    said = {
+    words = {
         "running": "is running",
         "normal": "ended",
         "exit": "ended",
@@ -117,7 +141,7 @@ def ended(how: str, exit_code: int | None) -> str:
         "signal": "ended by a signal",
         "killed": "was killed: it did not end by itself",
     }
-    return said.get(how, "ended") + code
+    return words.get(how, "ended") + code
 
 
 # a loader's workers while they work
@@ -131,11 +155,14 @@ class Workers:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._before: dict[int, tuple[float, float]] = {}  # by process: when it was sampled, seconds of a core that it had used
+        # by process: when it was sampled, seconds of a core that it had used
+        self._before: dict[int, tuple[float, float]] = {}
 
     def sample(self) -> list[Worker]:
-        """Those that run now, and how busy each was since the last sample; a new one, since its start."""
-        import psutil  # not before somebody looks: the program that voirkit runs has not imported it
+        """Those that run now, and how busy each was since the last sample; a new one, since its
+        start."""
+        # not before somebody looks: the program that voirkit runs has not imported it
+        import psutil
 
         workers, before = [], {}
         for process in _workers_below(self._pid)[:_MOST]:
@@ -145,16 +172,18 @@ class Workers:
             except psutil.Error:
                 continue
             now_s, used_s = time.time(), times.user + times.system
-            at_s, used_before_s = self._before.get(process.pid, (started_s, 0.0))
+            before_s, used_before_s = self._before.get(process.pid, (started_s, 0.0))
             before[process.pid] = now_s, used_s
-            if now_s > at_s:
-                workers.append(Worker(process.pid, min(max((used_s - used_before_s) / (now_s - at_s), 0.0), 9.99)))
+            if now_s > before_s:
+                share = (used_s - used_before_s) / (now_s - before_s)
+                workers.append(Worker(process.pid, min(max(share, 0.0), 9.99)))
         self._before = before
         return workers
 
 
 def _workers_below(pid: int) -> list[psutil.Process]:
-    """The children that run the same program: one that was forked has its parent's command, one that was spawned reports it."""
+    """The children that run the same program: one that was forked has its parent's command, one
+    that was spawned reports it."""
     import psutil
 
     try:
@@ -167,7 +196,8 @@ def _workers_below(pid: int) -> list[psutil.Process]:
         try:
             process = psutil.Process(child)
             words = process.cmdline()
-            if process.exe() == program and (words == command or any("spawn_main" in word for word in words)):
+            is_spawned = any("spawn_main" in word for word in words)
+            if process.exe() == program and (is_spawned or words == command):
                 workers.append(process)
         except psutil.Error:
             continue

@@ -1,7 +1,9 @@
-"""A picture of a run as lines for a terminal of some size: what `--dash` and `voirkit watch` draw. Pure functions.
+"""A picture of a run as lines for a terminal of some size, for `--dash` and `voirkit watch`. Pure
+functions.
 
-Cells (widths, cutting, colours, small bars) by hand on rich's cell widths: a rich table costs 2 ms a frame of ten rows (measured, rich 15),
-which is nearly the whole 1 % of a core that a view may use at four frames a second. This costs a tenth of it.
+Cells (widths, cutting, colours, small bars) by hand on rich's cell widths: a rich table costs 2 ms
+a frame of ten rows (measured, rich 15), which is nearly the whole 1 % of a core that a view may use
+at four frames a second. This costs a tenth of it.
 """
 
 from __future__ import annotations
@@ -11,21 +13,32 @@ from textwrap import wrap
 from typing import Any, NamedTuple
 
 from voirkit.live import Number, Picture
+from voirkit.phase_table import TABLE, shown_phases
 from voirkit.report import duration
 from voirkit.report.overview import wall_line
 from voirkit.report.sections import written
-from voirkit.runs.summary import PHASES, shown_phases
 
 # cells
 
-BOLD, DIM, RED, GREEN, YELLOW, BLUE, MAGENTA, CYAN, BRIGHT_RED, PLAIN = "1", "2", "31", "32", "33", "34", "35", "36", "91", ""
+BOLD, DIM, RED, GREEN, YELLOW, BLUE, MAGENTA, CYAN, BRIGHT_RED, PLAIN = (
+    "1",
+    "2",
+    "31",
+    "32",
+    "33",
+    "34",
+    "35",
+    "36",
+    "91",
+    "",
+)
 LETTERS = {"other": "."}  # in place of a colour; else the first
 _SPARKS = "▁▂▃▄▅▆▇█"
 _SPARKS_ASCII = "_.-=*#"
 
 
 class TerminalStyle(NamedTuple):
-    """What the terminal can show."""
+    """The abilities of the terminal."""
 
     color: bool = True
     blocks: bool = True  # line drawing characters, that is: its encoding is a Unicode one
@@ -40,17 +53,20 @@ class Bar(NamedTuple):
     total: float
 
 
-def bar_lines(bars: Sequence[Bar], left_s: Sequence[float | None], columns: int, terminal: TerminalStyle) -> list[str]:
-    """``train  ━━━━━━━────  120/400  30%  0:00:42 left``; what does not fit is left out from the right, the bar last."""
+def bar_lines(
+    bars: Sequence[Bar], left_s: Sequence[float | None], columns: int, terminal: TerminalStyle
+) -> list[str]:
+    """``train  ━━━━━━━────  120/400  30%  0:00:42 left``; what does not fit is left out from the
+    right, the bar last."""
     names = [printable(" ".join(word for word in (bar.task, bar.label) if word)) for bar in bars]
     name_width = min(max(map(width, names), default=0), columns // 3)
     full_block, empty_block = ("━", "─") if terminal.blocks else ("#", "-")
     lines = []
-    for bar, name, left in zip(bars, names, left_s, strict=True):
+    for bar, name, remaining_s in zip(bars, names, left_s, strict=True):
         share = min(1.0, max(0.0, bar.done / bar.total)) if bar.total > 0 else 0.0
         words = [f"{number_text(bar.done)}/{number_text(bar.total)}", f"{share:.0%}"]
-        if left is not None and left >= 1:
-            words.append(f"{clock(left)} left")
+        if remaining_s is not None and remaining_s >= 1:
+            words.append(f"{clock(remaining_s)} left")
         head = padded(name, name_width) + "  " if name_width else ""
         room = columns - width(head) - 2
         while len(words) > 1 and room - len("  ".join(words)) < 10:
@@ -60,9 +76,10 @@ def bar_lines(bars: Sequence[Bar], left_s: Sequence[float | None], columns: int,
         if length < 5:
             lines.append(fitted(head + tail, columns))
             continue
-        full = round(share * length)
-        drawn = styled(full_block * full, GREEN, terminal) + styled(empty_block * (length - full), DIM, terminal)
-        lines.append(f"{head}{drawn}  {tail}")
+        n_full = round(share * length)
+        full = styled(full_block * n_full, GREEN, terminal)
+        empty = styled(empty_block * (length - n_full), DIM, terminal)
+        lines.append(f"{head}{full}{empty}  {tail}")
     return lines
 
 
@@ -74,20 +91,28 @@ def sparkline(values: Sequence[float], terminal: TerminalStyle) -> str:
     span = most - least
     if span <= 0:
         return levels[0] * len(finite)
-    return "".join(levels[min(int((value - least) / span * len(levels)), len(levels) - 1)] for value in finite)
+    n_levels = len(levels)
+    numbers = (int((value - least) / span * n_levels) for value in finite)
+    return "".join(levels[min(number, n_levels - 1)] for number in numbers)
 
 
 def stacked(shares: Sequence[tuple[str, str, float]], columns: int, terminal: TerminalStyle) -> str:
-    """One bar of parts (name, colour, share; all of them fill ``columns``): in colours, or each part of the first letter of its name."""
-    drawn, at, sum_ = [], 0, 0.0
+    """One bar of parts (name, colour, share; all of them fill ``columns``): in colours, or each
+    part of the first letter of its name."""
+    pieces = []
+    column, sum_ = 0, 0.0
     for name, colour, share in shares:
         sum_ += share
-        end = min(round(sum_ * columns), columns)
-        if end > at:
-            block = "█" if terminal.blocks and terminal.color else LETTERS.get(name, name[:1])
-            drawn.append(styled(block * (end - at), colour, terminal))
-            at = end
-    return "".join(drawn)
+        end_column = min(round(sum_ * columns), columns)
+        if end_column > column:
+            block = "█" if terminal.blocks and terminal.color else _letter(name)
+            pieces.append(styled(block * (end_column - column), colour, terminal))
+            column = end_column
+    return "".join(pieces)
+
+
+def _letter(phase: str) -> str:
+    return LETTERS.get(phase, phase[:1])
 
 
 def number_text(number: float) -> str:
@@ -123,7 +148,11 @@ def fitted(text: str, columns: int, keep_end: bool = False) -> str:
         return "." * max(0, columns)
     part = text[::-1] if keep_end else text
     while width(part) > columns - 2:
-        part = part[: max(1, len(part) - max(1, (width(part) - columns) // 2))] if len(part) > 1 else ""
+        if len(part) <= 1:
+            part = ""
+            break
+        n_cut = max(1, (width(part) - columns) // 2)
+        part = part[: max(1, len(part) - n_cut)]
     return ".." + part[::-1] if keep_end else part + ".."
 
 
@@ -139,7 +168,7 @@ def styled(text: str, style: str, terminal: TerminalStyle) -> str:
 
 
 def can_show(text: str, encoding: str) -> bool:
-    """Whether an encoding has these characters."""
+    """True if an encoding has these characters."""
     try:
         text.encode(encoding)
     except (UnicodeEncodeError, LookupError):
@@ -149,7 +178,16 @@ def can_show(text: str, encoding: str) -> bool:
 
 # the picture
 
-COLOURS = dict(zip(PHASES, (RED, MAGENTA, GREEN, CYAN, BLUE, BRIGHT_RED, YELLOW), strict=True))
+_CODES = {
+    "red": RED,
+    "magenta": MAGENTA,
+    "green": GREEN,
+    "cyan": CYAN,
+    "blue": BLUE,
+    "bright_red": BRIGHT_RED,
+    "yellow": YELLOW,
+}
+COLOURS = {phase.name: _CODES[phase.terminal_colour] for phase in TABLE if phase.terminal_colour}
 _MOST_RANKS = 8
 _MOST_WARNINGS = 3
 
@@ -158,63 +196,71 @@ _Section = tuple[int, list[str]]
 
 
 def header_line(title: str, right: str, columns: int, terminal: TerminalStyle) -> str:
-    """``-- main.py  0:01:23  2400 events ------``; of what does not fit the title is cut, and then only the right is there."""
+    """``-- main.py  0:01:23  2400 events ------``; of what does not fit the title is cut, and then
+    only the right is there."""
     dash = "─" if terminal.blocks else "-"
     right = f" {printable(right)} "
     if width(right) + 4 > columns:
         return fitted(right.strip(), columns)
     title = fitted(f" {printable(title)} ", max(0, columns - width(right) - 3), keep_end=True)
-    rest = dash * max(0, columns - width(title) - width(right) - 3)
-    return "".join(
-        [styled(dash * 2, DIM, terminal), styled(title, BOLD, terminal), styled(dash, DIM, terminal), right, styled(rest, DIM, terminal)]
-    )
+    n_dashes = max(0, columns - width(title) - width(right) - 3)
+    before_title, after_title = styled(dash * 2, DIM, terminal), styled(dash, DIM, terminal)
+    after_right = styled(dash * n_dashes, DIM, terminal)
+    return f"{before_title}{styled(title, BOLD, terminal)}{after_title}{right}{after_right}"
 
 
 def watch_frame(picture: Picture, size: tuple[int, int], terminal: TerminalStyle) -> list[str]:
-    """The lines of `voirkit watch`: none wider than the terminal less one column, as many as there is room for less two."""
+    """The lines of `voirkit watch`: none wider than the terminal less one column, as many as there
+    is room for less two."""
     columns, room = size[0] - 1, size[1] - 2
     if columns < 10 or room < 1:
         return []
-    right = "  ".join(([clock(picture.elapsed_s)] if picture.elapsed_s is not None else []) + [picture.state])
+    right = picture.state
+    if picture.elapsed_s is not None:
+        right = f"{clock(picture.elapsed_s)}  {right}"
     header = header_line(picture.title, right, columns, terminal)
     return [header, *picture_lines(picture, columns, room - 1, terminal)]
 
 
 def picture_lines(picture: Picture, columns: int, room: int, terminal: TerminalStyle) -> list[str]:
-    """What is known of a run, without a header; what does not fit is left out, the least important first."""
+    """The picture's lines without a header; what does not fit is left out, the least important
+    first."""
     sections = list(_sections(picture, columns, terminal))
-    kept, left = set(), room
+    fitting = set()
     for number, (_, lines) in sorted(enumerate(sections), key=lambda pair: pair[1][0]):
-        if len(lines) <= left:
-            kept.add(number)
-            left -= len(lines)
-    return [line for number, (_, lines) in enumerate(sections) if number in kept for line in lines]
+        if len(lines) <= room:
+            fitting.add(number)
+            room -= len(lines)
+    result = []
+    for number, (_, lines) in enumerate(sections):
+        if number in fitting:
+            result += lines
+    return result
 
 
 def _sections(picture: Picture, columns: int, terminal: TerminalStyle) -> Iterator[_Section]:
-    steps = picture.steps
     if picture.wall:
         yield 6, _packed(wall_line(picture.wall, picture.evaluation).split(" · "), columns)
-    if steps is not None:
-        shares = _shares(steps)
-        yield 0, [stacked([(name, COLOURS[name], share) for name, share in shares if share is not None], columns, terminal)]
-        yield 1, _legend(shares, columns, terminal)
-        yield 3, [_step_line(picture, steps, columns, terminal)]
-        parts = _parts(steps)
-        if parts:
-            yield 12, [styled(fitted(f"other: {parts}", columns), DIM, terminal)]
+    if picture.steps is not None:
+        yield from _step_sections(picture, picture.steps, columns, terminal)
     else:
-        yield 0, [styled(fitted("no training step was recorded" if picture.is_over else "no training step yet", columns), DIM, terminal)]
+        when = "was recorded" if picture.is_over else "yet"
+        yield 0, [styled(fitted(f"no training step {when}", columns), DIM, terminal)]
     if picture.progress:
-        bars = [Bar("", one.label, one.done, one.total) for one in picture.progress]
-        yield 4, bar_lines(bars[:2], [one.left_s for one in picture.progress[:2]], columns, terminal)
+        progress = picture.progress[:2]
+        bars = [Bar("", task.label, task.done, task.total) for task in progress]
+        yield 4, bar_lines(bars, [task.left_s for task in progress], columns, terminal)
     rates = _numbers([*picture.rates, *picture.numbers], columns, terminal)
     for place, line in enumerate(rates):
-        yield 5 if place == 0 or place == len(picture.rates) else 9 + place, [line]
+        is_first = place in (0, len(picture.rates))
+        yield 5 if is_first else 9 + place, [line]
     if picture.workers is not None:
         yield 8, [_workers(picture, columns)]
     if picture.devices:
-        yield 8, _packed([f"{one.name} {written(one.value, one.units)}" for one in picture.devices], columns)
+        devices = [
+            f"{device.name} {written(device.value, device.units)}" for device in picture.devices
+        ]
+        yield 8, _packed(devices, columns)
     for number, line in enumerate(_ranks(picture.ranks, columns, terminal)):
         yield 7 if number < 5 else 14, [line]
     if picture.verdict is not None:
@@ -223,36 +269,70 @@ def _sections(picture: Picture, columns: int, terminal: TerminalStyle) -> Iterat
         for lines in more:
             yield 10, lines
     for text in list(picture.warnings)[:_MOST_WARNINGS]:
-        said = wrap(printable(text, 400), max(columns - 9, 2)) or [""]
-        yield 6, [styled("warning  ", BOLD + ";" + YELLOW, terminal) + said[0], *said[1:2]]
+        yield 6, _warning(text, columns, terminal)
+
+
+def _step_sections(
+    picture: Picture, steps: Mapping[str, Any], columns: int, terminal: TerminalStyle
+) -> Iterator[_Section]:
+    """The phases of a step, its time, and the parts of other."""
+    shares = _shares(steps)
+    bar = [(name, COLOURS[name], share) for name, share in shares if share is not None]
+    yield 0, [stacked(bar, columns, terminal)]
+    yield 1, _legend(shares, columns, terminal)
+    yield 3, [_step_line(picture, steps, columns, terminal)]
+    parts = _parts(steps)
+    if parts:
+        yield 12, [styled(fitted(f"other: {parts}", columns), DIM, terminal)]
+
+
+def _warning(text: str, columns: int, terminal: TerminalStyle) -> list[str]:
+    """A warning in up to two lines."""
+    lines = wrap(printable(text, 400), max(columns - 9, 2)) or [""]
+    head = styled("warning  ", f"{BOLD};{YELLOW}", terminal)
+    return [head + lines[0], *lines[1:2]]
 
 
 def _shares(steps: Mapping[str, Any]) -> list[tuple[str, float | None]]:
-    known = steps.get("wait_known", True)
-    return [(name, steps["phases"][name]["share"] if name != "wait" or known else None) for name in shown_phases(steps["phases"])]
+    """The share of each phase; None for a wait that is not known."""
+    shares: list[tuple[str, float | None]] = []
+    for name in shown_phases(steps["phases"]):
+        is_known = name != "wait" or steps.get("wait_known", True)
+        shares.append((name, steps["phases"][name]["share"] if is_known else None))
+    return shares
 
 
-def _legend(shares: Sequence[tuple[str, float | None]], columns: int, terminal: TerminalStyle) -> list[str]:
-    """``wait 61%  forward 9%  …``, each in its colour or after its letter, in as many lines as it takes."""
-    lines, at = [""], 0
+def _legend(
+    shares: Sequence[tuple[str, float | None]], columns: int, terminal: TerminalStyle
+) -> list[str]:
+    """``wait 61%  forward 9%  …``, each in its colour or after its letter, in as many lines as it
+    takes."""
+    lines: list[str] = []
+    length = 0  # of the last line, without what is not seen
     for name, share in shares:
-        letter = "" if terminal.color else f"{LETTERS.get(name, name[:1])} "
-        text = f"{letter}{name} {'?' if share is None else f'{share:.0%}'}"
-        if at and at + 2 + len(text) > columns:
-            lines.append("")
-            at = 0
-        lines[-1] += ("  " if at else "") + styled(fitted(text, columns), COLOURS[name], terminal)
-        at += len(text) + (2 if at else 0)
-    return lines
+        letter = "" if terminal.color else f"{_letter(name)} "
+        percent = "?" if share is None else f"{share:.0%}"
+        text = f"{letter}{name} {percent}"
+        entry = styled(fitted(text, columns), COLOURS[name], terminal)
+        if lines and length + 2 + len(text) <= columns:
+            lines[-1] += f"  {entry}"
+            length += 2 + len(text)
+        else:
+            lines.append(entry)
+            length = len(text)
+    return lines or [""]
 
 
-def _step_line(picture: Picture, steps: Mapping[str, Any], columns: int, terminal: TerminalStyle) -> str:
+def _step_line(
+    picture: Picture, steps: Mapping[str, Any], columns: int, terminal: TerminalStyle
+) -> str:
     """``step 12.3 ms (11.9 ms .. 14.2 ms) · the last 154 steps · 2,400 so far``."""
-    time = steps["time_s"]
-    texts = [f"step {seconds(time['median'], terminal)} ({seconds(time['p10'], terminal)} .. {seconds(time['p90'], terminal)})"]
+    median, p10, p90 = (seconds(steps["time_s"][key], terminal) for key in ("median", "p10", "p90"))
+    texts = [f"step {median} ({p10} .. {p90})"]
     if picture.shown_s is not None:
+        or_more = "" if picture.is_counted else " or more"
         texts.append(f"the last {steps['n']:,} steps")
-        texts.append(f"{picture.done:,} so far" if picture.is_counted else f"{picture.done:,} or more so far")
+        texts.append(f"{picture.done:,}{or_more} so far")
     else:
         texts.append(f"{steps['n']:,} steps")
     return fitted((" · " if terminal.blocks else ", ").join(texts), columns)
@@ -260,21 +340,26 @@ def _step_line(picture: Picture, steps: Mapping[str, Any], columns: int, termina
 
 def _parts(steps: Mapping[str, Any]) -> str:
     parts = steps["phases"]["other"].get("parts", {})
-    return "  ".join(f"{name} {part['share']:.0%}" for name, part in parts.items() if part["share"] >= 0.02)
+    return "  ".join(
+        f"{name} {part['share']:.0%}" for name, part in parts.items() if part["share"] >= 0.02
+    )
 
 
 def _numbers(numbers: Sequence[Number], columns: int, terminal: TerminalStyle) -> list[str]:
     """``train_rate  512 items/s  ▃▄▅``, in columns."""
-    names = min(max((width(one.name) for one in numbers), default=0), max(columns // 2, 8))
-    texts = [written(one.value, one.units) for one in numbers]
-    values = min(max(map(len, texts), default=0), max(columns - names - 2, 4))
+    longest_name = max((width(number.name) for number in numbers), default=0)
+    name_width = min(longest_name, max(columns // 2, 8))
+    texts = [written(number.value, number.units) for number in numbers]
+    value_width = min(max(map(len, texts), default=0), max(columns - name_width - 2, 4))
+    room = columns - name_width - value_width - 4
     lines = []
-    for one, text in zip(numbers, texts, strict=True):
-        shown = padded(text, values) if one.history else fitted(text, values)
-        line = f"{styled(padded(printable(one.name), names), CYAN, terminal)}  {styled(shown, BOLD, terminal)}"
-        room = columns - names - values - 4
-        if len(one.history) > 1 and room >= 8:
-            line += "  " + styled(sparkline(list(one.history)[-room:], terminal), DIM, terminal)
+    for number, text in zip(numbers, texts, strict=True):
+        value = padded(text, value_width) if number.history else fitted(text, value_width)
+        name = styled(padded(printable(number.name), name_width), CYAN, terminal)
+        line = f"{name}  {styled(value, BOLD, terminal)}"
+        if len(number.history) > 1 and room >= 8:
+            curve = sparkline(list(number.history)[-room:], terminal)
+            line += "  " + styled(curve, DIM, terminal)
         lines.append(line)
     return lines
 
@@ -292,19 +377,27 @@ def _workers(picture: Picture, columns: int) -> str:
 def _ranks(ranks: Sequence[Mapping[str, Any]], columns: int, terminal: TerminalStyle) -> list[str]:
     lines = []
     for rank in ranks[:_MOST_RANKS]:
-        shares = [(name, COLOURS[name], rank["phases"][name]["share"]) for name in shown_phases(rank["phases"])]
+        shares = [
+            (name, COLOURS[name], rank["phases"][name]["share"])
+            for name in shown_phases(rank["phases"])
+        ]
         time = seconds(rank["time_s"]["median"], terminal) if rank.get("time_s") else ""
-        head = padded(f"rank {rank['rank']} {printable(rank['host'])}", min(24, columns // 3)) + f"  {time:>8}  "
-        room = min(columns - width(head) - 10, 40)
+        name = padded(f"rank {rank['rank']} {printable(rank['host'])}", min(24, columns // 3))
+        head = f"{name}  {time:>8}  "
         tail = f"  wait {rank['phases']['wait']['share']:.0%}"
-        lines.append(head + stacked(shares, room, terminal) + tail if room >= 8 else fitted(head + tail, columns))
+        room = min(columns - width(head) - 10, 40)
+        if room >= 8:
+            lines.append(f"{head}{stacked(shares, room, terminal)}{tail}")
+        else:
+            lines.append(fitted(head + tail, columns))
     if len(ranks) > _MOST_RANKS:
-        lines.append(styled(fitted(f"{len(ranks) - _MOST_RANKS} more ranks", columns), DIM, terminal))
+        words = f"{len(ranks) - _MOST_RANKS} more ranks"
+        lines.append(styled(fitted(words, columns), DIM, terminal))
     return lines
 
 
 def _verdict(verdict: Mapping[str, Any], columns: int, terminal: TerminalStyle) -> list[list[str]]:
-    """What it is bound by, in a line; why, in up to two; what to try, in up to three."""
+    """The kind, in a line; why, in up to three; what to try, in up to four."""
     because = wrap(printable(verdict["because"], 400), columns)
     style = BOLD if verdict["kind"] in ("balanced", "unknown") else f"{BOLD};{RED}"
     kind, why = verdict["kind"], verdict["because"]
@@ -328,13 +421,19 @@ def _packed(words: Sequence[str], columns: int) -> list[str]:
 
 
 def plain_words(picture: Picture) -> str:
-    """The breakdown in a few words, for a line of a log: ``step 12.3 ms: wait 61%, forward 20% | train_rate 512 items/s``."""
+    """The breakdown in a few words, for a line of a log: ``step 12.3 ms: wait 61%, forward 20% |
+    train_rate 512 items/s``."""
     if picture.steps is None:
         return ""
-    shares = ", ".join(f"{name} {share:.0%}" for name, share in _shares(picture.steps) if share is not None and share >= 0.005)
-    texts = [f"step {seconds(picture.steps['time_s']['median'], TerminalStyle(blocks=False))}: {shares}"]
-    texts += [f"{one.name} {written(one.value, one.units)}" for one in picture.rates[:1]]
-    texts += [f"{one.label} {one.done:g}/{one.total:g}" for one in picture.progress[:1]]
+    shares = ", ".join(
+        f"{name} {share:.0%}"
+        for name, share in _shares(picture.steps)
+        if share is not None and share >= 0.005
+    )
+    median = seconds(picture.steps["time_s"]["median"], TerminalStyle(blocks=False))
+    texts = [f"step {median}: {shares}"]
+    texts += [f"{rate.name} {written(rate.value, rate.units)}" for rate in picture.rates[:1]]
+    texts += [f"{task.label} {task.done:g}/{task.total:g}" for task in picture.progress[:1]]
     return " | ".join(texts)
 
 

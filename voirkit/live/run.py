@@ -1,4 +1,5 @@
-"""A run as seen from outside while it goes on: its directory is read, nothing in it is written, and no clock of another host is trusted."""
+"""A run as seen from outside while it goes on: its directory is read, nothing in it is written, and
+no clock of another host is trusted."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from voirkit.plugins import installed_instruments
 from voirkit.runs import directory
 from voirkit.runs.other_processes import goes_on, is_alive, is_here
 from voirkit.runs.summary import Moments
+from voirkit.trace.reader import Process
 
 NEWEST = 1 << 18  # bytes of a file that are read of what was there before the first update
 REMEMBERED = 64  # values of a key
@@ -48,7 +50,8 @@ class Log:
         self.progress: dict[tuple[str, str], tuple[float, float]] = {}
 
     def update(self) -> None:
-        """Take in what has been logged since the last update. Raises OSError: the folder cannot be read."""
+        """Take in what has been logged since the last update. Raises OSError: the folder cannot be
+        read."""
         try:
             names = sorted(os.listdir(self._folder))
         except (FileNotFoundError, NotADirectoryError):
@@ -59,28 +62,31 @@ class Log:
 
     def bars(self) -> list[Progress]:
         """The progress that was logged, in order of first appearance."""
-        return [Progress(" ".join(word for word in key if word), *pair, None) for key, pair in self.progress.items()]
+        return [
+            Progress(" ".join(word for word in key if word), *pair, None)
+            for key, pair in self.progress.items()
+        ]
 
     def _read(self, path: str) -> None:
         try:
             with open(path, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
-                at = self._at.get(path, max(size - NEWEST, 0))
-                if size <= at:
+                start = self._at.get(path, max(size - NEWEST, 0))
+                if size <= start:
                     return
-                file.seek(at)
-                text = file.read(size - at)
+                file.seek(start)
+                text = file.read(size - start)
         except FileNotFoundError:
             return
-        end = text.rfind(b"\n") + 1
-        self._at[path] = at + end
-        for line in text[:end].splitlines():
+        length = text.rfind(b"\n") + 1
+        self._at[path] = start + length
+        for line in text[:length].splitlines():
             try:
-                found = json.loads(line)
+                event = json.loads(line)
             except (ValueError, RecursionError):  # cut off where the reading began, or damaged
                 continue
-            if isinstance(found, dict) and "$event" not in found:
-                self._add(found)
+            if isinstance(event, dict) and "$event" not in event:
+                self._add(event)
 
     def _add(self, event: dict[str, Any]) -> None:
         task = event.get("task")
@@ -107,12 +113,25 @@ def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def _number(row: Logged) -> Number:
+    name = " ".join(word for word in (row.task, row.key) if word)
+    return Number(name, row.values[-1], row.units, list(row.values))
+
+
+def _may_run(process: Process) -> bool:
+    """True if a process runs; also if it does so on another host, where nobody can know."""
+    if not is_here(process.host):
+        return True
+    return is_alive(process.pid, process.perf_counter_ns, process.time_ns)
+
+
 SILENT_S = 30.0  # after which a warning says that nothing has been recorded for so long
 COMPLETED_WITHIN_S = 60.0  # how long the end of a run may take to write its summary
 
 
 class LiveRun:
-    """Follows a run. ``path``: the run directory; ``now``: seconds of a clock that only goes forward."""
+    """Follows a run. ``path``: the run directory; ``now``: seconds of a clock that only goes
+    forward."""
 
     def __init__(self, path: str, now: Any = time.monotonic) -> None:
         self.path, self._now = path, now
@@ -127,7 +146,8 @@ class LiveRun:
         self._over_s: float | None = None
 
     def update(self) -> Picture:
-        """Take in what has come since the last update; the run at this moment. Raises OSError: the directory is gone, or cannot be read."""
+        """Take in what has come since the last update; the run at this moment. Raises OSError: the
+        directory is gone, or cannot be read."""
         os.stat(self.path)
         manifest = directory.read_manifest(self.path)
         if manifest and self._manifest and manifest.get("clocks") != self._manifest.get("clocks"):
@@ -142,7 +162,7 @@ class LiveRun:
         return self._picture(is_local)
 
     def _is_complete(self) -> bool:
-        """Whether the summary is there, with the steps that the end of a run adds to it."""
+        """True if the summary is there, with the steps that the end of a run adds to it."""
         if self._manifest.get("ended", "running") == "running":
             self._over_s = None
             return False
@@ -163,10 +183,9 @@ class LiveRun:
         is_running = self._goes_on()
         self._steps.fill(picture)
         picture.elapsed_s = self._elapsed_s(is_local and is_running)
+        rate_names = {rate.name for rate in picture.rates}
         picture.numbers = [
-            Number(" ".join(word for word in (row.task, row.key) if word), row.values[-1], row.units, list(row.values))
-            for row in self._log.rows.values()
-            if row.key not in {one.name for one in picture.rates}
+            _number(row) for row in self._log.rows.values() if row.key not in rate_names
         ]
         picture.progress = [*picture.progress, *self._log.bars()]
         picture.devices = list(devices(self._steps.window.counters))
@@ -178,43 +197,53 @@ class LiveRun:
         return picture
 
     def _goes_on(self) -> bool:
-        """Whether it still runs; of a script that records without voirkit's runner, whether one of its processes does."""
+        """True if it still runs; of a script that records without voirkit's runner, if one of its
+        processes does, as far as that is known here."""
         if self._manifest:
             return goes_on(self._manifest)
-        known = self._steps.processes()
-        return not known or any(
-            not is_here(process.host) or is_alive(process.pid, process.perf_counter_ns, process.time_ns) for process in known
-        )
+        processes = self._steps.processes()
+        return not processes or any(map(_may_run, processes))
 
     def _state(self, is_running: bool) -> tuple[str, bool]:
         how = self._manifest.get("ended", "running")
         if how != "running":
-            return f"{ended(how, self._manifest.get('exit_code'))}; its summary is being made", False
+            return (
+                f"{ended(how, self._manifest.get('exit_code'))}; its summary is being made",
+                False,
+            )
         return ("running", False) if is_running else (ended("killed", None), True)
 
     def _elapsed_s(self, is_local: bool) -> float | None:
-        """Since the run began: by this host's clock if it is the run's, else by the last record and the time since it was seen."""
-        begun = Moments(self._manifest).begun
-        if not isinstance(begun, int):
+        """The seconds since the run began: by this host's clock if it is the run's, else by the
+        last record and the time since it was seen."""
+        start_ns = Moments(self._manifest).begun
+        if not isinstance(start_ns, int):
             return None
         if is_local:
-            return max((time.perf_counter_ns() - begun) * 1e-9, 0.0)
-        last = self._steps.last_ns(str(self._manifest.get("host")))
-        since = self._now() - self._seen_s if self._goes_on() else 0.0
-        return None if last is None else max((last - begun) * 1e-9 + since, 0.0)
+            return max((time.perf_counter_ns() - start_ns) * 1e-9, 0.0)
+        last_ns = self._steps.last_ns(str(self._manifest.get("host")))
+        since_s = self._now() - self._seen_s if self._goes_on() else 0.0
+        return None if last_ns is None else max((last_ns - start_ns) * 1e-9 + since_s, 0.0)
 
     def _warnings(self, is_running: bool) -> list[str]:
         warnings: list[str] = []
         for instrument in installed_instruments():
-            if instrument.live and any(os.path.isdir(os.path.join(self.path, folder)) for folder in instrument.folders):
+            if instrument.live and any(
+                os.path.isdir(os.path.join(self.path, folder)) for folder in instrument.folders
+            ):
                 warnings += resolve(instrument.live)(self.path)
         silent = self._now() - self._seen_s
         if is_running and silent > SILENT_S:
-            doubt = "" if is_here(self._manifest.get("host")) else "; whether it still runs is not known here"
+            doubt = ""
+            if not is_here(self._manifest.get("host")):
+                doubt = "; whether it still runs is not known here"
             warnings.append(f"nothing has been recorded for {silent:.0f} s{doubt}")
         for logged in self._log.rows.values():
             if logged.key == "loss" and logged.values and logged.values[-1] != logged.values[-1]:
                 warnings.append("the loss is nan")
         if self._steps.has_dropped():
-            warnings.append("records were dropped: the trace is at its limit (--trace-limit), or cannot be written")
+            warnings.append(
+                "records were dropped: the trace is at its limit (--trace-limit), or cannot be"
+                " written"
+            )
         return warnings

@@ -1,11 +1,15 @@
-"""A terminal that a live view shares with a script: its lowest rows, kept for the view, and the key q.
+"""A terminal that a live view shares with a script: its lowest rows, kept for the view, and the key
+q.
 
-The terminal itself keeps the rows apart (its scrolling region ends above them), so nothing that the script, its worker processes or a C
-library prints has to be caught, changed or delayed: streams, prints, `\\r` bars, `input()` and pdb are untouched, and the scrollback gets
-every line. Checked with tmux 3.3, and with pyte 0.8 as the emulator in the tests. Never hides the cursor.
+The terminal itself keeps the rows apart (its scrolling region ends above them), so nothing that the
+script, its worker processes or a C library prints has to be caught, changed or delayed: streams,
+prints, `\\r` bars, `input()` and pdb are untouched, and the scrollback gets every line. Checked
+with tmux 3.3, and with pyte 0.8 as the emulator in the tests. Never hides the cursor.
 
-It stays in line mode, with echo: q is made one more end of a line (``VEOL2``), so that q alone can be read at once. A script that waits for
-input gets what is typed, as always: q is read only while nobody else reads, and only if it is one character.
+It stays in line mode, with echo: q is made one more end of a line (``VEOL2``), so that q alone can
+be read at once. A script that waits for
+input gets what is typed, as always: q is read only while nobody else reads, and only if it is one
+character.
 """
 
 from __future__ import annotations
@@ -25,10 +29,12 @@ DOWN = "\033D"  # one row down in the same column; scrolls on the last row
 WHOLE = "\033[r"  # the scrolling region is the whole screen again; moves the cursor
 CLEAR_BELOW = "\033[J"
 
-# Frames after which the scrolling region is set again, in case that something (curses, `reset`) has undone it.
+# Frames after which the scrolling region is set again, in case that something (curses, `reset`) has
+# undone it.
 HEAL_AFTER = 8
 
-# Runs beside the program: if that dies without a word (kill -9, out of memory, os._exit), the terminal would stay divided.
+# Runs beside the program: if that dies without a word (kill -9, out of memory, os._exit), the
+# terminal would stay divided.
 GUARD = r"""exec 3<&0 4<&1 </dev/null
 ( read -r line <&3
 [ "$line" = done ] && exit
@@ -37,7 +43,8 @@ stty -a <&4 | grep -q 'eol2 = q' && stty eol2 undef <&4 ) &"""
 
 
 class BottomRows:
-    """The view's rows at the bottom of a terminal. Safe to use from several threads; does nothing in forked children.
+    """The view's rows at the bottom of a terminal. Safe to use from several threads; does nothing
+    in forked children.
 
     Args:
         fd: A file descriptor of the terminal.
@@ -55,12 +62,14 @@ class BottomRows:
         self._guard = Guard(fd)
 
     def size(self) -> tuple[int, int]:
-        """Columns and lines; 80 x 24 if the terminal does not know. OSError once the terminal is gone."""
+        """Columns and lines; 80 x 24 if the terminal does not know. OSError once the terminal is
+        gone."""
         columns, lines = os.get_terminal_size(self._fd)
         return columns or 80, lines or 24
 
     def draw(self, lines: Sequence[str]) -> bool:
-        """Show these lines; each must be narrower than the terminal. False if they could not be shown, now."""
+        """Show these lines; each must be narrower than the terminal. False if they could not be
+        shown, now."""
         if os.getpid() != self._pid:
             return False
         with self._lock:
@@ -91,18 +100,21 @@ class BottomRows:
                 self._guard.dismiss()
 
     def leave(self, lines: Sequence[str]) -> None:
-        """Print lines as ordinary output from where the cursor is, on lines of their own; only after ``close``."""
+        """Print lines as ordinary output from where the cursor is, on lines of their own; only
+        after ``close``."""
         if os.getpid() != self._pid or not lines or not is_in_foreground(self._fd):
             return
-        # A row of blanks and a return: goes to the next line exactly if the cursor was not at the beginning of one.
+        # A row of blanks and a return: goes to the next line exactly if the cursor was not at the
+        # beginning of one.
         fresh_line = " " * (self.size()[0] - 1) + "\r"
         self._write(fresh_line + CLEAR_BELOW + "".join(f"{line}\033[0m\r\n" for line in lines))
 
     def _resized(self, size: tuple[int, int]) -> bool:
         """Take note of a new size; False if drawing had better wait for the next frame.
 
-        While a window is dragged the size that we know is late (tmux tells it up to 250 ms after, ssh by its latency), and rows kept at
-        the wrong place would cost the script's lines. So nothing is kept until the size has been the same twice.
+        While a window is dragged the size that we know is late (tmux tells it up to 250 ms after,
+        ssh by its latency), and rows kept at the wrong place would cost the script's lines. So
+        nothing is kept until the size has been the same twice.
         """
         first = self._size == (0, 0)
         if self._height:
@@ -120,15 +132,29 @@ class BottomRows:
         self._height = height
         self._frames += 1
         burst += [SAVE, "\033[0m"]
-        for above, line in zip(range(height - 1, -1, -1), [""] * (height - len(lines)) + list(lines), strict=True):
+        for above, line in zip(
+            range(height - 1, -1, -1), [""] * (height - len(lines)) + list(lines), strict=True
+        ):
             burst.append(f"{bottom(above)}\033[2K{line}\033[0m")
         burst.append(RESTORE)
         return self._write("".join(burst))
 
     def _make_room(self, height: int) -> list[str]:
-        """Keep so many rows: scroll up if the cursor stands in them, and end the scrolling region above them."""
-        whole = [SAVE, WHOLE, RESTORE] if height == self._height or not self._height else self._blank(self._size)
-        return [*whole, DOWN * height, f"\033[{height}A", SAVE, f"\033[1;{self._size[1] - height}r", RESTORE]
+        """Keep so many rows: scroll up if the cursor stands in them, and end the scrolling region
+        above them."""
+        whole = (
+            [SAVE, WHOLE, RESTORE]
+            if height == self._height or not self._height
+            else self._blank(self._size)
+        )
+        return [
+            *whole,
+            DOWN * height,
+            f"\033[{height}A",
+            SAVE,
+            f"\033[1;{self._size[1] - height}r",
+            RESTORE,
+        ]
 
     def _blank(self, size: tuple[int, int]) -> list[str]:
         """Give the rows back, cleared."""
@@ -138,7 +164,8 @@ class BottomRows:
         return [SAVE, WHOLE, RESTORE, DOWN, "\033[A", SAVE, "\033[0m\033[B\r", CLEAR_BELOW, RESTORE]
 
     def _write(self, text: str) -> bool:
-        """Write all in one go: the kernel does not mix one write to a terminal with those of others."""
+        """Write all in one go: the kernel does not mix one write to a terminal with those of
+        others."""
         data = text.encode(self._encoding, "replace")
         while data:
             try:
@@ -157,15 +184,21 @@ def bottom(above: int) -> str:
 
 
 class Guard:
-    """The process that undivides the terminal when this one is gone. It is nobody's child (a script that waits for any child must not meet
-    it) and in a session of its own (Ctrl-C is not for it)."""
+    """The process that undivides the terminal when this one is gone. It is nobody's child (a script
+    that waits for any child must not meet it) and in a session of its own (Ctrl-C is not for it).
+    """
 
     def __init__(self, terminal: int) -> None:
         read_end, self._pipe = os.pipe()
         try:
             self._identity = os.fstat(self._pipe)
             subprocess.run(
-                ["/bin/sh", "-c", GUARD], stdin=read_end, stdout=terminal, stderr=subprocess.DEVNULL, start_new_session=True, check=False
+                ["/bin/sh", "-c", GUARD],
+                stdin=read_end,
+                stdout=terminal,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                check=False,
             )
         except OSError:  # no shell: then only a sudden death leaves the terminal divided
             pass
@@ -175,7 +208,8 @@ class Guard:
     def dismiss(self) -> None:
         """Tell it that all is well."""
         try:
-            # A script may close descriptors that it does not know and get their numbers for files of its own.
+            # A script may close descriptors that it does not know and get their numbers for files
+            # of its own.
             if os.path.samestat(os.fstat(self._pipe), self._identity):
                 os.write(self._pipe, b"done\n")
                 os.close(self._pipe)
@@ -188,13 +222,16 @@ LEFT_S = 0.02
 
 
 class Keys:
-    """Watches for the key; a context manager. Does nothing where there is no terminal, and in forked children. ``fd``: a file descriptor of
-    the terminal; ``is_shared``: whether a script may read from it: then only what can hardly be meant for it is read."""
+    """Watches for the key; a context manager. Does nothing where there is no terminal, and in
+    forked children. ``fd``: a file descriptor of the terminal; ``is_shared``: whether a script may
+    read from it: then only what can hardly be meant for it is read."""
 
     def __init__(self, fd: int, is_shared: bool) -> None:
         self._fd, self._is_shared, self._pid = fd, is_shared, os.getpid()
         self._is_set, self._can_read = False, True
-        self._keys = -1  # the same terminal, opened anew: reading from it waits for nothing, which must not hold for the script's
+        # the same terminal, opened anew: reading from it waits for nothing, which must not hold for
+        # the script's
+        self._keys = -1
 
     def __enter__(self) -> Keys:
         self.start()
@@ -203,12 +240,19 @@ class Keys:
     def start(self) -> None:
         """From now on q can be read."""
         try:
-            self._keys = os.open(os.ttyname(self._fd), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+            self._keys = os.open(
+                os.ttyname(self._fd), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+            )
         except (OSError, AttributeError):  # no terminal, or none that has a name
             return
         self._set(b"\0", QUIT.encode())
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
         self.end()
 
     def end(self) -> None:
@@ -228,7 +272,9 @@ class Keys:
                 select.select([], [], [], seconds)
             return False
         try:
-            if not select.select([self._keys], [], [], seconds)[0] or not is_in_foreground(self._fd):
+            if not select.select([self._keys], [], [], seconds)[0] or not is_in_foreground(
+                self._fd
+            ):
                 return False
             if self._is_shared and not self._is_left():
                 return False
@@ -268,7 +314,8 @@ class Keys:
 
 
 def is_in_foreground(fd: int) -> bool:
-    """Whether this process may use a terminal: not when it was sent to the background, where the shell has it."""
+    """Whether this process may use a terminal: not when it was sent to the background, where the
+    shell has it."""
     try:
         return os.tcgetpgrp(fd) == os.getpgrp()
     except OSError:  # not our controlling terminal, hence without job control

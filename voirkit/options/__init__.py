@@ -1,8 +1,8 @@
 """The command line and configuration files: argparse, with voirkit's rules.
 
-Options before SCRIPT are voirkit's; all that comes after it is the script's and is not looked at. Options are never
-abbreviated. What is wrong raises CommandLineError: nothing here prints or ends python, but for ``--help`` and
-``--version``. Every run loads this module.
+Options before SCRIPT are voirkit's; all that comes after it is the script's and is not looked at.
+Options are never abbreviated. What is wrong raises CommandLineError: nothing here prints or ends
+python, but for ``--help`` and ``--version``. Every run loads this module.
 """
 
 from __future__ import annotations
@@ -13,8 +13,22 @@ import sys
 from argparse import OPTIONAL
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from voirkit.errors import CommandLineError, ConfigurationError, InstrumentError, VoirkitError, did_you_mean
-from voirkit.options.argv import MODULE_SYNTAX, SYNTAX, Words, as_argparse_reads_it, asks_for_help, values_of, why_no_script
+from voirkit.errors import (
+    CommandLineError,
+    ConfigurationError,
+    InstrumentError,
+    VoirkitError,
+    did_you_mean,
+)
+from voirkit.options.argv import (
+    MODULE_SYNTAX,
+    SYNTAX,
+    Words,
+    as_argparse_reads_it,
+    asks_for_help,
+    values_of,
+    why_no_script,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,14 +39,23 @@ if TYPE_CHECKING:
 
 
 BUILT_IN, PLUGIN, VOIRFILE = range(3)
-GROUPS = ("see a run", "look deeper", "try a change", "CI", "output")  # of options in --help, by what a user wants
+# of options in --help, by what a user wants
+GROUPS = ("see a run", "look deeper", "try a change", "CI", "output")
 
 
 class _HelpFormatter(argparse.HelpFormatter):
-    """argparse's, but it asks the system itself how wide the terminal is, and bears a lone ``%`` in a help text."""
+    """argparse's, but it asks the system itself how wide the terminal is, and bears a lone ``%`` in
+    a help text."""
 
-    def __init__(self, prog: str, indent_increment: int = 2, max_help_position: int = 28, width: int | None = None) -> None:
-        # argparse makes a formatter for each option that is added; without a width it would import shutil, 5 ms.
+    def __init__(
+        self,
+        prog: str,
+        indent_increment: int = 2,
+        max_help_position: int = 28,
+        width: int | None = None,
+    ) -> None:
+        # argparse makes a formatter for each option that is added; without a width it would import
+        # shutil, 5 ms.
         super().__init__(prog, indent_increment, max_help_position, width or _columns() - 2)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
@@ -41,7 +64,8 @@ class _HelpFormatter(argparse.HelpFormatter):
         return textwrap.wrap(text, width, break_on_hyphens=False)  # not within --torch-profile
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return text if "\n" in text else super()._fill_text(text, width, indent)  # a list is laid out already
+        # a list is laid out already
+        return text if "\n" in text else super()._fill_text(text, width, indent)
 
     def _expand_help(self, action: Action) -> str:
         try:
@@ -51,7 +75,8 @@ class _HelpFormatter(argparse.HelpFormatter):
 
 
 class _Group(argparse._ArgumentGroup):
-    """A group of options in the help text. Every option is in one (argparse 3.10-3.15), so that it passes here."""
+    """A group of options in the help text. Every option is in one (argparse 3.10-3.15), so that it
+    passes here."""
 
     def __init__(self, parser: ExtendedArgumentParser, *args: Any, **kwargs: Any) -> None:
         super().__init__(parser, *args, **kwargs)
@@ -65,20 +90,27 @@ class _Group(argparse._ArgumentGroup):
 class ExtendedArgumentParser(argparse.ArgumentParser):
     """An argparse parser that also takes options from dataclasses and from configuration files.
 
-    Takes ArgumentParser's arguments. Without ``prog`` it is the parser of ``voirkit`` itself, read with
-    ``parse_command``; with one it can serve a subcommand, read with ``parse_args``.
+    Takes ArgumentParser's arguments. Without ``prog`` it is the parser of ``voirkit`` itself, read
+    with ``parse_command``; with one it can serve a subcommand, read with ``parse_args``.
     """
 
-    def __init__(self, prog: str | None = None, usage: str | None = None, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self, prog: str | None = None, usage: str | None = None, *args: Any, **kwargs: Any
+    ) -> None:
         if prog is None:
-            prog, usage = "voirkit", usage or f"{SYNTAX}\n       {MODULE_SYNTAX}"
-        self.definer: str | None = None  # who adds options now, such as ``instrument_x (voirfile.py:3)``; None for voirkit itself
+            prog = "voirkit"
+            usage = usage or f"{SYNTAX}\n       {MODULE_SYNTAX}"
+        # who adds options now, such as ``instrument_x (voirfile.py:3)``; None for voirkit itself
+        self.definer: str | None = None
         self._definers: dict[str, str | None] = {}
-        # that of who adds options now: ``BUILT_IN``, ``PLUGIN`` or ``VOIRFILE``. An option takes the name of one that has less.
+        # that of who adds options now: ``BUILT_IN``, ``PLUGIN`` or ``VOIRFILE``. An option takes
+        # the name of one that has less.
         self.precedence = BUILT_IN
         self._precedences: dict[str, int] = {}
-        self.displaced: dict[str, str] = {}  # the names that were taken so, each with who has it now
-        self.describe: Callable[[], str] | None = None  # makes the description, for ``--help`` alone
+        # the names that were taken so, each with who has it now
+        self.displaced: dict[str, str] = {}
+        # makes the description, for ``--help`` alone
+        self.describe: Callable[[], str] | None = None
         self._groups: dict[str, argparse._ArgumentGroup] = {}
         self._was_read = False
         self._settings: list[Setting] = []
@@ -110,35 +142,50 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
         return self._groups[title]
 
     def _claim(self, action: Action) -> None:
-        """Note who adds an option."""
-        who, where = self.definer, self.definer or ""
-        names = ", ".join(action.option_strings) or action.dest
+        """Note who adds an option. Raises InstrumentError: it cannot be added."""
+        who = self.definer
         if action.help == argparse.SUPPRESS:
             action.help = argparse.SUPPRESS  # argparse knows it only as its own object
-        if self._was_read:
-            hint = "Add options in phase init: after `yield ov.phases.init`, before any other phase."
-            raise InstrumentError(f"the option {names} comes after the command line has been read.", where=where, next=hint)
-        if who is not None and not action.option_strings:
-            hint = f"Write: '--{names}'."
-            raise InstrumentError(f"{names!r} is no option: its name needs dashes in front.", where=where, next=hint)
-        if who is not None and "-m" in action.option_strings:
-            hint = "Take another letter, or a long name."
-            raise InstrumentError("-m is voirkit's own: it runs a module.", where=where, next=hint)
+        self._check_addition(action)
         for name in action.option_strings:
             if name in self._option_string_actions and self.conflict_handler == "error":
-                first = self._definers.get(name)
-                if first == who:
-                    raise InstrumentError(f"the option {name} is added twice.", where=where)
-                if first is None or who is None:
-                    hint = "Give it another name."
-                    raise InstrumentError(f"the option {name} is voirkit's own.", where=first or where, next=hint)
-                if self._precedences[name] >= self.precedence:
-                    hint = "Rename it in one of them."
-                    raise InstrumentError(f"the option {name} is added by {first} and by {who}.", next=hint)
-                self._handle_conflict_resolve(None, [(name, self._option_string_actions[name])])  # type: ignore[arg-type]  # unused
-                self.displaced[name] = who
+                self._displace(name)
             self._definers[name] = who
             self._precedences[name] = self.precedence
+
+    def _check_addition(self, action: Action) -> None:
+        where = self.definer or ""
+        names = ", ".join(action.option_strings) or action.dest
+        if self._was_read:
+            text = f"the option {names} comes after the command line has been read."
+            hint = (
+                "Add options in phase init: after `yield ov.phases.init`, before any other phase."
+            )
+            raise InstrumentError(text, where=where, next=hint)
+        if self.definer is None:
+            return
+        if not action.option_strings:
+            text = f"{names!r} is no option: its name needs dashes in front."
+            raise InstrumentError(text, where=where, next=f"Write: '--{names}'.")
+        if "-m" in action.option_strings:
+            hint = "Take another letter, or a long name."
+            raise InstrumentError("-m is voirkit's own: it runs a module.", where=where, next=hint)
+
+    def _displace(self, name: str) -> None:
+        """Take a name from an earlier option. Raises InstrumentError: it keeps it."""
+        who = self.definer
+        first = self._definers.get(name)
+        if first == who:
+            raise InstrumentError(f"the option {name} is added twice.", where=who or "")
+        if first is None or who is None:
+            text = f"the option {name} is voirkit's own."
+            raise InstrumentError(text, where=first or who or "", next="Give it another name.")
+        if self._precedences[name] >= self.precedence:
+            text = f"the option {name} is added by {first} and by {who}."
+            raise InstrumentError(text, next="Rename it in one of them.")
+        conflict = (name, self._option_string_actions[name])
+        self._handle_conflict_resolve(None, [conflict])  # type: ignore[arg-type]  # unused
+        self.displaced[name] = who
 
     def format_help(self) -> str:
         """As argparse's."""
@@ -155,15 +202,18 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
         return self._option_string_actions.keys()
 
     def value(self, options: Namespace, option: str) -> Any:
-        """The parsed value of an option of the instrument that runs now, or of one beside it; None if a voirfile has taken its name."""
-        return getattr(options, option, None) if self._precedences.get(option) == self.precedence else None
+        """The parsed value of an option of the instrument that runs now, or of one beside it; None
+        if a voirfile has taken its name."""
+        if self._precedences.get(option) != self.precedence:
+            return None
+        return getattr(options, option, None)
 
     def add_from_model(self, dest: str, model: Any, flatten: bool = True) -> None:
         """Make an option of each field of a dataclass.
 
-        The help comes from the comments above and beside a field and from the docstring below it. A bool gives ``--x``
-        and ``--no-x``, a name of one letter ``-x``, a list takes several values. A field without a default is required,
-        unless a configuration has it.
+        The help comes from the comments above and beside a field and from the docstring below it. A
+        bool gives ``--x`` and ``--no-x``, a name of one letter ``-x``, a list takes several values.
+        A field without a default is required, unless a configuration has it.
 
         Args:
             dest: Where the values are found: ``options.<dest>``, an instance of the dataclass.
@@ -171,51 +221,68 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
             flatten: Whether the options are called ``--field`` or ``--dest.field``.
 
         Raises:
-            InstrumentError: It is no dataclass, a field has a type that cannot be read from a command line, or ``dest`` is where the
-                values of an option stand already.
+            InstrumentError: It is no dataclass, a field has a type that cannot be read from a
+                command line, or ``dest`` is where the values of an option stand already.
             ConfigurationError: The configuration of ``dest`` does not fit the dataclass.
         """
         from voirkit.options.dataclass_fields import add_model
 
         if dest in self._builders:
-            raise InstrumentError(f"two dataclasses want the place options.{dest}.", where=self.definer or "")
+            raise InstrumentError(
+                f"two dataclasses want the place options.{dest}.", where=self.definer or ""
+            )
         for action in self._actions:
             if action.dest == dest:
-                hint = f"Call the parameter that takes the dataclass otherwise, such as {dest}_options."
-                taken = f"options.{dest} is where the value of {action.option_strings[0] if action.option_strings else dest} stands."
-                raise InstrumentError(taken, where=self.definer or "", next=hint)
+                name = action.option_strings[0] if action.option_strings else dest
+                text = f"options.{dest} is where the value of {name} stands."
+                hint = (
+                    "Call the parameter that takes the dataclass otherwise, such as"
+                    f" {dest}_options."
+                )
+                raise InstrumentError(text, where=self.definer or "", next=hint)
         table = self._tables.get(_plain(dest), {})
-        self._builders[dest] = add_model(self, model, (dest,), "" if flatten else f"{dest}.", table, self._origin)
+        self._builders[dest] = add_model(
+            self, model, (dest,), "" if flatten else f"{dest}.", table, self._origin
+        )
 
     # configuration
 
     def merge_base_config(self, config: Mapping[str, Any], where: str = "") -> None:
-        """Set defaults for dataclasses; what is merged later wins. Has to come before ``add_from_model``.
+        """Set defaults for dataclasses; what is merged later wins. Has to come before
+        ``add_from_model``.
 
         Args:
             config: ``{dest: {field: value}}``; a table may be partial.
             where: The file and line it is from, for messages.
         """
         if self._builders:
-            what = "merge_base_config has to come before add_from_model: it decides which options are required."
-            raise InstrumentError(what, where=self.definer or "")
+            text = (
+                "merge_base_config has to come before add_from_model: it decides which options are"
+                " required."
+            )
+            raise InstrumentError(text, where=self.definer or "")
         for dest, table in config.items():
             if not isinstance(table, Mapping):
-                raise ConfigurationError(f"{dest} needs to be a table of settings, not {table!r}.", where=where)
-            self._merge(self._tables.setdefault(_plain(dest), {}), table, (_plain(dest),), where)
+                raise ConfigurationError(
+                    f"{dest} needs to be a table of settings, not {table!r}.", where=where
+                )
+            name = _plain(dest)
+            self._merge(self._tables.setdefault(name, {}), table, (name,), where)
 
-    def _merge(self, into: dict[str, Any], table: Mapping[str, Any], path: tuple[str, ...], where: str) -> None:
+    def _merge(
+        self, into: dict[str, Any], table: Mapping[str, Any], path: tuple[str, ...], where: str
+    ) -> None:
         self._origins[path] = where
         for key, value in table.items():
             name = _plain(key)
+            value_path = (*path, name)
             if isinstance(value, Mapping):
                 if not isinstance(into.get(name), dict):
                     into[name] = {}
-                self._merge(into[name], value, (*path, name), where)
+                self._merge(into[name], value, value_path, where)
             else:
                 into[name] = value
-                here = (*path, name)
-                self._origins[here] = where
+                self._origins[value_path] = where
 
     def _origin(self, path: tuple[str, ...]) -> str:
         """The file and line that a value in a table is from."""
@@ -224,8 +291,9 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
     def apply(self, settings: Iterable[Setting]) -> None:
         """Take settings from configuration files. Has to come before instruments add dataclasses.
 
-        Tables are for dataclasses and are merged now. The others are for options, by their names without dashes; they
-        wait for ``parse_command``, when all options are known. What is left over then is an error.
+        Tables are for dataclasses and are merged now. The others are for options, by their names
+        without dashes; they wait for ``parse_command``, when all options are known. What is left
+        over then is an error.
         """
         for setting in settings:
             table = setting.table()
@@ -235,38 +303,49 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
                 self.merge_base_config(table, setting.where)
 
     def keys(self) -> dict[str, tuple[Action, str]]:
-        """Options by what configurations call them (no dashes in front, ``_`` for ``-``): the action and the name."""
-        return {_plain(name.lstrip("-")): (action, name) for name, action in self._option_string_actions.items()}
+        """Options by what configurations call them (no dashes in front, ``_`` for ``-``): the
+        action and the name."""
+        return {
+            _plain(name.lstrip("-")): (action, name)
+            for name, action in self._option_string_actions.items()
+        }
 
     def has_table(self, dest: str) -> bool:
-        """Whether a table of that name sets the defaults of a dataclass."""
+        """True if a table of that name sets the defaults of a dataclass."""
         return _plain(dest) in map(_plain, self._builders)
 
     def _check_tables(self) -> None:
         for dest in self._tables:
             if not self.has_table(dest):
-                hint = did_you_mean(dest, self._builders)
-                hint = hint or f"Tables that are used: {', '.join(self._builders) or 'none'}."
                 if dest in self.keys():
                     hint = f"{dest} is an option, not a table."
-                raise ConfigurationError(f"nothing uses the table '{dest}'.", where=self._origin((dest,)), next=hint)
+                else:
+                    tables = ", ".join(self._builders) or "none"
+                    hint = did_you_mean(dest, self._builders) or f"Tables that are used: {tables}."
+                raise ConfigurationError(
+                    f"nothing uses the table '{dest}'.", where=self._origin((dest,)), next=hint
+                )
 
     # reading the command line
 
     def split(self, argv: Sequence[str]) -> tuple[list[str], str | None, str | None, list[str]]:
-        """Cut a command line: (voirkit's own words, script, module, arguments of the script or module)."""
+        """Cut a command line: (voirkit's own words, script, module, arguments of the script or
+        module)."""
         words = Words(argv, self._option_string_actions)
         given, end = words.read()
-        own = words.words[:end]
-        return (own, None, None, []) if asks_for_help(given) else (own, *words.target(end))
+        own_words = words.words[:end]
+        if asks_for_help(given):
+            return own_words, None, None, []
+        return own_words, *words.target(end)
 
     def guess_script(self, argv: Sequence[str]) -> tuple[str | None, str | None]:
-        """(script, module) as far as they can be told before instruments have added their options."""
+        """(script, module) as far as they can be told before instruments have added their
+        options."""
         return Words(argv, self._option_string_actions, final=False).guess()[1:]
 
     def early_values(self, argv: Sequence[str], option: str) -> list[str]:
-        """The values of one of voirkit's own options, before instruments have added theirs. ``parse_command`` raises if it turns out that
-        they were not all."""
+        """The values of one of voirkit's own options, before instruments have added theirs.
+        ``parse_command`` raises if it turns out that they were not all."""
         values = Words(argv, self._option_string_actions, final=False).early_values(option)
         self._early[option] = values
         return values
@@ -284,26 +363,33 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
         """
         words = Words(sys.argv[1:] if argv is None else argv, self._option_string_actions)
         given, end = words.read()
-        given.sort(key=lambda one: asks_for_help([one]))  # --help may need what the others say
-        own = [word for one in given for word in as_argparse_reads_it(*one)]
+        # --help may need the values of the others
+        given.sort(key=lambda option: asks_for_help([option]))
+        own_words: list[str] = []
+        for action, name, values in given:
+            own_words += as_argparse_reads_it(action, name, values)
         if asks_for_help(given):
-            super().parse_known_args(own)
+            super().parse_known_args(own_words)
         script, module, arguments = words.target(end)
         if not script and module is None:
             raise CommandLineError("no SCRIPT given.", next=why_no_script(given))
         for option, values in self._early.items():
             if values != values_of(option, given):
-                raise CommandLineError(f"{option} has to stand before the options that instruments add.", where=option)
+                raise CommandLineError(
+                    f"{option} has to stand before the options that instruments add.", where=option
+                )
         configured = self._configured({action.dest for action, _, _ in given})
-        namespace: Namespace = super().parse_known_args(own)[0]
+        namespace: Namespace = super().parse_known_args(own_words)[0]
         vars(namespace).update(configured)
         self._build(namespace)
-        namespace.SCRIPT, namespace.MODULE, namespace.ARGV = script, module, arguments
+        namespace.SCRIPT = script
+        namespace.MODULE = module
+        namespace.ARGV = arguments
         self._was_read = True
         return namespace
 
     def _configured(self, given: set[str]) -> dict[str, object]:
-        """What configuration files say, for options that the command line leaves out."""
+        """The values in configuration files, of options that the command line leaves out."""
         self._check_tables()
         values: dict[str, object] = {}
         if self._settings:
@@ -313,29 +399,34 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
         for action in self._actions:
             if action.required and action.option_strings:
                 if action.dest not in given and action.dest not in values:
-                    by = self.defined_by(action.option_strings[0])
-                    raise CommandLineError(f"{name_of(action)} has to be given{f': {by} requires it' if by else ''}.")
+                    definer = self.defined_by(action.option_strings[0])
+                    because = f": {definer} requires it" if definer else ""
+                    raise CommandLineError(f"{name_of(action)} has to be given{because}.")
                 action.required = False  # argparse does not see that a configuration gives it
         return {dest: value for dest, value in values.items() if dest not in given}
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """As argparse's, for a command line of nothing but this parser's own words; options may stand between the others."""
+        """As argparse's, for a command line of nothing but this parser's own words; options may
+        stand between the others."""
         self._check_tables()
-        found, rest = self.parse_known_intermixed_args(args, namespace)
-        self._build(found)  # 3.14's does not pass by parse_known_args
-        unknown = next((word for word in rest if word.startswith("-")), None)
+        options, extra_words = self.parse_known_intermixed_args(args, namespace)
+        self._build(options)  # 3.14's does not pass by parse_known_args
+        unknown = next((word for word in extra_words if word.startswith("-")), None)
         if unknown is not None:
-            raise Words(rest, self._option_string_actions).unknown(unknown, self.prog)
-        if rest:
-            raise CommandLineError(f"{rest[0]!r} is one word too many.", next=f"All options: {self.prog} --help")
-        return found
+            raise Words(extra_words, self._option_string_actions).unknown(unknown, self.prog)
+        if extra_words:
+            text = f"{extra_words[0]!r} is one word too many."
+            raise CommandLineError(text, next=f"All options: {self.prog} --help")
+        return options
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
         """As argparse's."""
         self._check_tables()
-        found, rest = super().parse_known_args(args, namespace)
-        self._build(found)
-        return found, rest
+        options, extra_words = super().parse_known_args(args, namespace)
+        self._build(options)
+        return options, extra_words
 
     def _build(self, namespace: Namespace) -> None:
         for dest, builder in self._builders.items():
@@ -345,23 +436,28 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
     # values, and what is wrong with them
 
     def error(self, message: str) -> NoReturn:
-        """What argparse itself finds wrong."""
-        what = message.removeprefix("argument ").rstrip(".")
-        raise CommandLineError(f"{what}.", next=f"All options: {self.prog} --help")
+        """Raise an error that argparse itself has found."""
+        text = message.removeprefix("argument ").rstrip(".")
+        raise CommandLineError(f"{text}.", next=f"All options: {self.prog} --help")
 
     def _get_value(self, action: Action, arg_string: str) -> Any:
         """A word as its option's type; argparse's own would keep back why a type refuses it."""
         type_: Any = self._registry_get("type", action.type, action.type)
-        where = f"{name_of(action)}{'=' if action.nargs == OPTIONAL else ' '}{arg_string}"
+        separator = "=" if action.nargs == OPTIONAL else " "
+        where = f"{name_of(action)}{separator}{arg_string}"
         try:
             return type_(arg_string)
         except VoirkitError as exc:
             raise CommandLineError(exc.what, where=exc.where or where, next=exc.next) from None
         except (argparse.ArgumentTypeError, ValueError, TypeError) as exc:
-            text = {int: "not a whole number", float: "not a number"}.get(type_) or str(exc) or "not such a value"
+            by_type = {int: "not a whole number", float: "not a number"}
+            text = by_type.get(type_) or str(exc) or "not such a value"
             raise CommandLineError(f"{text.rstrip('.')}.", where=where) from None
-        except Exception as exc:
-            text = f"the type of {name_of(action)} fails on {arg_string!r}: {type(exc).__name__}: {exc}."
+        except Exception as exc:  # the type of a voirfile's option is any function
+            text = (
+                f"the type of {name_of(action)} fails on {arg_string!r}: {type(exc).__name__}:"
+                f" {exc}."
+            )
             raise InstrumentError(text, where=self.defined_by(name_of(action)) or "") from None
 
     def _check_value(self, action: Action, value: Any) -> None:
@@ -369,7 +465,9 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
             return
         choices = [str(choice) for choice in action.choices]
         hint = did_you_mean(str(value), choices)
-        raise CommandLineError(f"not one of {', '.join(choices)}.", where=f"{name_of(action)} {value}", next=hint)
+        raise CommandLineError(
+            f"not one of {', '.join(choices)}.", where=f"{name_of(action)} {value}", next=hint
+        )
 
 
 def name_of(action: Action) -> str:
@@ -393,7 +491,17 @@ def _columns() -> int:
         return 80
 
 
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30, "TI": 1 << 40}
+_UNITS = {
+    "": 1,
+    "K": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "KI": 1 << 10,
+    "MI": 1 << 20,
+    "GI": 1 << 30,
+    "TI": 1 << 40,
+}
 
 
 def size(text: str) -> int:

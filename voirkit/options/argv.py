@@ -1,6 +1,8 @@
-"""Cuts the words of a command line: voirkit's own options, then the script or module, then the script's arguments.
+"""Splits a command line: voirkit's own options, then the script or module, then the script's
+arguments.
 
-Knows the options only as argparse's table of them. Looks at no word after the script. Every run loads this module.
+Knows the options only as argparse's table of them. Looks at no word after the script. Every run
+loads this module.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any, TypeAlias
 
-    Given: TypeAlias = tuple[Action, str, list[str]]  # an option on the command line: its action, its name, its values
+    # an option on the command line: its action, its name, its values
+    Given: TypeAlias = tuple[Action, str, list[str]]
     Target: TypeAlias = tuple[str | None, str | None, list[str]]  # script, module, arguments
 
 SYNTAX = "voirkit [options] SCRIPT [script arguments]"
@@ -30,16 +33,20 @@ class Words:
     Args:
         words: The command line, without the program's name.
         options: Each option's name, with its dashes, and its argparse action.
-        final: Whether these are all options; else nothing is looked up to help with an unknown one (3 ms).
+        final: True if these are all options; else nothing is looked up to help with an unknown
+            one (3 ms).
     """
 
-    def __init__(self, words: Iterable[str], options: Mapping[str, Action], final: bool = True) -> None:
+    def __init__(
+        self, words: Iterable[str], options: Mapping[str, Action], final: bool = True
+    ) -> None:
         self.words = list(words)
         self.options = options
         self.final = final
 
     def read(self) -> tuple[list[Given], int]:
-        """The options before SCRIPT, and the index of the first word that is none; nothing is read after ``--help``."""
+        """The options before SCRIPT, and the index of the first word that is none; nothing is read
+        after ``--help``."""
         given: list[Given] = []
         i = 0
         while i < len(self.words) and self._is_option(i) and not self._is_module_option(i):
@@ -55,48 +62,64 @@ class Words:
         if words[start : start + 1] == ["--"]:
             start += 1
         elif start < len(words) and self._is_module_option(start):
-            name, rest = self._module(start), words[start + (2 if words[start] == "-m" else 1) :]
+            name = self._module(start)
             if not name or _has_dash(name):
                 raise CommandLineError("-m needs the name of a module.", next=MODULE_SYNTAX)
-            return None, name, rest
-        return (words[start], None, words[start + 1 :]) if start < len(words) else (None, None, [])
+            first_argument = start + (2 if words[start] == "-m" else 1)
+            return None, name, words[first_argument:]
+        if start >= len(words):
+            return None, None, []
+        return words[start], None, words[start + 1 :]
 
     def guess(self) -> tuple[int, str | None, str | None]:
         """(where voirkit's own words seem to end, script, module) while options are still missing.
 
-        A word after an unknown option may be its value or the script. The first word that can be no value ends the
-        search; of those so far, one that can be run is preferred, then one that exists, then one called ``*.py``.
+        A word after an unknown option may be its value or the script. The first word that can be no
+        value ends the search; of those so far, one that can be run is preferred, then one that
+        exists, then one called ``*.py``.
         """
-        candidates: list[int] = []
-        module: int | None = None
-        unsure = False  # whether the word may be the value of an unknown option
-        i = 0
-        while i < len(self.words):
-            if self.words[i] == "--":
-                candidates += range(i + 1, len(self.words))[:1]
-                break
-            if self._is_module_option(i):
-                module = i
-                break
-            if not self._is_option(i):
-                candidates.append(i)
-                if not unsure:
-                    break
-                i, unsure = i + 1, False
-                continue
-            try:
-                i, unsure = self._read_option(i)[1], False
-            except CommandLineError:
-                i, unsure = i + 1, "=" not in self.words[i]
+        candidates, module = self._script_candidates()
         if len(candidates) == 1 and module is None:
             return candidates[0], self.words[candidates[0]], None
         best = min(candidates, key=lambda i: _unlikeliness(self.words[i]), default=None)
         if module is not None and (best is None or _unlikeliness(self.words[best]) == 3):
             return module, None, self._module(module) or None
-        return (len(self.words), None, None) if best is None else (best, self.words[best], None)
+        if best is None:
+            return len(self.words), None, None
+        return best, self.words[best], None
+
+    def _script_candidates(self) -> tuple[list[int], int | None]:
+        """The indices of words that may be the script, and that of ``-m``, if the search ends
+        there."""
+        candidates: list[int] = []
+        unsure = False  # True if the word may be the value of an unknown option
+        i = 0
+        while i < len(self.words):
+            word = self.words[i]
+            if word == "--":
+                if i + 1 < len(self.words):
+                    candidates.append(i + 1)
+                break
+            if self._is_module_option(i):
+                return candidates, i
+            if not self._is_option(i):
+                candidates.append(i)
+                if not unsure:
+                    break
+                unsure = False
+                i += 1
+                continue
+            try:
+                _, i = self._read_option(i)
+                unsure = False
+            except CommandLineError:
+                unsure = "=" not in word
+                i += 1
+        return candidates, None
 
     def early_values(self, option: str) -> list[str]:
-        """The values of an option before the guessed script; words that are unknown by now are passed over."""
+        """The values of an option before the guessed script; words that are unknown by now are
+        passed over."""
         early = Words(self.words[: self.guess()[0]], self.options, final=False)
         values: list[str] = []
         i = 0
@@ -118,11 +141,14 @@ class Words:
             hint = f"Did you mean '-{name}'?"
         else:  # compared without the dashes, which make all options alike
             bare = {option.lstrip("-"): option for option in self.options}
-            hint = did_you_mean(name, [bare[word] for word in nearest(name.lstrip("-"), bare)])
-        return CommandLineError(f"unknown option '{name}'.", next=f"{hint}\nAll options: {prog} --help".strip())
+            similar = [bare[word] for word in nearest(name.lstrip("-"), bare)]
+            hint = did_you_mean(name, similar)
+        cure = f"{hint}\nAll options: {prog} --help".strip()
+        return CommandLineError(f"unknown option '{name}'.", next=cure)
 
     def _is_option(self, i: int) -> bool:
-        """Whether a word is meant as an option: ``-`` and ``--`` are not, nor is a negative number."""
+        """True if a word is meant as an option: ``-`` and ``--`` are not, nor is a negative
+        number."""
         word = self.words[i]
         if not _has_dash(word) or word == "--":
             return False
@@ -135,18 +161,23 @@ class Words:
         return False
 
     def _is_module_option(self, i: int) -> bool:
-        """Whether a word is ``-m`` or ``-mNAME``; ``-monitor`` is a slip for ``--monitor`` if there is that option."""
+        """True if a word is ``-m`` or ``-mNAME``; ``-monitor`` is a slip for ``--monitor`` if there
+        is that option."""
         word = self.words[i]
-        if word == "-m" or not word.startswith("-m"):
-            return word == "-m"
+        if word == "-m":
+            return True
+        if not word.startswith("-m"):
+            return False
         return word not in self.options and "-" + word.partition("=")[0] not in self.options
 
     def _module(self, i: int) -> str:
         return self.words[i][2:] or "".join(self.words[i + 1 : i + 2])
 
     def _read_option(self, i: int) -> tuple[list[Given], int]:
-        """What an option says (several, if it is short ones in one word), and the index after it and its values."""
-        word, options = self.words[i], self.options
+        """An option with its values (several, if it is short ones in one word), and the index after
+        them."""
+        word = self.words[i]
+        options = self.options
         name, equals, value = (word, "", "") if word in options else word.partition("=")
         if name in options:
             values, i = self._values(options[name], name, value if equals else None, i + 1)
@@ -154,77 +185,118 @@ class Words:
         if not _has_dash(word) or word.startswith("--") or "-" + name in options:
             raise self.unknown(word)
         given: list[Given] = []
-        for at in range(1, len(word)):
-            name = "-" + word[at]
+        for position, letter in enumerate(word[1:], 1):
+            name = "-" + letter
             if name not in options:
                 raise self.unknown(word)
-            if options[name].nargs != 0:
-                values, i = self._values(options[name], name, word[at + 1 :] or None, i + 1)
-                return [*given, (options[name], name, values)], i
-            given.append((options[name], name, []))
+            action = options[name]
+            if action.nargs != 0:
+                values, i = self._values(action, name, word[position + 1 :] or None, i + 1)
+                return [*given, (action, name, values)], i
+            given.append((action, name, []))
         return given, i + 1
 
-    def _values(self, action: Action, name: str, attached: str | None, i: int) -> tuple[list[str], int]:
-        """The values of an option, of which one may be attached to it, and the index of the word after them."""
-        words = self.words
+    def _values(
+        self, action: Action, name: str, attached: str | None, i: int
+    ) -> tuple[list[str], int]:
+        """The values of an option, of which one may be attached to it, and the index of the word
+        after them."""
         nargs: Any = action.nargs
         if nargs == 0:
             if attached is not None:
                 raise CommandLineError(f"{name} takes no value.", where=f"{name}={attached}")
             return [], i
+        attached_values = [] if attached is None else [attached]
         if nargs in (REMAINDER, PARSER):
-            return words[i:] if attached is None else [attached, *words[i:]], len(words)
-        many = len(words)
-        # An optional value needs an "=", unless the option can tell it from SCRIPT, or its type takes the word and no file has that name.
-        ranges = {None: (1, 1), OPTIONAL: (0, 0), ZERO_OR_MORE: (0, many), ONE_OR_MORE: (1, many)}
-        least, most = ranges.get(nargs, (nargs, nargs))
-        values = [] if attached is None else [attached]
-        is_script = getattr(action, "is_script", None)  # of one that says itself which word is SCRIPT
-        if nargs == OPTIONAL and is_script is not None and i < many and words[i] != "--" and not self._is_option(i):
-            most = 0 if is_script(words[i], words[i + 1 :]) else 1
-        elif nargs == OPTIONAL and i + 1 < many and words[i] != "--" and not self._is_option(i) and _is_value(action, words[i]):
-            most = 1
-        while attached is None and i < many and len(values) < most and words[i] != "--" and not self._is_option(i):
-            values.append(words[i])
-            i += 1
+            return [*attached_values, *self.words[i:]], len(self.words)
+        least, most = self._value_counts(action, i)
+        values = attached_values
+        if attached is None:
+            while len(values) < most and self._can_be_value(i):
+                values.append(self.words[i])
+                i += 1
         if len(values) < least or attached == "--":
             needs = "a value" if least <= 1 else f"{least} values, {len(values)} given"
-            dashed = least == 1 and i < many and words[i] != "--" and words[i] not in self.options
-            hint = f"A value that begins with a dash is written {name}={words[i]}" if dashed else ""
+            hint = self._dash_hint(name, i) if least == 1 else ""
             raise CommandLineError(f"{name} needs {needs}.", next=hint)
         return values, i
+
+    def _value_counts(self, action: Action, i: int) -> tuple[int, int]:
+        """How many values an option takes at least and at most, of the words from an index on."""
+        nargs: Any = action.nargs
+        if nargs == OPTIONAL:
+            return 0, int(self._is_optional_value(action, i))
+        many = len(self.words)
+        ranges = {None: (1, 1), ZERO_OR_MORE: (0, many), ONE_OR_MORE: (1, many)}
+        return ranges.get(nargs, (nargs, nargs))
+
+    def _is_optional_value(self, action: Action, i: int) -> bool:
+        """True if a word is the optional value of an option. It needs an "=" otherwise, unless the
+        option can tell it from SCRIPT, or its type takes the word and no file has that name."""
+        if not self._can_be_value(i):
+            return False
+        word = self.words[i]
+        # of an option that says itself which word is SCRIPT
+        is_script = getattr(action, "is_script", None)
+        if is_script is not None:
+            return not is_script(word, self.words[i + 1 :])
+        return i + 1 < len(self.words) and _is_value(action, word)
+
+    def _can_be_value(self, i: int) -> bool:
+        return i < len(self.words) and self.words[i] != "--" and not self._is_option(i)
+
+    def _dash_hint(self, name: str, i: int) -> str:
+        if i >= len(self.words) or self.words[i] == "--" or self.words[i] in self.options:
+            return ""
+        return f"A value that begins with a dash is written {name}={self.words[i]}"
 
 
 def values_of(option: str, given: list[Given]) -> list[str]:
     """All the values of an option on a command line."""
-    return [value for action, _, values in given if option in action.option_strings for value in values]
+    values: list[str] = []
+    for action, _, action_values in given:
+        if option in action.option_strings:
+            values += action_values
+    return values
 
 
 def asks_for_help(given: list[Given]) -> bool:
-    """Whether ``--help`` or ``--version`` is among the options, or another with a value that is answered without a run."""
-    return any(
-        isinstance(action, (argparse._HelpAction, argparse._VersionAction))
-        or any(value in getattr(action, "asks_for_help", ()) for value in values)
-        for action, _, values in given
-    )
+    """True if ``--help`` or ``--version`` is among the options, or another with a value that is
+    answered without a run."""
+    for action, _, values in given:
+        if isinstance(action, (argparse._HelpAction, argparse._VersionAction)):
+            return True
+        help_values = getattr(action, "asks_for_help", ())
+        if any(value in help_values for value in values):
+            return True
+    return False
 
 
 def as_argparse_reads_it(action: Action, name: str, values: list[str]) -> list[str]:
-    """Words that argparse cannot take otherwise: a lone value is attached, since it may begin with a dash."""
-    return [f"{name}={values[0]}"] if len(values) == 1 and action.nargs not in (REMAINDER, PARSER) else [name, *values]
+    """Words that argparse cannot take otherwise: a lone value is attached, since it may begin with
+    a dash."""
+    if len(values) == 1 and action.nargs not in (REMAINDER, PARSER):
+        return [f"{name}={values[0]}"]
+    return [name, *values]
 
 
 def why_no_script(given: list[Given]) -> str:
-    """What to do if no SCRIPT is left; an option may have taken the word that was meant as one."""
-    if not given or not given[-1][2]:
+    """The cure if no SCRIPT is left; an option may have taken the word that was meant as one."""
+    if not given:
         return SYNTAX
     action, name, values = given[-1]
-    cure = "put -- before SCRIPT" if action.nargs in (ZERO_OR_MORE, ONE_OR_MORE) else "SCRIPT comes after it"
+    if not values:
+        return SYNTAX
+    if action.nargs in (ZERO_OR_MORE, ONE_OR_MORE):
+        cure = "put -- before SCRIPT"
+    else:
+        cure = "SCRIPT comes after it"
     return f"'{values[-1]}' was taken as a value of {name}; {cure}."
 
 
 def _is_value(action: Action, word: str) -> bool:
-    """Whether a word that stands where SCRIPT may is rather an option's value: its type takes it, and no file has that name."""
+    """True if a word that stands where SCRIPT may is rather an option's value: its type takes it,
+    and no file has that name."""
     if not callable(action.type) or action.type is str or os.path.exists(word):
         return False
     try:
@@ -239,7 +311,8 @@ def _has_dash(word: str) -> bool:
 
 
 def _unlikeliness(word: str) -> int:
-    """How unlikely a word is a script: 0 is one that can be run, 3 one with nothing in its favour."""
+    """How unlikely a word is a script: 0 is one that can be run, 3 one with nothing in its
+    favour."""
     if word.endswith(".py"):
         return 0 if os.path.isfile(word) else 2
     if os.path.exists(word):

@@ -1,10 +1,11 @@
 """Probes: a selector becomes a stream of what variables of named functions are set to.
 
-``stream`` is what users have in hand, ``engine`` holds the rest together. ``selector/`` reads and checks selectors and runs nothing.
-``live_functions`` finds the functions, now or in modules that are being imported, ``source`` their syntax trees, ``instrumenter`` and
-``tap_emitter`` put calls into those, ``weave`` compiles them; ``compatibility`` keeps compilers and picklers off. ``taps`` are what is
-called. ``processes``, ``children`` and ``exchange`` are for child processes. ``around`` and
-``call_hooks`` see calls for instruments, without selectors.
+``stream`` is what users have in hand, ``engine`` holds the rest together. ``selector/`` reads and
+checks selectors and runs nothing. ``live_functions`` finds the functions, now or in modules that
+are being imported, ``source`` their syntax trees, ``instrumenter`` and ``tap_emitter`` put calls
+into those, ``weave`` compiles them; ``compatibility`` keeps compilers and picklers off. ``taps``
+are what is called. ``processes``, ``children`` and ``exchange`` are for child processes. ``around``
+and ``call_hooks`` see calls for instruments, without selectors.
 
 The names here are imported when they are first used: a child process needs no stream.
 """
@@ -26,6 +27,11 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'voirkit.probes' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module("voirkit.probes.live_functions" if name == "Scope" else "voirkit.probes.stream"), name)
+    value = getattr(
+        import_module(
+            "voirkit.probes.live_functions" if name == "Scope" else "voirkit.probes.stream"
+        ),
+        name,
+    )
     globals()[name] = value
     return value

@@ -1,7 +1,9 @@
-"""Something done before and after the body of a function of a library, in the function itself: for what times every call.
+"""Code that runs before and after the body of a function of a library, in the function itself: for
+instruments that time every call.
 
-The function keeps its identity, name, signature, lines and frame: no wrapper is seen in tracebacks, by ``warnings`` (``stacklevel``),
-``pickle``, ``inspect`` or ``is``, and who has imported it before has the new body too. Nothing here may load giving or know torch.
+The function keeps its identity, name, signature, lines and frame: no wrapper is seen in tracebacks,
+by ``warnings`` (``stacklevel``), ``pickle``, ``inspect`` or ``is``, and modules that have imported
+it before have the new body too. Nothing here may load giving or know torch.
 
 A body ``B`` becomes::
 
@@ -15,7 +17,8 @@ A body ``B`` becomes::
         finally:
             leave(began, was, <passed>)
 
-A lambda's, in which there is no ``finally``, is left only where it returns. Several may stand around a function, the first innermost.
+A lambda's, in which there is no ``finally``, is left only where it returns. Several may stand
+around a function, the first innermost.
 
 Checked with python 3.10 to 3.13.
 """
@@ -40,13 +43,15 @@ if TYPE_CHECKING:
     from voirkit.probes.source import FunctionNode
 
     class ThreadState(Protocol):
-        """What a thread is inside of; ``inside`` is an integer that ``enter`` may set, and ``leave`` must set back to ``was``."""
+        """The state of a thread; ``inside`` is an integer that ``enter`` may set, and ``leave``
+        must set back to ``was``."""
 
         inside: int
 
 
 class Absent:
-    """The value of a call that has none (yet): it was left by an exception, which is then ``sys.exc_info()``."""
+    """The value of a call that has none (yet): it was left by an exception, which is then
+    ``sys.exc_info()``."""
 
     def __deepcopy__(self, memo: object) -> Absent:
         return self
@@ -54,41 +59,61 @@ class Absent:
 
 ABSENT = Absent()
 _SLOTS = ("here", "enter", "leave", "absent", "on")
-_ON = True.__bool__  # what is put in its place under ``fullgraph=True`` says nothing (``compatibility.py``)
-_GENERATES = 0x20 | 0x80 | 0x200  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR: the body runs later than the call
+# what is put in its place under ``fullgraph=True`` says nothing (``compatibility.py``)
+_ON = True.__bool__
+# CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR: the body runs later than the call
+_GENERATES = 0x20 | 0x80 | 0x200
 
 
 class Around:
-    """What is done around the body of functions. A call for which nothing is done costs one comparison (some 40 ns) and ``plain``.
+    """Functions that are called around the body of others. A call for which nothing is done costs
+    one comparison (some 40 ns) and ``plain``.
 
     Args:
-        thread_state: Holds ``inside`` for each thread. ``copy.deepcopy`` of it must give itself, since torch.compile copies constants.
+        thread_state: Holds ``inside`` for each thread. ``copy.deepcopy`` of it must give itself,
+            since torch.compile copies constants.
         most: Where ``thread_state.inside`` is more than this, nothing is done around the body.
-        enter: A function; a method would be copied with its object. Called with the passed variables; returns when the call began, anything
-            but 0. Must not raise.
-        leave: A function. Called with what ``enter`` returned (0 if that was interrupted), what ``thread_state.inside`` was, and the passed
-            variables. Must not raise.
-        passed: Names of variables of the function, as they are before and after the body: parameters, or free variables.
-        value: Whether ``leave`` gets what the call returns, or ``ABSENT``, as its last argument.
-        plain: Expressions; the first that can be evaluated in the function's module is asked at each call, and nothing is done around the
-            body where it is true.
-        unasked: The module cannot tell whether torch.compile looks at the function: it leaves it alone, or, where it must not
-            (``fullgraph=True``), compiles it as without this.
-        leave_with: What ``leave`` gets instead of the passed variables: a program may delete its own, and then they cannot be had.
+        enter: A function; a method would be copied with its object. Called with the passed
+            variables; returns when the call began, anything but 0. Must not raise.
+        leave: A function. Called with the result of ``enter`` (0 if that was interrupted), the
+            ``thread_state.inside`` of before, and the passed variables. Must not raise.
+        passed: Names of variables of the function, as they are before and after the body:
+            parameters, or free variables.
+        value: ``leave`` gets the value that the call returns, or ``ABSENT``, as its last argument.
+        plain: Expressions; the first that can be evaluated in the function's module is asked at
+            each call, and nothing is done around the body where it is true.
+        unasked: The module cannot tell whether torch.compile looks at the function: it leaves it
+            alone, or, where it must not (``fullgraph=True``), compiles it as without this.
+        leave_with: The variables that ``leave`` gets instead of the passed ones: a program may
+            delete its own, and then they cannot be had.
     """
 
     def __init__(
-        self, thread_state: ThreadState, most: int, enter: Callable[..., int], leave: Callable[..., None], passed: Sequence[str] = (),
-        value: bool = False, plain: Sequence[str] = (), leave_with: Sequence[str] | None = None, unasked: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        thread_state: ThreadState,
+        most: int,
+        enter: Callable[..., int],
+        leave: Callable[..., None],
+        passed: Sequence[str] = (),
+        value: bool = False,
+        plain: Sequence[str] = (),
+        leave_with: Sequence[str] | None = None,
+        unasked: bool = False,
+    ) -> None:
         if unasked:
             watch_torch_compile()
         exclude_from_torch_compile()
         self.unasked = unasked
-        self.thread_state, self.most, self.enter, self.leave = thread_state, most, enter, leave
-        self.passed, self.value, self.plain = passed, value, plain
+        self.thread_state = thread_state
+        self.most = most
+        self.enter = enter
+        self.leave = leave
+        self.passed = passed
+        self.value = value
+        self.plain = plain
         self.leave_with = passed if leave_with is None else leave_with
-        self._made: dict[tuple[int, ...], Layers] = {}  # by identity of the program's code and of those further in
+        # by identity of the program's code and of those further in
+        self._layers_by_codes: dict[tuple[int, ...], Layers] = {}
         weave.register_around(self)
 
     def forget(self) -> None:
@@ -96,91 +121,130 @@ class Around:
         weave.unregister_around(self)
 
     def is_made_here(self, code: CodeType) -> bool:
-        """Whether some code is one that was made with this."""
-        known = _layers.get(id(code))
-        return known is not None and self in known.arounds
+        """True if some code is one that was made with this."""
+        layers = _layers.get(id(code))
+        return layers is not None and self in layers.arounds
 
     def code(self, function: FunctionType, qualname: str | None = None) -> CodeType:
-        """The function's code with this around its body, and around all that stands around it already.
+        """The function's code with this around its body, outside of the others that stand around it
+        already.
 
         Args:
             function: One whose body runs when it is called: no generator.
-            qualname: Where it is defined, if its ``__qualname__`` does not tell (``functools.wraps``); python 3.10 needs it.
+            qualname: Where it is defined, if its ``__qualname__`` does not tell
+                (``functools.wraps``); python 3.10 needs it.
 
         Raises:
             NoSource: It cannot be made.
         """
         old = weave.code_of(function)
-        known = _layers.get(id(old))
-        if known is None:
-            return _stacked(old, function.__globals__, qualname or function.__qualname__, (self,))
-        return old if self in known.arounds else _stacked(known.own, function.__globals__, known.qualname, (*known.arounds, self))
+        layers = _layers.get(id(old))
+        if layers is None:
+            arounds: tuple[Around, ...] = (self,)
+            return _stacked(old, function.__globals__, qualname or function.__qualname__, arounds)
+        if self in layers.arounds:
+            return old
+        arounds = (*layers.arounds, self)
+        return _stacked(layers.original, function.__globals__, layers.qualname, arounds)
 
     def less(self, function: FunctionType) -> CodeType:
         """The function's code without this: with what else stands around its body, or its own."""
-        known = _layers.get(id(weave.code_of(function)))
-        if known is None or self not in known.arounds:
-            return weave.code_of(function)
-        left = tuple(around for around in known.arounds if around is not self)
-        return _stacked(known.own, function.__globals__, known.qualname, left) if left else known.own
+        code = weave.code_of(function)
+        layers = _layers.get(id(code))
+        if layers is None or self not in layers.arounds:
+            return code
+        remaining = tuple(around for around in layers.arounds if around is not self)
+        if not remaining:
+            return layers.original
+        return _stacked(layers.original, function.__globals__, layers.qualname, remaining)
 
     def _check(self, code: CodeType) -> None:
-        unknown = [
-            name for name in (*self.passed, *self.leave_with) if name not in (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
-        ]
-        if unknown:
-            raise NoSource(f"has no variable {unknown[0]}.")
+        variables = _variables_of(code)
+        for name in (*self.passed, *self.leave_with):
+            if name not in variables:
+                raise NoSource(f"has no variable {name}.")
 
-    def surround(self, node: FunctionNode, code: CodeType, names: dict[str, Any], depth: int) -> dict[str, Any]:
+    def surround(
+        self, node: FunctionNode, code: CodeType, names: dict[str, Any], depth: int
+    ) -> dict[str, Any]:
         """Put this around the body of a function in a tree.
 
         Args:
             depth: How many stand around it already.
 
         Returns:
-            What each marker stands for.
+            The object that each marker stands for.
 
         Raises:
             NoSource: It cannot be.
         """
         self._check(code)
-        own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
-        plain = _first_that_works([expression for expression in self.plain if expression.partition(".")[0] not in own], names, self.plain)
+        variables = _variables_of(code)
+        expressions = [text for text in self.plain if text.partition(".")[0] not in variables]
+        plain = _first_that_works(expressions, names, self.plain)
         markers = {slot: f"{MARK}around {depth} {slot}" for slot in _SLOTS}
         self._surround(node, markers, plain, depth)
-        return dict(zip(markers.values(), (self.thread_state, self.enter, self.leave, ABSENT, _ON), strict=True))
+        values = (self.thread_state, self.enter, self.leave, ABSENT, _ON)
+        return dict(zip(markers.values(), values, strict=True))
 
-    def _surround(self, node: FunctionNode, markers: dict[str, str], plain: str | None, depth: int) -> None:
-        here, enter, leave, absent, on = (standing_for(markers[slot]) for slot in _SLOTS)
-        kept_was, kept_began, kept_value = (f"@{name}{depth or ''}" for name in ("was", "began", "value"))
-        passed = loads(self.passed)
-        was = ast.NamedExpr(ast.Name(kept_was, ast.Store()), ast.Attribute(here, "inside", ast.Load()))
-        test: ast.expr = ast.Compare(was, [ast.Gt()], [ast.Constant(self.most)])
+    def _surround(
+        self, node: FunctionNode, markers: dict[str, str], plain: str | None, depth: int
+    ) -> None:
+        slots = {slot: standing_for(marker) for slot, marker in markers.items()}
+        suffix = depth or ""
+        was_name, began_name, value_name = f"@was{suffix}", f"@began{suffix}", f"@value{suffix}"
+        test = self._test(slots, was_name, plain)
+        names = [began_name, was_name, *self.leave_with]
+        if self.value:
+            names.append(value_name)
+        enter = ast.Call(slots["enter"], loads(self.passed), [])
+        leave = ast.Call(slots["leave"], loads(names), [])
+        if isinstance(node, ast.Lambda):
+            parts: list[ast.expr] = [
+                ast.NamedExpr(ast.Name(began_name, ast.Store()), enter),
+                ast.NamedExpr(ast.Name(value_name, ast.Store()), node.body),
+                leave,
+            ]
+            every = ast.Tuple(parts, ast.Load())
+            timed_value = ast.Subscript(every, ast.Constant(1), ast.Load())
+            node.body = _place_like(ast.IfExp(test, node.body, timed_value), node.body)
+            return
+        has_docstring = ast.get_docstring(node, clean=False) is not None
+        # a name may not be declared after it was used
+        top = [*(node.body[:1] if has_docstring else ()), *_take_declarations(node.body)]
+        body = node.body[1:] if has_docstring else node.body
+        timed = body  # the very nodes: they are compiled twice
+        before: list[ast.stmt] = [_set(began_name, ast.Constant(0))]
+        if self.value:
+            copied = [copy.deepcopy(statement) for statement in body]
+            timed = _Returns(value_name).visit(ast.Module(copied, [])).body
+            before.append(_set(value_name, slots["absent"]))
+        entering = _set(began_name, enter)
+        leaving = ast.Expr(leave)
+        for part in (test, entering, leaving, *before):
+            _place_like(part, body[0])
+        last = ast.copy_location(ast.Try([entering, *timed], [], [], [leaving]), body[0])
+        node.body = [*top, ast.copy_location(ast.If(test, body, [*before, last]), body[0])]
+
+    def _test(self, slots: dict[str, ast.expr], was: str, plain: str | None) -> ast.expr:
+        """The condition under which nothing is done around the body."""
+        inside = ast.Attribute(slots["here"], "inside", ast.Load())
+        inside_before = ast.NamedExpr(ast.Name(was, ast.Store()), inside)
+        test: ast.expr = ast.Compare(inside_before, [ast.Gt()], [ast.Constant(self.most)])
         if plain is not None:
             test = ast.BoolOp(ast.Or(), [ast.parse(plain, mode="eval").body, test])
         if self.unasked:
-            test = ast.BoolOp(ast.Or(), [ast.UnaryOp(ast.Not(), ast.Call(on, [], [])), test])
-        left = loads([kept_began, kept_was, *self.leave_with, *([kept_value] if self.value else [])])
-        if isinstance(node, ast.Lambda):
-            parts = {kept_began: ast.Call(enter, passed, []), kept_value: node.body}
-            kept: list[ast.expr] = [ast.NamedExpr(ast.Name(name, ast.Store()), value) for name, value in parts.items()]
-            timed_value = ast.Subscript(ast.Tuple([*kept, ast.Call(leave, left, [])], ast.Load()), ast.Constant(1), ast.Load())
-            node.body = ast.fix_missing_locations(ast.copy_location(ast.IfExp(test, node.body, timed_value), node.body))
-            return
-        documented = ast.get_docstring(node, clean=False) is not None
-        top = [*(node.body[:1] if documented else ()), *_taken_out(node.body)]  # a name may not be declared after it was used
-        body = node.body[1:] if documented else node.body
-        timed = body  # the very nodes: they are compiled twice
-        before: list[ast.stmt] = [_set(kept_began, ast.Constant(0))]
-        if self.value:
-            timed = _Returns(kept_value).visit(ast.Module([copy.deepcopy(statement) for statement in body], [])).body
-            before.append(_set(kept_value, absent))
-        entering = _set(kept_began, ast.Call(enter, passed, []))
-        leaving = ast.Expr(ast.Call(leave, left, []))
-        for made in (test, entering, leaving, *before):
-            ast.fix_missing_locations(ast.copy_location(made, body[0]))
-        last = ast.copy_location(ast.Try([entering, *timed], [], [], [leaving]), body[0])
-        node.body = [*top, ast.copy_location(ast.If(test, body, [*before, last]), body[0])]
+            is_compiled = ast.UnaryOp(ast.Not(), ast.Call(slots["on"], [], []))
+            test = ast.BoolOp(ast.Or(), [is_compiled, test])
+        return test
+
+
+def _variables_of(code: CodeType) -> set[str]:
+    return {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+
+
+def _place_like(new: Any, old: ast.AST) -> Any:
+    return ast.fix_missing_locations(ast.copy_location(new, old))
 
 
 class Layers:
@@ -188,52 +252,83 @@ class Layers:
 
     Attributes:
         code: The code; a reference to it in the table of all.
-        own: The program's own.
+        original: The program's own.
         qualname: Where its function is defined.
-        arounds: Who stands around the body, from within.
+        arounds: Each ``Around`` that stands around the body, from within.
     """
 
-    __slots__ = ("__weakref__", "arounds", "code", "own", "qualname")
+    __slots__ = ("__weakref__", "arounds", "code", "original", "qualname")
 
-    def __init__(self, code: CodeType, own: CodeType, qualname: str, arounds: tuple[Around, ...]) -> None:
-        self.code, self.own, self.qualname, self.arounds = code, own, qualname, arounds
+    def __init__(
+        self, code: CodeType, original: CodeType, qualname: str, arounds: tuple[Around, ...]
+    ) -> None:
+        self.code = code
+        self.original = original
+        self.qualname = qualname
+        self.arounds = arounds
 
 
-_layers: weakref.WeakValueDictionary[int, Layers] = weakref.WeakValueDictionary()  # by identity of the new code
+# by identity of the new code
+_layers: weakref.WeakValueDictionary[int, Layers] = weakref.WeakValueDictionary()
 
 
-def _stacked(own: CodeType, names: dict[str, Any], qualname: str, arounds: tuple[Around, ...]) -> CodeType:
-    """A function's code with all of these around its body, the first innermost; each time the same. Raises NoSource: it cannot be made."""
+def _stacked(
+    original: CodeType, names: dict[str, Any], qualname: str, arounds: tuple[Around, ...]
+) -> CodeType:
+    """A function's code with all of these around its body, the first innermost; each time the same.
+    Raises NoSource: it cannot be made."""
     outermost = arounds[-1]
-    key = (id(own), *map(id, arounds[:-1]))
-    known = outermost._made.get(key)
-    if known is None:
-        if own.co_flags & _GENERATES:
-            raise NoSource("runs after its call has returned: it is a generator or async.")
-        for around in arounds:
-            around._check(own)
-        tree, node = weave.tree_of(own, qualname, names)
-        values: dict[str, Any] = {}
-        for depth, around in enumerate(arounds):
-            values.update(around.surround(node, own, names, depth))
-        alike = [c for c in all_codes(compile_like(tree, own)) if c.co_name == own.co_name and c.co_firstlineno == own.co_firstlineno]
-        made = next(c for c in alike if any(isinstance(c2, str) and c2 in values for c2 in c.co_consts))
-        code = made.replace(co_consts=tuple(values.get(c, c) if isinstance(c, str) else c for c in made.co_consts))
-        known = outermost._made[key] = Layers(code, own, qualname, arounds)
-        _layers[id(code)] = known
-        weave.register_code(code, own, frozenset(map(id, arounds)))
-    return known.code
+    key = (id(original), *map(id, arounds[:-1]))
+    layers = outermost._layers_by_codes.get(key)
+    if layers is None:
+        code = _surrounded(original, names, qualname, arounds)
+        layers = Layers(code, original, qualname, arounds)
+        outermost._layers_by_codes[key] = layers
+        _layers[id(code)] = layers
+        weave.register_code(code, original, frozenset(map(id, arounds)))
+    return layers.code
+
+
+def _surrounded(
+    original: CodeType, names: dict[str, Any], qualname: str, arounds: tuple[Around, ...]
+) -> CodeType:
+    if original.co_flags & _GENERATES:
+        raise NoSource("runs after its call has returned: it is a generator or async.")
+    for around in arounds:
+        around._check(original)
+    tree, node = weave.tree_of(original, qualname, names)
+    values: dict[str, Any] = {}
+    for depth, around in enumerate(arounds):
+        values.update(around.surround(node, original, names, depth))
+    start = (original.co_name, original.co_firstlineno)
+    codes = [
+        inner
+        for inner in all_codes(compile_like(tree, original))
+        if (inner.co_name, inner.co_firstlineno) == start
+    ]
+    code = next(inner for inner in codes if _has_marker(inner, values))
+    consts = [
+        values.get(const, const) if isinstance(const, str) else const for const in code.co_consts
+    ]
+    return code.replace(co_consts=tuple(consts))
+
+
+def _has_marker(code: CodeType, values: dict[str, Any]) -> bool:
+    return any(isinstance(const, str) and const in values for const in code.co_consts)
 
 
 class _Returns(ast.NodeTransformer):
-    """Keeps what is returned in a variable."""
+    """Keeps the returned value in a variable."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def visit_Return(self, node: ast.Return) -> Any:
-        made = [_set(self._name, node.value or ast.Constant(None)), ast.Return(ast.Name(self._name, ast.Load()))]
-        return [ast.fix_missing_locations(ast.copy_location(statement, node)) for statement in made]
+        statements = [
+            _set(self._name, node.value or ast.Constant(None)),
+            ast.Return(ast.Name(self._name, ast.Load())),
+        ]
+        return [_place_like(statement, node) for statement in statements]
 
     def _leave_alone(self, node: ast.AST) -> ast.AST:
         return node
@@ -241,29 +336,34 @@ class _Returns(ast.NodeTransformer):
     visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = _leave_alone
 
 
-def _taken_out(body: list[ast.stmt]) -> list[ast.stmt]:
-    """The declarations of global and nonlocal variables in a body, which has them no more."""
-    found: list[ast.stmt] = []
+def _take_declarations(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Take the declarations of global and nonlocal variables out of a body, and return them."""
+    declarations: list[ast.stmt] = []
     for statement in list(body):
         if isinstance(statement, ast.Global | ast.Nonlocal):
-            found.append(statement)
+            declarations.append(statement)
             if len(body) > 1:
                 body.remove(statement)
             else:
                 body[0] = ast.copy_location(ast.Pass(), statement)
         elif not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            for part in (statement, *getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
-                for inner in ("body", "orelse", "finalbody"):
-                    found += _taken_out(getattr(part, inner, []))
-    return found
+            handlers = getattr(statement, "handlers", ())
+            cases = getattr(statement, "cases", ())
+            for part in (statement, *handlers, *cases):
+                for field in ("body", "orelse", "finalbody"):
+                    declarations += _take_declarations(getattr(part, field, []))
+    return declarations
 
 
 def _set(name: str, value: ast.expr) -> ast.stmt:
     return ast.Assign([ast.Name(name, ast.Store())], value)
 
 
-def _first_that_works(expressions: Sequence[str], names: dict[str, Any], alternatives: Sequence[str]) -> str | None:
-    """The first expression that the function's module can evaluate. Raises NoSource: some expression is wanted, and none can be had."""
+def _first_that_works(
+    expressions: Sequence[str], names: dict[str, Any], alternatives: Sequence[str]
+) -> str | None:
+    """The first expression that the function's module can evaluate. Raises NoSource: some
+    expression is wanted, and none can be had."""
     for expression in expressions:
         try:
             eval(expression, {**names})

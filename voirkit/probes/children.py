@@ -1,8 +1,10 @@
-"""In a child process: the events of the parent's probes are sent there as plain values, and nowhere else.
+"""In a child process: the events of the parent's probes are sent there as plain values, and nowhere
+else.
 
-A pipe is the bounded queue: an event is one write that does not wait, so what was written reaches the parent even if this process is
-killed. What does not fit is counted on a page that both processes see. Must never wait for the parent, raise into the program, run its
-code (no ``repr``, no ``==``), write to a descriptor that the program has closed and opened again, take one of the first three, which
+A pipe is the bounded queue: an event is one write that does not wait, so it reaches the parent even
+if this process is killed. Events that do not fit are counted on a page that both processes see.
+Must never wait for the parent, raise into the program, run its code (no ``repr``, no ``==``), write
+to a descriptor that the program has closed and opened again, take one of the first three, which
 programs count on, or keep anything alive.
 """
 
@@ -31,11 +33,11 @@ _module: Any = type.__dict__["__module__"].__get__
 
 
 def plain(value: Any) -> Any:
-    """A value as another process gets it. Returns numbers (numpy's too), strings, booleans, None and short tuples of them; for anything
-    else ``summary(value)``."""
-    found = _simple(value)
-    if found is not _OTHER:
-        return found
+    """A value as another process gets it. Returns numbers (numpy's too), strings, booleans, None
+    and short tuples of them; for anything else ``summary(value)``."""
+    simple = _simple(value)
+    if simple is not _OTHER:
+        return simple
     if tuple in _mro(type(value)) and tuple.__len__(value) <= LONGEST_TUPLE:
         items = [_simple(item) for item in tuple.__iter__(value)]
         if all(item is not _OTHER for item in items):
@@ -44,34 +46,41 @@ def plain(value: Any) -> Any:
 
 
 def summary(value: Any) -> dict[str, Any]:
-    """What a value is: ``$type``, and where they are known ``shape`` and ``dtype``, or ``len``."""
+    """A description of a value: ``$type``, and where they are known ``shape`` and ``dtype``, or
+    ``len``."""
     kind = type(value)
     module = _module(kind)
     name = _qualname(kind)
-    found: dict[str, Any] = {"$type": f"{module}.{name}" if isinstance(module, str) and module != "builtins" else name}
+    if isinstance(module, str) and module != "builtins":
+        name = f"{module}.{name}"
+    described: dict[str, Any] = {"$type": name}
     if kind in _CONTAINERS:
-        found["len"] = len(value)
-        return found
+        described["len"] = len(value)
+        return described
     try:
         if _is_a(kind, "torch", "Tensor"):
-            _describe_tensor(value, found)
+            _describe_tensor(value, described)
         elif _is_a(kind, "numpy", "ndarray"):
             array = sys.modules["numpy"].ndarray
-            found.update(shape=list(array.shape.__get__(value)), dtype=str(array.dtype.__get__(value)))
+            shape = list(array.shape.__get__(value))
+            described.update(shape=shape, dtype=str(array.dtype.__get__(value)))
     except Exception:  # a library that is half imported, or of another version
         pass
-    return found
+    return described
 
 
 def _describe_tensor(value: Any, described: dict[str, Any]) -> None:
-    # Without torch's function overrides: a mode or a subclass of the program's would see that somebody asks (checked with 2.1 to 2.15).
-    tensor, c = sys.modules["torch"].Tensor, sys.modules["torch"]._C
-    with c.DisableTorchFunction():
-        shape, dtype = tensor.shape.__get__(value), tensor.dtype.__get__(value)
-    described.update(shape=[n if type(n) is int else None for n in shape], dtype=str(dtype))
+    # Without torch's function overrides: a mode or a subclass of the program's would see that
+    # somebody asks (checked with 2.1 to 2.15).
+    torch = sys.modules["torch"]
+    with torch._C.DisableTorchFunction():
+        shape = torch.Tensor.shape.__get__(value)
+        dtype = torch.Tensor.dtype.__get__(value)
+    sizes = [size if type(size) is int else None for size in shape]
+    described.update(shape=sizes, dtype=str(dtype))
 
 
-_OTHER: Any = object()  # stands for what is not simple
+_OTHER: Any = object()  # stands for a value that is not simple
 
 
 def _simple(value: Any) -> Any:
@@ -80,8 +89,8 @@ def _simple(value: Any) -> Any:
     if kind in EXACT:
         return value if kind is not str or len(value) <= LONGEST_TEXT else _OTHER
     if _is_a(kind, "numpy", "generic"):
-        found = sys.modules["numpy"].generic.item(value)
-        return found if type(found) in EXACT else _OTHER
+        item = sys.modules["numpy"].generic.item(value)
+        return item if type(item) in EXACT else _OTHER
     for base in (int, float, str):
         if base in _mro(kind):
             exact = getattr(base, f"__{base.__name__}__")(value)
@@ -90,18 +99,21 @@ def _simple(value: Any) -> Any:
 
 
 def _is_a(kind: type, module: str, name: str) -> bool:
-    """Whether a class is or derives from one of a module that the program may have imported."""
+    """True if a class is or derives from one of a module that the program may have imported."""
     base = getattr(sys.modules.get(module), name, None)
     return base is not None and base in _mro(kind)
 
 
-Item = tuple[Any, ...]  # what a spawned process needs to make a probe: see processes.crossing
+Item = tuple[Any, ...]  # from which a spawned process makes a probe: see processes.crossing
 
-PIPE_BYTES = 1 << 20  # some 15 000 small events; what a user without privileges may have (/proc/sys/fs/pipe-max-size)
+# some 15 000 small events; the most for a user without privileges (/proc/sys/fs/pipe-max-size)
+PIPE_BYTES = 1 << 20
 LARGEST_BYTES = 1 << 18  # of an event
 AGAIN_S = 1.0  # between two attempts to connect
-VERSION = 2  # of marshal: the newer ones look for values that occur twice, which takes longer than it saves
-SLOT = 16  # bytes of a probe on the page: how many events were dropped, and whether the parent has ended it
+# of marshal: the newer ones look for values that occur twice, which takes longer than it saves
+VERSION = 2
+# bytes of a probe on the page: how many events were dropped, and whether the parent has ended it
+SLOT = 16
 HELLO = struct.Struct("<16sQQ")  # token, process id, size of the page
 _length = struct.Struct("<I")
 
@@ -116,33 +128,37 @@ class Uplink:
     """
 
     def __init__(self, address: str | bytes, token: bytes, slots: int) -> None:
-        self.address, self.token, self.slots = address, token, slots
+        self.address = address
+        self.token = token
+        self.slots = slots
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew: this process is another, whose descriptors are its parent's."""
+        """Begin again: this process is another, whose descriptors are its parent's."""
         self._pipe = -1
         self._pipe_id: tuple[int, int] | None = None
-        self._kept: list[int] = []
+        self._reading_ends: list[int] = []
         self._page: Any = None
-        self._room = self._atomic = 0  # how much the pipe holds, and how much it takes whole or not at all
-        self._uncounted: dict[int, int] = {}  # what was dropped while there was no page
+        self._room = 0  # how much the pipe holds
+        self._atomic = 0  # how much it takes whole or not at all
+        self._uncounted: dict[int, int] = {}  # events that were dropped while there was no page
         self._not_before = 0.0
 
     def close(self) -> None:
-        """In a fork of a process that has sent: close what it has opened."""
-        for fd in (self._pipe, *self._kept):
+        """In a fork of a process that has sent: close the descriptors that it has opened."""
+        for fd in (self._pipe, *self._reading_ends):
             _close(fd)
         self.forget()
 
     # sending
 
     def send(self, key: int, data: Any) -> None:
-        """Send what belongs to a probe; count it if it does not fit."""
+        """Send an event or a text of a probe; count it if it does not fit."""
         if self._page is None and not self._connect():
             self._uncounted[key] = self._uncounted.get(key, 0) + 1
             return
-        page, slot = self._page, 2 * key
+        page = self._page
+        slot = 2 * key
         if page[slot + 1]:  # the probe has ended
             return
         body = marshal.dumps((key, data), VERSION)
@@ -152,30 +168,32 @@ class Uplink:
             page[slot] += 1
 
     def _write(self, frame: bytes) -> bool:
-        """Whether it has been, or will be, written."""
-        if file_identity(self._pipe) != self._pipe_id:  # the program has closed it: it is the program's to do so
+        """Write a frame; False if it does not fit."""
+        # the program has closed it: it is the program's to do so
+        if file_identity(self._pipe) != self._pipe_id:
             self._lose()
             return True
         try:
             if len(frame) > self._atomic and not self._fits(len(frame)):
                 return False
-            written = os.write(self._pipe, frame)
+            n_written = os.write(self._pipe, frame)
         except BlockingIOError:
             return False
         except OSError:
             self._lose()
             return True
-        if written < len(frame):  # never on Linux: the parent could make nothing of what follows
+        if n_written < len(frame):  # never on Linux: the parent could make nothing of what follows
             self._lose()
         return True
 
     def _fits(self, size: int) -> bool:
-        """Whether the pipe takes it whole: it holds pages, which may be filled by half."""
+        """True if the pipe takes it whole: it holds pages, which may be filled by half."""
         import fcntl
         import termios
 
-        held = int.from_bytes(fcntl.ioctl(self._pipe, termios.FIONREAD, b"\0" * 4), sys.byteorder)
-        return 2 * held + size + 4 * mmap.PAGESIZE <= self._room
+        answer = fcntl.ioctl(self._pipe, termios.FIONREAD, b"\0" * 4)
+        n_unread = int.from_bytes(answer, sys.byteorder)
+        return 2 * n_unread + size + 4 * mmap.PAGESIZE <= self._room
 
     def _lose(self) -> None:
         """No more from this process."""
@@ -193,8 +211,8 @@ class Uplink:
         try:
             with standard_left_alone():
                 self._open(opened)
-        except (ConnectionRefusedError, FileNotFoundError):  # the parent has ended, or its probes have
-            self._not_before = float("inf")
+        except (ConnectionRefusedError, FileNotFoundError):
+            self._not_before = float("inf")  # the parent has ended, or its probes have
         except (OSError, ValueError):  # too many open files
             pass
         if self._page is None:
@@ -207,24 +225,18 @@ class Uplink:
         return True
 
     def _open(self, opened: list[int]) -> None:
-        import fcntl
         import socket
 
-        # The reading end stays open here too: a write to a pipe that nobody can read kills a program that has SIGPIPE's default back.
+        # The reading end stays open here too: a write to a pipe that nobody can read kills a
+        # program that has SIGPIPE's default back.
         reading, writing = os.pipe()
         opened += (reading, writing)
         os.set_blocking(reading, False)
         os.set_blocking(writing, False)
-        for size in (PIPE_BYTES, PIPE_BYTES // 4):
-            try:
-                self._room = fcntl.fcntl(writing, getattr(fcntl, "F_SETPIPE_SZ", 1031), size)
-                break
-            except OSError:  # not on this system, or more than the user may have
-                continue
-        else:
-            self._room = fcntl.fcntl(writing, 1032) if sys.platform == "linux" else 65_536 + 4 * mmap.PAGESIZE  # F_GETPIPE_SZ
+        self._room = _enlarge_pipe(writing)
         self._atomic = os.fpathconf(writing, "PC_PIPE_BUF")
-        size = -(-self.slots * SLOT // mmap.PAGESIZE) * mmap.PAGESIZE
+        n_pages = -(-self.slots * SLOT // mmap.PAGESIZE)
+        size = n_pages * mmap.PAGESIZE
         shared = _anonymous_file(size)
         opened.append(shared)
         page = memoryview(mmap.mmap(shared, size)).cast("Q")
@@ -238,11 +250,28 @@ class Uplink:
                     if attempt == 9:
                         raise
                     time.sleep(0.005)
-            socket.send_fds(connection, [HELLO.pack(self.token, os.getpid(), size)], [reading, shared])
+            hello = HELLO.pack(self.token, os.getpid(), size)
+            socket.send_fds(connection, [hello], [reading, shared])
         os.close(shared)
         opened.remove(shared)
-        self._pipe, self._kept, self._page = writing, [reading], page
+        self._pipe = writing
+        self._reading_ends = [reading]
+        self._page = page
         self._pipe_id = file_identity(writing)
+
+
+def _enlarge_pipe(fd: int) -> int:
+    """Have a pipe hold as much as it may; returns how many bytes."""
+    import fcntl
+
+    for size in (PIPE_BYTES, PIPE_BYTES // 4):
+        try:
+            return fcntl.fcntl(fd, getattr(fcntl, "F_SETPIPE_SZ", 1031), size)
+        except OSError:  # not on this system, or more than the user may have
+            continue
+    if sys.platform == "linux":
+        return fcntl.fcntl(fd, 1032)  # F_GETPIPE_SZ
+    return 65_536 + 4 * mmap.PAGESIZE
 
 
 class Relay:
@@ -250,33 +279,44 @@ class Relay:
 
     Args:
         key: Its number there.
-        raw: Whether its events hold ``Capture`` objects.
-        item: What a process spawned from here needs, if that is known.
+        raw: Its events hold ``Capture`` objects.
+        item: The values that a process spawned from here needs, if they are known.
     """
 
     def __init__(self, uplink: Uplink, key: int, raw: bool, item: Item | None = None) -> None:
-        self.uplink, self.key, self.item = uplink, key, item
+        self.uplink = uplink
+        self.key = key
+        self.item = item
         self.emit = self._emitter(raw)
         self.engine: Any = None  # of a spawned process; it lives as long as this
         self.probe: Any = None  # of a forked one: the copy of the parent's
 
     def _emitter(self, raw: bool) -> Callable[[Any], None]:
-        uplink, key = self.uplink, self.key
+        uplink = self.uplink
+        key = self.key
 
         def emit(event: dict[str, Any]) -> None:
             data: dict[str, Any] = {}
             for name, value in event.items():
-                data[name] = value if type(value) in EXACT and type(value) is not str else plain(value)
+                if type(value) in EXACT and type(value) is not str:
+                    data[name] = value
+                else:
+                    data[name] = plain(value)
             if "$wrap" in event:
                 wrap = event["$wrap"]
-                data["$wrap"] = {**wrap, "id": wrap["id"] + (os.getpid() << 40)}  # told apart from those of other processes
+                # to tell them apart from those of other processes
+                data["$wrap"] = {**wrap, "id": wrap["id"] + (os.getpid() << 40)}
             worker = _worker_id()
             if worker is not None:
                 data["$worker"] = worker
             uplink.send(key, data)
 
         def emit_raw(event: dict[str, Any]) -> None:
-            data = {alias: (tuple(c.names), tuple(map(plain, c.values))) for alias, c in event.items() if alias != "$wrap"}
+            data = {
+                alias: (tuple(capture.names), tuple(map(plain, capture.values)))
+                for alias, capture in event.items()
+                if alias != "$wrap"
+            }
             uplink.send(key, (data, event.get("$wrap"), _worker_id()))
 
         return emit_raw if raw else emit
@@ -294,39 +334,46 @@ def _worker_id() -> int | None:
     global _worker
     if _worker is None:
         data = sys.modules.get("torch.utils.data")
-        ask = getattr(data, "get_worker_info", None)
-        info = ask() if ask is not None else None
+        get_worker_info = getattr(data, "get_worker_info", None)
+        info = get_worker_info() if get_worker_info is not None else None
         if info is not None:
             _worker = int(info.id)
     return _worker
 
 
 def _smaller(data: Any) -> Any:
-    """What belongs to a probe, with only what each value is."""
+    """An event or a text of a probe, with a description of each value instead of it."""
     if isinstance(data, dict):
-        return {name: value if name in ("$wrap", "$worker") else summary(value) for name, value in data.items()}
+        return {
+            name: value if name in ("$wrap", "$worker") else summary(value)
+            for name, value in data.items()
+        }
     if isinstance(data, tuple):  # a raw event
         captures, wrap, worker = data
-        return {alias: (names[:1], (summary(values),)) for alias, (names, values) in captures.items()}, wrap, worker
+        summaries = {
+            alias: (names[:1], (summary(values),)) for alias, (names, values) in captures.items()
+        }
+        return summaries, wrap, worker
     return data[:LONGEST_TEXT]
 
 
 @contextmanager
 def standard_left_alone() -> Iterator[None]:
-    """While something is opened: standard input, output and error, if they are closed, stay so for what the program opens next."""
-    held: list[int] = []
+    """While something is opened: standard input, output and error, if they are closed, stay so for
+    the files that the program opens next."""
+    fillers: list[int] = []
     try:
-        while not held or min(held[-2:]) <= 2:
-            held += os.pipe()
+        while not fillers or min(fillers[-2:]) <= 2:
+            fillers += os.pipe()
     except OSError:  # too many open files
         pass
-    for fd in held:
+    for fd in fillers:
         if fd > 2:
             _close(fd)
     try:
         yield
     finally:
-        for fd in held:
+        for fd in fillers:
             if fd <= 2:
                 _close(fd)
 

@@ -1,7 +1,9 @@
-"""What reads the code of functions gets the program's own: torch.compile, torch.jit.script, picklers by value.
+"""Patches of libraries that read the code of functions, so that they get the program's own:
+torch.compile, torch.jit.script, picklers by value.
 
-Taps are constants of a function's code and stand for objects of this process. Each of these libraries is patched when it has been
-imported, and never imported here. Checked with torch 2.1, 2.5 and 2.15, cloudpickle 3.1, joblib 1.4 and 1.6, dill 0.4.
+Taps are constants of a function's code and stand for objects of this process. Each of these
+libraries is patched when it has been imported, and never imported here. Checked with torch 2.1, 2.5
+and 2.15, cloudpickle 3.1, joblib 1.4 and 1.6, dill 0.4.
 """
 
 from __future__ import annotations
@@ -24,37 +26,73 @@ if TYPE_CHECKING:
 
 
 PATCH_POINTS = (
-    PatchPoint("torch._dynamo.variables.constant", "ConstantVariable.create", "torch 2.2 to 2.15", ("value",)),
-    PatchPoint("torch._dynamo.symbolic_convert", "InstructionTranslatorBase.LOAD_CONST", "torch 2.1", ("self", "inst")),
+    PatchPoint(
+        "torch._dynamo.variables.constant",
+        "ConstantVariable.create",
+        "torch 2.2 to 2.15",
+        ("value",),
+    ),
+    PatchPoint(
+        "torch._dynamo.symbolic_convert",
+        "InstructionTranslatorBase.LOAD_CONST",
+        "torch 2.1",
+        ("self", "inst"),
+    ),
     PatchPoint("torch._dynamo.exc", "SkipFrame", "torch 2.1 to 2.15"),
     PatchPoint("torch._dynamo.trace_rules", "add", "torch 2.2 to 2.15", ("import_name",)),
     PatchPoint("torch._dynamo.skipfiles", "add", "torch 2.1", ("import_name",)),
     PatchPoint(
-        "torch._dynamo.bytecode_transformation", "_cached_cleaned_instructions|cleaned_instructions", "torch 2.1 to 2.15", ("code",)
+        "torch._dynamo.bytecode_transformation",
+        "_cached_cleaned_instructions|cleaned_instructions",
+        "torch 2.1 to 2.15",
+        ("code",),
     ),
     PatchPoint("torch.jit.frontend", "parse_def", "torch 2.1 to 2.15", ("fn",)),
     PatchPoint("cloudpickle.cloudpickle", "Pickler.dispatch_table", "cloudpickle 3.1"),
     PatchPoint("cloudpickle.cloudpickle", "_extract_code_globals", "cloudpickle 3.1", ("co",)),
-    PatchPoint("cloudpickle.cloudpickle", "_find_imported_submodules", "cloudpickle 3.1", ("code", "top_level_dependencies")),
-    PatchPoint("joblib.externals.cloudpickle.cloudpickle", "Pickler.dispatch_table", "joblib 1.4 to 1.5"),  # 1.6 takes cloudpickle itself
+    PatchPoint(
+        "cloudpickle.cloudpickle",
+        "_find_imported_submodules",
+        "cloudpickle 3.1",
+        ("code", "top_level_dependencies"),
+    ),
+    # 1.6 takes cloudpickle itself
+    PatchPoint(
+        "joblib.externals.cloudpickle.cloudpickle", "Pickler.dispatch_table", "joblib 1.4 to 1.5"
+    ),
     PatchPoint("dill._dill", "Pickler.dispatch", "dill 0.4"),
 )
 FOLDER = os.path.dirname(__file__)
-# What ``self.x += y`` becomes a call of; not to be left out, since the program's own value comes of it.
+# ``self.x += y`` becomes a call of one of these; not to be left out, since the program's own value
+# comes of it.
 AUGMENTED = {
-    "Add": operator.iadd, "Sub": operator.isub, "Mult": operator.imul, "MatMult": operator.imatmul, "Div": operator.itruediv,
-    "FloorDiv": operator.ifloordiv, "Mod": operator.imod, "Pow": operator.ipow, "LShift": operator.ilshift,
-    "RShift": operator.irshift, "BitAnd": operator.iand, "BitXor": operator.ixor, "BitOr": operator.ior,
-}  # fmt: skip
+    "Add": operator.iadd,
+    "Sub": operator.isub,
+    "Mult": operator.imul,
+    "MatMult": operator.imatmul,
+    "Div": operator.itruediv,
+    "FloorDiv": operator.ifloordiv,
+    "Mod": operator.imod,
+    "Pow": operator.ipow,
+    "LShift": operator.ilshift,
+    "RShift": operator.irshift,
+    "BitAnd": operator.iand,
+    "BitXor": operator.ixor,
+    "BitOr": operator.ior,
+}
 
-_AUGMENTED = frozenset(map(id, AUGMENTED.values()))  # by identity: the program's constants may have an == of their own
+# by identity: the program's constants may have an == of their own
+_AUGMENTED = frozenset(map(id, AUGMENTED.values()))
 
 _reported: set[str] = set()
 
 
 @functools.cache
-def watch_all(own_code: Callable[[CodeType], CodeType], has_taps: Callable[[FunctionType], bool]) -> None:
-    """From now on all of them are given the program's own code, or leave functions with taps alone."""
+def watch_all(
+    own_code: Callable[[CodeType], CodeType], has_taps: Callable[[FunctionType], bool]
+) -> None:
+    """From now on all of them are given the program's own code, or leave functions with taps
+    alone."""
     watch_torch_compile()
     _watch_torch_jit(has_taps)
     watch_picklers(own_code)
@@ -76,53 +114,70 @@ def exclude_from_torch_compile() -> None:
 
 
 def report_compiled_before(function: FunctionType) -> None:
-    """Report, when a function gets taps, that code which is compiled already goes on without them."""
+    """Report, when a function gets taps, that code which is compiled already goes on without
+    them."""
     functions = getattr(sys.modules.get("torch.jit._state"), "_jit_caching_layer", ())
     store = getattr(sys.modules.get("torch.jit._recursive"), "concrete_type_store", None)
     classes = list(getattr(store, "type_store", ()))
-    if function in functions or any(v is function for kind in classes for v in vars(kind).values()):
+    methods = [value for kind in classes for value in vars(kind).values()]
+    if function in functions or any(method is function for method in methods):
         _report_scripted(function)
-    # Before torch 2.2 dynamo takes a function that another calls into the other's code, and does not look again.
+    # Before torch 2.2 dynamo takes a function that another calls into the other's code, and does
+    # not look again.
     builder = getattr(sys.modules.get("torch._dynamo.guards"), "GuardBuilder", None)
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
-    if builder is not None and counters and not hasattr(builder, "CLOSURE_MATCH") and counters["frames"]["ok"]:
+    is_before_2_2 = builder is not None and not hasattr(builder, "CLOSURE_MATCH")
+    if is_before_2_2 and counters and counters["frames"]["ok"]:
         _report_once(
-            "something was compiled by torch.compile before a probe was on: if it calls the probed function, that is not seen there."
+            "something was compiled by torch.compile before a probe was on: if it calls the probed"
+            " function, that is not seen there."
         )
 
 
-def _report_once(what: str) -> None:
-    if what not in _reported:
-        _reported.add(what)
-        streams.report(what)
+def _report_once(text: str) -> None:
+    if text not in _reported:
+        _reported.add(text)
+        streams.report(text)
 
 
 def _add_rules(rules: ModuleType) -> None:
     add = getattr(rules, "add", None)
     if add is not None:
-        own = {name for name in sys.modules if name.startswith("voirkit") and "." not in name}  # with the packages of instruments
-        for name in sorted(own | {"giving", "reactivex"}):
+        # with the packages of instruments
+        packages = {name for name in sys.modules if "." not in name}
+        names = {name for name in packages if name.startswith("voirkit")}
+        for name in sorted(names | {"giving", "reactivex"}):
             add(name)
 
 
 def _is_tap(value: Any) -> bool:
-    """Whether a constant is one that taps have put there; no compiler of python's makes a function a constant."""
-    return (isinstance(value, FunctionType) and value.__code__.co_filename.startswith(FOLDER)) or id(value) in _AUGMENTED
+    """True if a constant is one that taps have put there; no compiler of python's makes a function
+    a constant."""
+    if isinstance(value, FunctionType) and value.__code__.co_filename.startswith(FOLDER):
+        return True
+    return id(value) in _AUGMENTED
 
 
 def _dynamo_value(value: Any, must_compile: bool) -> Any:
-    """What dynamo is to take a tap for; raises what makes it leave the function alone."""
+    """The value that dynamo is to take a tap for. Raises SkipFrame: it is to leave the function
+    alone."""
     if not must_compile:
         raise sys.modules["torch._dynamo.exc"].SkipFrame("the function has taps of a probe")
     if id(value) in _AUGMENTED:
         return sys.modules["torch._dynamo.variables.builtin"].BuiltinVariable(value)
-    _report_once("a function with probes is compiled with fullgraph=True: its probes see nothing in the compiled code.")
+    _report_once(
+        "a function with probes is compiled with fullgraph=True: its probes see nothing in the"
+        " compiled code."
+    )
     return sys.modules["torch._dynamo.variables.functions"].UserFunctionVariable(_nothing)
 
 
 def _must_compile() -> bool:
-    """Whether what is being compiled has to be compiled whole (``fullgraph=True``): then the taps are left out of it."""
-    translator = getattr(sys.modules.get("torch._dynamo.symbolic_convert"), "InstructionTranslator", None)
+    """True if the code that is being compiled has to be compiled whole (``fullgraph=True``): then
+    the taps are left out of it."""
+    translator = getattr(
+        sys.modules.get("torch._dynamo.symbolic_convert"), "InstructionTranslator", None
+    )
     try:
         return bool(translator.current_tx().one_graph)  # type: ignore[union-attr]
     except AttributeError:
@@ -131,7 +186,12 @@ def _must_compile() -> bool:
 
 # Of no file, since dynamo refuses to look into those of voirkit.
 _nothing_names: dict[str, Any] = {"__name__": "voirkit.nothing"}
-exec(compile("def nothing(*values):\n    return values[0] if values else None\n", "<nothing>", "exec"), _nothing_names)
+exec(
+    compile(
+        "def nothing(*values):\n    return values[0] if values else None\n", "<nothing>", "exec"
+    ),
+    _nothing_names,
+)
 _nothing = _nothing_names["nothing"]
 
 
@@ -154,7 +214,9 @@ def _patch_dynamo(constant: ModuleType) -> None:
 
 
 def _patch_dynamo_before_2_2(convert: ModuleType) -> None:
-    constant = getattr(sys.modules.get("torch._dynamo.variables.constant"), "ConstantVariable", None)
+    constant = getattr(
+        sys.modules.get("torch._dynamo.variables.constant"), "ConstantVariable", None
+    )
     base = getattr(convert, "InstructionTranslatorBase", None)
     if constant is None or hasattr(constant, "create") or base is None:
         return
@@ -169,7 +231,8 @@ def _patch_dynamo_before_2_2(convert: ModuleType) -> None:
     base.LOAD_CONST = load_constant
 
 
-_DYNAMO_READERS = ("_cached_cleaned_instructions", "cleaned_instructions")  # the first that there is
+# the first that there is
+_DYNAMO_READERS = ("_cached_cleaned_instructions", "cleaned_instructions")
 
 
 @functools.cache
@@ -202,13 +265,13 @@ def _watch_torch_jit(has_taps: Callable[[FunctionType], bool]) -> None:
             return  # another torch than those that were checked
 
         @functools.wraps(parse_def)
-        def parsed(function: Any, *args: Any, **kwargs: Any) -> Any:
+        def parse_and_report(function: Any, *args: Any, **kwargs: Any) -> Any:
             plain = getattr(function, "__func__", function)
             if isinstance(plain, FunctionType) and has_taps(plain):
                 _report_scripted(plain)
             return parse_def(function, *args, **kwargs)
 
-        frontend.parse_def = parsed  # type: ignore[attr-defined]
+        frontend.parse_def = parse_and_report  # type: ignore[attr-defined]
 
     when_imported("torch.jit.frontend", patch)
 
@@ -217,8 +280,11 @@ def _report_scripted(function: FunctionType) -> None:
     if function not in _reported_functions:
         _reported_functions.add(function)
         code = function.__code__
-        where = f"{function.__qualname__} ({code.co_filename}:{code.co_firstlineno})"
-        streams.report(f"{where} has probes and is compiled by torch.jit.script: they see nothing in the compiled code.")
+        place = f"{function.__qualname__} ({code.co_filename}:{code.co_firstlineno})"
+        streams.report(
+            f"{place} has probes and is compiled by torch.jit.script: they see nothing in the"
+            " compiled code."
+        )
 
 
 CLOUDPICKLES = (
@@ -235,15 +301,17 @@ def watch_picklers(own_code: Callable[[CodeType], CodeType]) -> None:
 
     def patch_cloudpickle(module: ModuleType) -> None:
         table: Any = getattr(getattr(module, "Pickler", None), "dispatch_table", None)
-        table = table if table is not None else getattr(getattr(module, "CloudPickler", None), "dispatch_table", None)
+        if table is None:
+            table = getattr(getattr(module, "CloudPickler", None), "dispatch_table", None)
         maps: Any = getattr(table, "maps", None)
         reduce = maps[0].get(CodeType) if maps else None
         if reduce is not None:  # else another cloudpickle than those that were checked
             maps[0][CodeType] = lambda code: reduce(own_code(code))
-            for name in ("_extract_code_globals", "_find_imported_submodules"):  # taps may name what the program's own code does not
-                look = getattr(module, name, None)
-                if look is not None:
-                    setattr(module, name, _with_own_code(look, own_code))
+            # taps may name what the program's own code does not
+            for name in ("_extract_code_globals", "_find_imported_submodules"):
+                function = getattr(module, name, None)
+                if function is not None:
+                    setattr(module, name, _with_own_code(function, own_code))
 
     def patch_dill(module: ModuleType) -> None:
         table: Any = getattr(getattr(module, "Pickler", None), "dispatch", {})
@@ -256,9 +324,13 @@ def watch_picklers(own_code: Callable[[CodeType], CodeType]) -> None:
     when_imported("dill._dill", patch_dill)
 
 
-def _with_own_code(function: Callable[..., Any], own_code: Callable[[CodeType], CodeType]) -> Callable[..., Any]:
+def _with_own_code(
+    function: Callable[..., Any], own_code: Callable[[CodeType], CodeType]
+) -> Callable[..., Any]:
     @functools.wraps(function)
-    def called(value: Any, *args: Any) -> Any:
-        return function(own_code(value) if type(value) is CodeType else value, *args)
+    def call(value: Any, *args: Any) -> Any:
+        if type(value) is CodeType:
+            value = own_code(value)
+        return function(value, *args)
 
-    return called
+    return call

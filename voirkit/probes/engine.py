@@ -1,7 +1,7 @@
 """The engine behind a probe: finds the functions, has taps put into them, and sends the events on.
 
-What comes in: selectors, as parsed, a scope, and somebody who listens. Nothing is left behind by an engine that could
-not be switched on, nor by one that was switched off.
+What comes in: selectors, as parsed, a scope, and somebody who listens. Nothing is left behind by an
+engine that could not be switched on, nor by one that was switched off.
 """
 
 from __future__ import annotations
@@ -15,12 +15,21 @@ from weakref import ref
 
 from voirkit.errors import SelectorError
 from voirkit.probes import live_functions, weave
-from voirkit.probes.instrumenter import NEVER_ASSIGNED, REPLACEABLE
+from voirkit.probes.instrumenter import NEVER_ASSIGNED
 from voirkit.probes.live_functions import NotDefinedYet, RedefinitionWatch, is_named_at
-from voirkit.probes.selector import ABSENT, Element, Node, Parsed, ParsedFunction, Rule, check, identity_check
+from voirkit.probes.selector import (
+    ABSENT,
+    Element,
+    Node,
+    Parsed,
+    ParsedFunction,
+    Rule,
+    check,
+    identity_check,
+)
 from voirkit.probes.selector.catalogue import catalogue
 from voirkit.probes.source import CHANGED, NoSource, sets
-from voirkit.probes.tap_emitter import Unobservable
+from voirkit.probes.tap_emitter import REPLACEABLE, Unobservable
 from voirkit.probes.taps import LocalListener, Memory, MemoryListener, NeedsMemory, may_need_memory
 from voirkit.streams import MEANT, in_turn, is_from_handler, threads
 
@@ -31,49 +40,60 @@ if TYPE_CHECKING:
 
 
 UNSEEN = (
-    "is loaded, but by no import that voirkit sees (spec_from_file_location, or an import hook before that of voirkit), and not watched. "
-    "Make the probe after that."
+    "is loaded, but by no import that voirkit sees (spec_from_file_location, or an import hook"
+    " before that of voirkit), and not watched. Make the probe after that."
 )
 FROZEN = (
-    "after gc.freeze() functions that a function has made cannot be found: those made before are not watched, "
-    "and those that are watched keep their taps, which do nothing any more, when the probe ends."
+    "after gc.freeze() functions that a function has made cannot be found: those made before are"
+    " not watched, and those that are watched keep their taps, which do nothing any more, when the"
+    " probe ends."
 )
 AnyListener = LocalListener | MemoryListener
 
 
-class Off(Exception):
-    """Raised to a tap that nobody wants: in a frame that was running when the probe left, or among many others."""
+class Unwanted(Exception):
+    """Raised to a tap that nobody wants: in a frame that was running when the probe left, or among
+    many others."""
 
 
-def off(event: Any) -> None:
-    raise Off
+def refuse(event: Any) -> None:
+    raise Unwanted
 
 
 class Outlet:
-    """What the taps of one probe share.
+    """The cells and functions that the taps of one probe share.
 
     Attributes:
         emit: A cell with the function that takes an event.
-        failed: A cell with the function that takes what it raised, and says whether that is for the program.
+        failed: A cell with the function that takes what it raised, and says whether that is for the
+            program.
         count: A cell with the number of events.
-        begin, end: Cells with what takes the begin and the end of a pair, if the begin needs no event; else with None.
+        begin, end: Cells with the functions that take the begin and the end of a pair, if the begin
+            needs no event; else with None.
     """
 
-    def __init__(self, failed: Callable[[BaseException], None], complain: Callable[[Exception], None]) -> None:
-        self.emit, self.count = CellType(off), CellType(0)
-        self.failed, self.begin, self.end = CellType(self._failed), CellType(None), CellType(None)
-        self._told, self.complain = failed, complain
-        self.drop: Callable[[Any], None] | None = None  # what then takes that a begin will have no end, or None
+    def __init__(
+        self, failed: Callable[[BaseException], None], complain: Callable[[Exception], None]
+    ) -> None:
+        self.emit = CellType(refuse)
+        self.count = CellType(0)
+        self.failed = CellType(self._failed)
+        self.begin = CellType(None)
+        self.end = CellType(None)
+        self._report_failure = failed
+        self.complain = complain
+        # takes that a begin will have no end, or None
+        self.drop: Callable[[Any], None] | None = None
         self._slot = threading.local()
 
     def _failed(self, exc: BaseException) -> bool:
         # At the recursion limit it is the program that is at fault, and will see so itself.
-        if isinstance(exc, Off | RecursionError):
+        if isinstance(exc, Unwanted | RecursionError):
             return False
         if is_from_handler(exc):
             return True
         try:
-            self._told(exc)
+            self._report_failure(exc)
         except RecursionError:
             pass  # the next event that fails, with more room, tells it
         return False
@@ -81,11 +101,14 @@ class Outlet:
     def open(self, emit: Callable[[Any], None], pair: Any) -> None:
         """Send events to a function."""
         self.emit.cell_contents = emit
-        self.begin.cell_contents, self.end.cell_contents, self.drop = pair or (None, None, None)
+        on_begin, on_end, on_drop = pair or (None, None, None)
+        self.begin.cell_contents = on_begin
+        self.end.cell_contents = on_end
+        self.drop = on_drop
 
     def close(self) -> None:
         """No more events, whatever still runs."""
-        self.open(off, None)
+        self.open(refuse, None)
 
     def fire(self, event: Any) -> None:
         """Send an event."""
@@ -97,7 +120,7 @@ class Outlet:
             self.count.cell_contents += 1
         except MEANT:
             raise
-        except BaseException as exc:
+        except BaseException as exc:  # a subscriber may raise anything; the program must not see it
             if self.failed.cell_contents(exc):
                 raise
 
@@ -109,12 +132,13 @@ class Outlet:
             in_turn(self.drop, key)
         except MEANT:
             raise
-        except BaseException as exc:
+        except BaseException as exc:  # a subscriber may raise anything; the program must not see it
             if self.failed.cell_contents(exc):
                 raise
 
     def fire_replacing(self, event: Any, value: Any) -> Any:
-        """Send an event whose subscribers may replace the value; returns the value, or what replaces it."""
+        """Send an event whose subscribers may replace the value; returns the value, or what
+        replaces it."""
         slot = self._slot
         before = getattr(slot, "value", ABSENT)
         slot.value = ABSENT
@@ -129,12 +153,13 @@ class Outlet:
         self._slot.value = value
 
     def passes(self, checks: Any, values: Any) -> bool:
-        """Whether values pass their checks; one that raises is reported, and counts as not passed, as when nobody wants to know."""
-        if self.emit.cell_contents is off:
+        """True if values pass their checks; one that raises is reported, and counts as not passed,
+        as when nobody wants to know."""
+        if self.emit.cell_contents is refuse:
             return False
         try:
             return all(check(value) for check, value in zip(checks, values, strict=True))
-        except Exception as exc:
+        except Exception as exc:  # a check of the user's may raise anything
             if is_from_handler(exc):
                 raise
             if not isinstance(exc, RecursionError):
@@ -146,27 +171,39 @@ class Engine:
     """Watches the functions that selectors name.
 
     Args:
-        scope: What the plain names in them stand for.
-        failed: Called with what the function that takes events raised.
-        complain: Called with what a condition raised, and what goes wrong when a module is imported.
-        raw: Whether an event holds captures instead of values.
+        scope: The values of the plain names in them.
+        failed: Called with the exception that the function that takes events raised.
+        complain: Called with the exception that a condition raised, and with errors when a module
+            is imported.
+        raw: An event holds captures instead of values.
         probe_type: ``"immediate"``, ``"total"`` or None: by the selector.
-        overridable: Whether ``set_value`` may replace what the variable is set to.
-        may_wait: Whether the script's functions may be defined later; they are known to stand in its source.
+        overridable: ``set_value`` may replace the value that the variable is set to.
+        may_wait: The script's functions may be defined later; they are known to stand in its
+            source.
 
     Raises:
         SelectorError: A name in a condition means nothing.
     """
 
     def __init__(
-        self, parsed: Sequence[Parsed], scope: Mapping[str, Any], failed: Callable[[BaseException], None],
-        complain: Callable[[Exception], None], *, raw: bool, probe_type: str | None, overridable: bool, may_wait: bool,
-    ) -> None:  # fmt: skip
+        self,
+        parsed: Sequence[Parsed],
+        scope: Mapping[str, Any],
+        failed: Callable[[BaseException], None],
+        complain: Callable[[Exception], None],
+        *,
+        raw: bool,
+        probe_type: str | None,
+        overridable: bool,
+        may_wait: bool,
+    ) -> None:
         total = None if probe_type is None else probe_type == "total"
         self.rules = [Rule(p, scope, raw=raw, total=total, overridable=overridable) for p in parsed]
         self.outlet = Outlet(failed, complain)
         self.missing: set[str] = set()
-        self._complain, self._may_wait, self._scope = complain, may_wait, scope
+        self._complain = complain
+        self._may_wait = may_wait
+        self._scope = scope
         self._attached: list[tuple[ref[FunctionType], AnyListener]] = []
         self._hosts: list[weave.Prepared] = []
         self._bound: set[Node] = set()
@@ -178,18 +215,19 @@ class Engine:
 
     @property
     def events(self) -> int:
-        """How many events there were, since somebody listens."""
+        """The number of events since somebody listens."""
         return int(self.outlet.count.cell_contents)
 
     def set_value(self, value: Any) -> None:
-        """Replace what the focus variable is set to; only while an event is sent, and if the probe is overridable."""
+        """Replace the value that the focus variable is set to; only while an event is sent, and
+        if the probe is overridable."""
         self.outlet.replace(value)
 
     # on and off
 
-    def on(self) -> None:
-        """Start watching. What is not defined yet is watched as soon as it is. Raises SelectorError: a function cannot be watched, or has
-        no such variable."""
+    def start(self) -> None:
+        """Start watching. What is not defined yet is watched as soon as it is. Raises
+        SelectorError: a function cannot be watched, or has no such variable."""
         with weave.lock:
             ready: list[weave.Prepared] = []
             for rule in self.rules:
@@ -198,7 +236,7 @@ class Engine:
                 for prepared in ready:
                     self._attach(prepared)
             except NoSource as exc:
-                self.off()
+                self.stop()
                 raise self.rules[0].parsed.focus.wrong(f"the function {exc}") from None
             for request in self._requests:
                 live_functions.add_request(request)
@@ -206,74 +244,113 @@ class Engine:
 
     def _ready(self, rule: Rule) -> list[weave.Prepared]:
         """All that is to be attached for a rule, tried."""
-        before = len(self._listeners), len(self._memories), len(self._requests)
+        listener_count = len(self._listeners)
+        request_count = len(self._requests)
+        ready: list[weave.Prepared] = []
         try:
-            return [t for node in rule.nodes for t in self._ready_node(node, LocalListener(node, self.outlet))]
+            for node in rule.nodes:
+                ready += self._ready_node(node, LocalListener(node, self.outlet))
         except NeedsMemory:
-            del self._listeners[before[0] :], self._memories[before[1] :], self._requests[before[2] :]
+            del self._listeners[listener_count:]
+            del self._requests[request_count:]
+        else:
+            return ready
         memory = Memory(rule, self.outlet)
         self._memories.append(memory)
-        return [t for node in rule.nodes for t in self._ready_node(node, MemoryListener(memory, node))]
+        ready = []
+        for node in rule.nodes:
+            ready += self._ready_node(node, MemoryListener(memory, node))
+        return ready
 
     def _ready_node(self, node: Node, listener: AnyListener) -> list[weave.Prepared]:
         function = node.function
         self._listeners.append(listener)
         listener.is_awake = self._is_heard
-        if function.module is not None:
-            request = live_functions.ModuleRequest(
-                function.module or "__main__", function.path, listener, lambda: self._defined(node, listener), self._complainer(function)
-            )
-            self._requests.append(request)
-            if function.is_top:
-                self._ready_top(node)
-                return []
-            try:
-                found = live_functions.find_absolute(function)
-            except NotDefinedYet:
-                if (function.module or "__main__") in sys.modules and not (self._may_wait and not function.module):
-                    raise self._wrong(node, None) from None
-                if function.module:
-                    self._check_source(node)
-                if isinstance(listener, LocalListener) and may_need_memory(node):
-                    raise NeedsMemory from None
-                self.missing.add(function.reference)
-                return []
-            except AttributeError:
-                raise self._wrong(node, None) from None
-        else:
-            try:
-                found = live_functions.find_in_scope(function, self._scope)
-            except Exception:  # a property of the user's object may raise anything
-                raise self._wrong(node, None) from None
-            if found.is_bound:
-                self._bound.add(node)
-                self._bind(node, found)
-                listener.names = [*listener.names, *(e.name for e in node.elements if e.name)]
-        return [self._prepared(node, listener, found)]
+        if function.module is None:
+            target = self._target_in_scope(node, listener)
+            return [self._prepared(node, listener, target)]
+        request = live_functions.ModuleRequest(
+            function.module or "__main__",
+            function.path,
+            listener,
+            lambda: self._defined(node, listener),
+            self._complainer(function),
+        )
+        self._requests.append(request)
+        if function.is_top:
+            self._ready_top(node)
+            return []
+        try:
+            target = live_functions.find_absolute(function)
+        except NotDefinedYet:
+            self._check_may_wait(node, listener)
+            self.missing.add(function.reference)
+            return []
+        except AttributeError:
+            raise self._wrong(node, None) from None
+        return [self._prepared(node, listener, target)]
+
+    def _target_in_scope(self, node: Node, listener: AnyListener) -> live_functions.Target:
+        try:
+            target = live_functions.find_in_scope(node.function, self._scope)
+        except Exception:  # a property of the user's object may raise anything
+            raise self._wrong(node, None) from None
+        if target.is_bound:
+            self._bound.add(node)
+            self._bind(node, target)
+            names = [element.name for element in node.elements if element.name]
+            listener.names = [*listener.names, *names]
+        return target
+
+    def _check_may_wait(self, node: Node, listener: AnyListener) -> None:
+        """Make sure that a function that is not defined yet may be, and can be watched then. Raises
+        SelectorError, NeedsMemory."""
+        function = node.function
+        is_waited_for = self._may_wait and not function.module
+        if (function.module or "__main__") in sys.modules and not is_waited_for:
+            raise self._wrong(node, None) from None
+        if function.module:
+            self._check_source(node)
+        if isinstance(listener, LocalListener) and may_need_memory(node):
+            raise NeedsMemory from None
 
     def _ready_top(self, node: Node) -> None:
-        """The top level of a module gets its taps when the module is compiled: it cannot have run yet."""
+        """The top level of a module gets its taps when the module is compiled: it cannot have run
+        yet."""
         function = node.function
         if node.rule.total or may_need_memory(node):
-            raise function.wrong("at the top level only variables and one loop can be captured together.")
+            raise function.wrong(
+                "at the top level only variables and one loop can be captured together."
+            )
         if not (self._may_wait and not function.module):
-            if (function.module or "__main__") in sys.modules:
-                raise function.wrong(f"'{function.module or '__main__'}' has run already.", "Make the probe before it is imported.")
+            module = function.module or "__main__"
+            if module in sys.modules:
+                raise function.wrong(
+                    f"'{module}' has run already.", "Make the probe before it is imported."
+                )
             self._check_source(node)
         self.missing.add(function.reference)
 
-    def _prepared(self, node: Node, listener: AnyListener, named: live_functions.Target) -> weave.Prepared:
-        """Weave, without putting it in place. Of functions that wrap each other it is the innermost that has all the variables; the
-        outermost, if any variable will do."""
+    def _prepared(
+        self, node: Node, listener: AnyListener, named: live_functions.Target
+    ) -> weave.Prepared:
+        """Weave, without putting it in place. Of functions that wrap each other it is the innermost
+        that has all the variables; the outermost, if any variable will do."""
         problem: Exception | None = None
         target: FunctionType | None = None
-        candidates = named.functions if all(e.name for e in node.elements) else named.functions[::-1]
-        for function in [named.host] if named.host is not None else candidates:
+        if named.host is not None:
+            candidates = [named.host]
+        elif all(element.name for element in node.elements):
+            candidates = list(named.functions)
+        else:
+            candidates = list(named.functions[::-1])
+        for function in candidates:
             listener.hit.clear()
             try:
                 prepared = weave.prepare(function, named.path, listener)
             except (NoSource, Unobservable) as exc:
-                problem, target = problem or exc, target or function
+                problem = problem or exc
+                target = target or function
                 continue
             lacking = self._lacking(node, listener)
             if lacking is None:
@@ -285,33 +362,49 @@ class Engine:
     def _lacking(self, node: Node, listener: AnyListener) -> Element | None:
         for element in node.elements:
             kinds = listener.hit.get(element)
-            if not kinds or (node.rule.overridable and element.focus and not kinds & REPLACEABLE):
+            if not kinds:
+                return element
+            if node.rule.overridable and element.focus and not kinds & REPLACEABLE:
                 return element
         return None
 
     def _report_never_set(self, node: Node, listener: AnyListener, function: FunctionType) -> None:
-        """A variable that is only declared (``x: int``) is there, so that it may be named; but nothing will come."""
+        """A variable that is only declared (``x: int``) is there, so that it may be named; but
+        nothing will come."""
         for element, kinds in listener.hit.items():
             if kinds <= NEVER_ASSIGNED:
-                self._complain(node.function.wrong(f"{_label(function)} never sets '{element.name}'."))
+                message = f"{_label(function)} never sets '{element.name}'."
+                self._complain(node.function.wrong(message))
 
     def _bind(self, node: Node, target: live_functions.Target) -> None:
-        """Only calls of this very object's method count, and the event has the object. Raises SelectorError: the method's first variable
-        does not tell what it was called on."""
+        """Only calls of this very object's method count, and the event has the object. Raises
+        SelectorError: the method's first variable does not tell what it was called on."""
         if not target.functions:
             return
         code = weave.original(target.functions[0])
         name = code.co_varnames[0] if code.co_argcount else ""
         if not name or sets(code, name):
-            how = f"gives '{name}' another value" if name else "takes its object in '*" + (code.co_varnames or ("",))[0] + "'"
-            kind = target.owner if isinstance(target.owner, type) else type(target.owner)
-            method = node.function.path[-1] if hasattr(kind, node.function.path[-1]) else code.co_name
-            raise node.function.wrong(
-                f"{_label(target.functions[0])} {how}, so that its calls on this object cannot be told from others.",
-                f"Write the class instead, to see those on any object: {kind.__name__}.{method}.",
-            )
-        if all(e.name != name or e.check is None for e in node.elements):
-            node.elements.append(Element(name, name if target.is_shown else f"/{name}", 0, None, identity_check(target.owner), None))
+            raise self._hides_its_object(node.function, target, name)
+        if any(element.name == name and element.check is not None for element in node.elements):
+            return
+        alias = name if target.is_shown else f"/{name}"
+        node.elements.append(Element(name, alias, 0, None, identity_check(target.owner), None))
+
+    def _hides_its_object(
+        self, function: ParsedFunction, target: live_functions.Target, name: str
+    ) -> SelectorError:
+        code = weave.original(target.functions[0])
+        if name:
+            how = f"gives '{name}' another value"
+        else:
+            how = "takes its object in '*" + (code.co_varnames or ("",))[0] + "'"
+        kind = target.owner if isinstance(target.owner, type) else type(target.owner)
+        method = function.path[-1] if hasattr(kind, function.path[-1]) else code.co_name
+        return function.wrong(
+            f"{_label(target.functions[0])} {how}, so that its calls on this object cannot be told"
+            " from others.",
+            f"Write the class instead, to see those on any object: {kind.__name__}.{method}.",
+        )
 
     def _attach(self, prepared: weave.Prepared) -> None:
         self._attached.append((weave.attach(prepared), prepared.listener))
@@ -335,10 +428,10 @@ class Engine:
         if weave.is_frozen():
             self._complain(listener.node.function.wrong(FROZEN))
 
-    def off(self) -> None:
+    def stop(self) -> None:
         """Stop watching."""
         with weave.lock:
-            self._look_again()
+            self._report_missed()
             self.outlet.close()
             for memory in self._memories:
                 memory.end()
@@ -348,46 +441,56 @@ class Engine:
                 weave.detach(reference(), listener)
             for host in self._hosts:
                 self._report_frozen(host.listener)
-            if self._hosts or any(request.made for request in self._requests):
+            if self._hosts or any(request.is_woven for request in self._requests):
                 weave.restore_functions(self._listeners)
             self._attached.clear()
             self._requests.clear()
             self._hosts.clear()
 
     def listen(self, emit: Callable[[Any], None] | None, pair: Any = None) -> None:
-        """Send events to a function; None: nobody listens. ``pair`` is as in ``streams.Direct``."""
-        self.outlet.open(emit if emit is not None else off, pair)
-        heard = emit is not None
-        if heard != self._is_heard:
-            self._is_heard = heard
+        """Send events to a function; None: nobody listens. ``pair`` is as in
+        ``streams.FastSubscriber``."""
+        self.outlet.open(emit if emit is not None else refuse, pair)
+        is_heard = emit is not None
+        if is_heard != self._is_heard:
+            self._is_heard = is_heard
             for listener in self._listeners:
-                listener.is_awake = heard
+                listener.is_awake = is_heard
             with weave.lock:
                 try:
                     weave.refresh(reference() for reference, _ in self._attached)
                 except NoSource as exc:  # with the taps of others
                     self._complain(self.rules[0].parsed.focus.wrong(f"the function {exc}"))
-                for host in self._hosts if heard else ():  # what they made while nobody listened has no taps
+                # what they made while nobody listened has no taps
+                for host in self._hosts if is_heard else ():
                     self._attach_inner(host)
 
     def divert(self, emit: Callable[[Any], None]) -> None:
-        """In a forked child: send events to another function, if anybody listened; weaves nothing, since another thread may have been."""
+        """In a forked child: send events to another function, if anybody listened; weaves nothing,
+        since another thread may have been."""
         if self._is_heard:
             self.outlet.open(emit, None)
 
     @property
     def watched(self) -> dict[ParsedFunction, FunctionType]:
-        """The live function, of several the last, that each function in the selectors stands for."""
-        found = ((listener.node.function, reference()) for reference, listener in self._attached)
-        return {function: live for function, live in found if live is not None}
+        """The live function, of several the last, that each function in the selectors stands
+        for."""
+        watched = {}
+        for reference, listener in self._attached:
+            live = reference()
+            if live is not None:
+                watched[listener.node.function] = live
+        return watched
 
     # defined later
 
     def _complainer(self, function: ParsedFunction) -> Callable[[Exception], None]:
-        """Says what goes wrong with a function that is defined later."""
+        """A function that reports an error with a function that is defined later."""
 
         def complain(exc: Exception) -> None:
-            self._complain(function.wrong(f"{function.reference} {exc}") if isinstance(exc, (Unobservable, NoSource)) else exc)
+            if isinstance(exc, (Unobservable, NoSource)):
+                exc = function.wrong(f"{function.reference} {exc}")
+            self._complain(exc)
 
         return complain
 
@@ -395,45 +498,61 @@ class Engine:
         """A module with a function in it has been imported, perhaps again."""
         if node.function.is_top:
             self.missing.discard(node.function.reference)
-            if not any(request.made for request in self._requests if request.listener is listener):
-                self._complain(node.function.wrong(f"the top level of {node.function.module} {CHANGED}"))
+            requests = [request for request in self._requests if request.listener is listener]
+            if not any(request.is_woven for request in requests):
+                message = f"the top level of {node.function.module} {CHANGED}"
+                self._complain(node.function.wrong(message))
             return
         with weave.lock:
             try:
-                found = live_functions.find_absolute(node.function, is_done=True)
+                target = live_functions.find_absolute(node.function, is_done=True)
                 self.missing.discard(node.function.reference)
-                for function in found.functions:
+                for function in target.functions:
                     if weave.adopt(function, listener):
                         self._attached.append((ref(function), listener))
                         self._follow(function, listener)
                         return
-                self._attach(self._prepared(node, listener, found))
+                self._attach(self._prepared(node, listener, target))
             except (NotDefinedYet, AttributeError, NeedsMemory, NoSource, Unobservable):
-                self._complain(node.function.wrong(f"'{node.function.reference}' is not there, now that its module has run."))
+                message = f"'{node.function.reference}' is not there, now that its module has run."
+                self._complain(node.function.wrong(message))
             except Exception as exc:  # this stands in the middle of an import
                 if is_from_handler(exc) or isinstance(exc, RecursionError):
                     raise
                 self._complain(exc)
 
-    # defined anew
+    # redefined
 
     def _follow(self, function: FunctionType | None, listener: AnyListener) -> None:
         """Stay on a function if its name is given to another definition."""
         node = listener.node
-        if function is None or node in self._bound or any(other is listener for _, other in self._followers):
+        if function is None or node in self._bound:
             return
-        module = function.__globals__.get("__name__") if node.function.module is None else node.function.module or "__main__"
-        if isinstance(module, str) and is_named_at(module, node.function.path, function):
-            follower = RedefinitionWatch(module, node.function.path, function, lambda new: self._renew(new, listener))
+        if any(other is listener for _, other in self._followers):
+            return
+        path = node.function.path
+        module = node.function.module
+        if module is None:
+            module = function.__globals__.get("__name__")
+        else:
+            module = module or "__main__"
+        if isinstance(module, str) and is_named_at(module, path, function):
+            follower = RedefinitionWatch(
+                module, path, function, lambda new: self._renew(new, listener)
+            )
             self._followers.append((follower, listener))
 
     def _renew(self, function: FunctionType, listener: AnyListener) -> None:
-        """A watched function has been defined anew."""
-        if not weave.lock.acquire(blocking=False):  # in the middle of anything: this may be called when an object goes
-            self._complain(self._not_watched(function, listener, "another thread is about to change probes."))
+        """A watched function has been redefined."""
+        # in the middle of anything: this may be called when an object goes
+        if not weave.lock.acquire(blocking=False):
+            why = "another thread is about to change probes."
+            self._complain(self._not_watched(function, listener, why))
             return
         try:
-            self._attached = [(reference, other) for reference, other in self._attached if reference() is not None]
+            self._attached = [
+                (reference, other) for reference, other in self._attached if reference() is not None
+            ]
             if weave.adopt(function, listener):
                 self._attached.append((ref(function), listener))
                 return
@@ -445,48 +564,68 @@ class Engine:
             check.check_function(listener.node.function, function)
             self._complain(self._not_watched(function, listener))
         except (NoSource, Unobservable, NeedsMemory) as exc:
-            self._complain(self._not_watched(function, listener, f"it {exc}" if str(exc) else ""))
-        except Exception as exc:
+            why = f"it {exc}" if str(exc) else ""
+            self._complain(self._not_watched(function, listener, why))
+        except Exception as exc:  # in the middle of the program, which must not see it
             self._complain(exc.with_traceback(None))  # which would keep the function
         finally:
             weave.lock.release()
 
-    def _not_watched(self, function: FunctionType, listener: AnyListener, why: str = "") -> SelectorError:
+    def _not_watched(
+        self, function: FunctionType, listener: AnyListener, why: str = ""
+    ) -> SelectorError:
         why = f": {why}" if why else "."
-        return listener.node.function.wrong(f"{_label(function)} was defined while the probe was on, and is not watched{why}")
+        return listener.node.function.wrong(
+            f"{_label(function)} was defined while the probe was on, and is not watched{why}"
+        )
 
-    def _look_again(self) -> None:
-        """The last time to see that what was watched is not what ran."""
+    def _report_missed(self) -> None:
+        """Report, at the end, each function that ran and is not what was watched."""
         for request in self._requests:
             function = request.listener.node.function
-            if request.module in sys.modules and not request.made and function.reference in self.missing:
+            if request.is_woven or function.reference not in self.missing:
+                continue
+            if request.module in sys.modules:
                 self._complain(function.wrong(f"{request.module} {UNSEEN}"))
-        found = [(follower.redefined(), listener) for follower, listener in self._followers]
-        followed = {id(listener) for _, listener in self._followers}
-        late = [request for request in self._requests if request.made and id(request.listener) not in followed]
-        found += [(live_functions.function_at(request.module, request.path), request.listener) for request in late]
-        for function, listener in found:
+        for function, listener in self._redefinitions():
             if function is not None and not weave.has_taps(function, listener):
                 self._complain(self._not_watched(function, listener))
         for follower, _ in self._followers:
             follower.is_on = False
         self._followers.clear()
 
+    def _redefinitions(self) -> list[tuple[FunctionType | None, AnyListener]]:
+        """The functions that now have the names of those that are watched."""
+        functions: list[tuple[FunctionType | None, AnyListener]] = [
+            (follower.redefined(), listener) for follower, listener in self._followers
+        ]
+        followed = {id(listener) for _, listener in self._followers}
+        for request in self._requests:
+            if request.is_woven and id(request.listener) not in followed:
+                function = live_functions.function_at(request.module, request.path)
+                functions.append((function, request.listener))
+        return functions
+
     def _check_source(self, node: Node) -> None:
-        """What is not defined must at least stand in a source, and have the variables."""
-        parsed, function = node.rule.parsed, node.function
-        alone = Parsed(parsed.selector, parsed.where, (function,), function, (), (), None)
+        """Make sure that a function that is not defined yet stands in a source, and has the
+        variables."""
+        parsed = node.rule.parsed
+        function = node.function
+        only_it = Parsed(parsed.selector, parsed.where, (function,), function, (), (), None)
         file = getattr(sys.modules["__main__"], "__file__", None)
         script = None
         if not function.module and file is not None and os.path.isfile(file):
             with open(file, "rb") as source:
                 script = catalogue(source.read(), file)
-        check.check_all(alone, script, check.display_path(file or ""), None)
+        check.check_all(only_it, script, check.display_path(file or ""), None)
 
     # errors
 
-    def _wrong(self, node: Node, target: FunctionType | None, problem: Exception | None = None) -> SelectorError:
-        """Why a function cannot be watched: first in the words of the catalogue, which knows the near names."""
+    def _wrong(
+        self, node: Node, target: FunctionType | None, problem: Exception | None = None
+    ) -> SelectorError:
+        """Why a function cannot be watched: first in the words of the catalogue, which knows the
+        near names."""
         function = node.function
         if function.module is None:
             check.check_in_scope(function, self._scope)
@@ -499,10 +638,10 @@ class Engine:
         label = _label(target)
         if problem is not None:
             return function.wrong(f"{label} {problem}")
-        listener_free = [e.name or f"${e.alias}" for e in node.elements]
+        captures = ", ".join(element.name or f"${element.alias}" for element in node.elements)
         if node.rule.overridable:
-            return function.wrong(f"{label} does not set what is to be replaced: {', '.join(listener_free)}.")
-        return function.wrong(f"{label} has nothing to see of: {', '.join(listener_free)}.")
+            return function.wrong(f"{label} does not set what is to be replaced: {captures}.")
+        return function.wrong(f"{label} has nothing to see of: {captures}.")
 
 
 def _label(function: FunctionType) -> str:

@@ -1,7 +1,9 @@
-"""In the parent: takes what child processes send, and hands it on, in a thread that exists only while there may be children.
+"""In the parent: takes the events of child processes, and hands them on, in a thread that exists
+only while there may be children.
 
-No event is being handed on when the process forks; where python would warn of a fork with threads, the thread is stopped for it. When
-a probe ends, the thread is stopped too, so that who ends it reads on alone.
+No event is being handed on when the process forks; where python would warn of a fork with threads,
+the thread is stopped for it. When a probe ends, the thread is stopped too, so that the thread that
+ends it reads on alone.
 """
 
 from __future__ import annotations
@@ -24,62 +26,78 @@ from voirkit import streams
 from voirkit.fork import file_identity
 from voirkit.probes.children import HELLO, PIPE_BYTES, SLOT, Uplink, standard_left_alone
 
-TURN_S = 0.05  # how long the thread waits for other threads' turn before it looks whether it is to stop
-FORK_S = 1.0  # how long a fork waits for the thread to stop; it may be in a subscriber that takes long
+# how long the thread waits for other threads' turn before it looks whether it is to stop
+TURN_S = 0.05
+# how long a fork waits for the thread to stop; it may be in a subscriber that takes long
+FORK_S = 1.0
 END_S = 10.0  # how long the end of a probe waits for it
 GONE_S = 0.05  # from the end of the thread to its end for the system: 20 microseconds
 WARNS = sys.version_info >= (3, 12)  # of forks with threads
-HUSHED_S = 0.5  # how long after a fork it is looked first whether python has, or has not, warned
+HUSHED_S = 0.5  # how long after a fork the warning may come, before anybody looks if it has
 
 Receive = Callable[[int, int, Any], None]  # process id, probe, data
 
 
 def is_of_this_user(connection: socket.socket) -> bool:
-    """Whether who has connected is this user, or root. Linux lets every user of the machine connect to a socket without a file."""
+    """True if the other end of a connection is this user's, or root's. Linux lets every user of the
+    machine connect to a socket without a file."""
     if not hasattr(socket, "SO_PEERCRED"):
         return True  # the socket lies in a folder of this user's own
-    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    size = struct.calcsize("3i")
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    _, uid, _ = struct.unpack("3i", credentials)
     return uid in (0, os.geteuid(), os.getuid())
 
 
 class _Child:
-    """A process that sends. ``pid``: its id; ``fd``: its pipe; ``page``: the page with its counts. It has shown the token of this run,
-    which processes of the run alone can know: what it sends is believed."""
+    """A process that sends. ``pid``: its id; ``fd``: its pipe; ``page``: the page with its counts.
+    It has shown the token of this run, which processes of the run alone can know: its events are
+    believed."""
 
     def __init__(self, pid: int, fd: int, page: int) -> None:
-        self.pid, self.fd, self.page = pid, fd, page
+        self.pid = pid
+        self.fd = fd
+        self.page = page
         self._identity = file_identity(fd), file_identity(page)
         self._buffer = bytearray()
 
     def read(self) -> tuple[list[tuple[int, Any]], bool]:
-        """What it has sent, and whether it has ended."""
-        if self._identity != (file_identity(self.fd), file_identity(self.page)):  # the program has closed all that it does not know
+        """Read the events that it has sent; returns them, and True if it has ended."""
+        # the program has closed all that it does not know
+        if self._identity != (file_identity(self.fd), file_identity(self.page)):
             self.fd = self.page = -1
             return [], True
-        buffer, ended = self._buffer, False
-        try:
-            for _ in range(2 * PIPE_BYTES // 65_536):  # a child that sends all the time must not keep others waiting
-                found = os.read(self.fd, 65_536)
-                buffer += found
-                if len(found) == 0:
-                    ended = True
-                    break
-        except BlockingIOError:
-            pass
-        events, at = [], 0
-        while len(buffer) - at >= 4:
-            end = at + 4 + int.from_bytes(buffer[at : at + 4], "little")
+        has_ended = self._fill_buffer()
+        buffer = self._buffer
+        events = []
+        start = 0
+        while len(buffer) - start >= 4:
+            length = int.from_bytes(buffer[start : start + 4], "little")
+            end = start + 4 + length
             if len(buffer) < end:
                 break
-            events.append(marshal.loads(buffer[at + 4 : end]))
-            at = end
-        del buffer[:at]
-        return events, ended
+            events.append(marshal.loads(buffer[start + 4 : end]))
+            start = end
+        del buffer[:start]
+        return events, has_ended
+
+    def _fill_buffer(self) -> bool:
+        """Read from its pipe; True if that has ended."""
+        try:
+            # a child that sends all the time must not keep others waiting
+            for _ in range(2 * PIPE_BYTES // 65_536):
+                chunk = os.read(self.fd, 65_536)
+                if not chunk:
+                    return True
+                self._buffer += chunk
+        except BlockingIOError:
+            pass
+        return False
 
     def dropped(self, key: int) -> int:
-        """How many events of a probe it had to drop."""
-        found = os.pread(self.page, 8, key * SLOT) if self.page >= 0 else b""
-        return int.from_bytes(found, sys.byteorder) if len(found) == 8 else 0
+        """The number of events of a probe that it had to drop."""
+        count = os.pread(self.page, 8, key * SLOT) if self.page >= 0 else b""
+        return int.from_bytes(count, sys.byteorder) if len(count) == 8 else 0
 
     def end_probe(self, key: int) -> None:
         """Tell it that nobody listens any more."""
@@ -94,7 +112,8 @@ class _Child:
 
 
 class _Reader(threading.Thread):
-    """A daemon, and one that python knows of: where there are several threads, events wait for each other's turn."""
+    """A daemon, and one that python knows of: where there are several threads, events wait for each
+    other's turn."""
 
     def __init__(self, read: Callable[[_Reader], None]) -> None:
         super().__init__(name="voirkit-events", daemon=True)
@@ -106,11 +125,13 @@ class _Reader(threading.Thread):
 
 
 class Exchange:
-    """A socket that children connect to, and what they have sent. ``receive``: called with what a child has sent; ``closed``: called with a
-    child's process id and a function that tells how many events of a probe it had to drop."""
+    """A socket that children connect to, and the events that they have sent. ``receive``: called
+    with each event of a child; ``closed``: called with a function that gives how many events of a
+    probe a child had to drop."""
 
     def __init__(self, receive: Receive, closed: Callable[[Callable[[int], int]], None]) -> None:
-        self._take, self._closed = receive, closed
+        self._take = receive
+        self._closed = closed
         self._token = secrets.token_bytes(16)
         self._folder = ""
         with standard_left_alone():
@@ -124,16 +145,19 @@ class Exchange:
         self._waiting: dict[int, socket.socket] = {}
         self._children: dict[int, _Child] = {}
         self._inbox: deque[tuple[int, int, Any]] = deque()
-        self._busy = threading.Lock()  # held by who reads
-        self._handing = threading.RLock()  # held by who hands on an event, and by who forks
+        self._busy = threading.Lock()  # held by the thread that reads
+        # held by a thread that hands on an event, and by one that forks
+        self._handing = threading.RLock()
         self._forking = 0  # the thread that holds it for a fork
         self._state = threading.RLock()  # held for the three that follow
         self._thread: _Reader | None = None  # one that has been started
-        self._alone = 0  # how many threads want to read alone
+        self._n_alone = 0  # how many threads want to read alone
         self._is_closed = False
         self._hushed_until: float | None = None
-        self._forks_at: tuple[int, int, int] | None = None  # thread, frame and instruction of the last fork
-        self._readers: set[int] = set()  # of threads that may be there still, as the system counts them
+        # thread, frame and instruction of the last fork
+        self._forks_at: tuple[int, int, int] | None = None
+        # of threads that may be there still, as the system counts them
+        self._readers: set[int] = set()
         self._complained = False
 
     def uplink(self, slots: int) -> Uplink:
@@ -160,7 +184,8 @@ class Exchange:
 
     @property
     def is_open(self) -> bool:
-        """Whether its descriptors are still its own: the program may have closed all that it does not know."""
+        """True if its descriptors are still its own: the program may have closed all that it does
+        not know."""
         return self._own_identity() == self._identity
 
     # a fork
@@ -168,11 +193,14 @@ class Exchange:
     def before_fork(self) -> None:
         """Let the thread come to rest."""
         self._unhush(by_all_means=True)
-        others = self._others() if WARNS else 0
-        if WARNS and not others:  # it would warn of this thread alone; and from 3.13 on of that which runs when the fork is done
+        # it would warn of this thread alone; and from 3.13 on of that which runs when the fork is
+        # done
+        warns_of_reader = WARNS and not self._count_other_threads()
+        if warns_of_reader:
             _hush()
-            self._forks_at, self._hushed_until = _caller(), time.monotonic() + HUSHED_S
-        if WARNS and self._thread is not None and not others:  # starting anew takes a millisecond
+            self._forks_at = _caller()
+            self._hushed_until = time.monotonic() + HUSHED_S
+        if warns_of_reader and self._thread is not None:  # starting again takes a millisecond
             self.park()
         elif not self._forking and self._handing.acquire(timeout=FORK_S):
             self._forking = threading.get_ident()
@@ -185,15 +213,17 @@ class Exchange:
         self.start_reading()
 
     def _unhush(self, by_all_means: bool) -> float | None:
-        """Let python warn again, when it has had the time to; how long that is still, in milliseconds."""
+        """Let python warn again, when it has had the time to; returns how long that is still, in
+        milliseconds."""
         until = self._hushed_until
         if until is None:
             return None
-        left_s = until - time.monotonic()
-        if left_s <= 0 and _is_there(self._forks_at):  # a busy machine: python has not come to warn
-            left_s = HUSHED_S
-        if left_s > 0 and not by_all_means:
-            return left_s * 1000 + 1
+        remaining_s = until - time.monotonic()
+        # a busy machine: python has not come to warn
+        if remaining_s <= 0 and _is_there(self._forks_at):
+            remaining_s = HUSHED_S
+        if remaining_s > 0 and not by_all_means:
+            return remaining_s * 1000 + 1
         self._hushed_until = None
         _unhush()
         return None
@@ -201,10 +231,12 @@ class Exchange:
     # the thread
 
     def start_reading(self) -> None:
-        """Read in a thread of its own, unless another wants to read alone: that one calls this when it has."""
+        """Read in a thread of its own, unless another wants to read alone: that one calls this when
+        it has."""
         with self._state:
             thread = self._thread
-            if self._alone or self._is_closed or (thread is not None and thread.is_alive() and not thread.is_to_stop):
+            reads = thread is not None and thread.is_alive() and not thread.is_to_stop
+            if reads or self._n_alone or self._is_closed:
                 return
             thread = _Reader(self._read)
             try:
@@ -216,7 +248,7 @@ class Exchange:
                 self._readers.add(thread.native_id or 0)
 
     def park(self, patience_s: float = FORK_S) -> bool:
-        """Stop the thread; whether it has stopped."""
+        """Stop the thread; False if it has not stopped."""
         thread = self._thread
         if thread is None:
             return True
@@ -231,13 +263,15 @@ class Exchange:
             if self._thread is thread:
                 self._thread = None
         if WARNS and thread.native_id is not None:
-            task, deadline = f"/proc/self/task/{thread.native_id}", time.monotonic() + GONE_S
+            task = f"/proc/self/task/{thread.native_id}"
+            deadline = time.monotonic() + GONE_S
             while os.path.exists(task) and time.monotonic() < deadline:
                 time.sleep(0)
         return True
 
-    def _others(self) -> int:
-        """How many threads this process has beside this one and those that read, of which one that has ended may be there for a while."""
+    def _count_other_threads(self) -> int:
+        """The number of threads of this process beside this one and those that read, of which one
+        that has ended may be there for a while."""
         try:
             tasks = set(map(int, os.listdir("/proc/self/task")))
         except OSError:
@@ -286,7 +320,8 @@ class Exchange:
                 self._complain(exc)
                 return
             if not is_of_this_user(connection):
-                connection.close()  # who never says a word must not use up the program's descriptors
+                # one that never says a word must not use up the program's descriptors
+                connection.close()
                 continue
             connection.setblocking(False)
             self._waiting[connection.fileno()] = connection
@@ -297,15 +332,16 @@ class Exchange:
         connection = self._waiting[fd]
         try:
             with standard_left_alone():
-                said, fds, _, _ = socket.recv_fds(connection, HELLO.size, 2)
+                hello, fds, _, _ = socket.recv_fds(connection, HELLO.size, 2)
         except BlockingIOError:
             return
         except OSError:
-            said, fds = b"", []
+            hello = b""
+            fds = []
         self._unregister(fd)
         del self._waiting[fd]
         connection.close()
-        token, pid, _ = HELLO.unpack(said) if len(said) == HELLO.size else (b"", 0, 0)
+        token, pid, _ = HELLO.unpack(hello) if len(hello) == HELLO.size else (b"", 0, 0)
         if not secrets.compare_digest(token, self._token) or len(fds) != 2:
             for other in fds:
                 os.close(other)
@@ -321,12 +357,13 @@ class Exchange:
     def _receive(self, fd: int) -> None:
         child = self._children[fd]
         try:
-            found, ended = child.read()
+            events, has_ended = child.read()
         except Exception as exc:  # not what a child of ours sends
             self._complain(exc)
-            found, ended = [], True
-        self._inbox.extend([(child.pid, key, data) for key, data in found])
-        if ended:
+            events = []
+            has_ended = True
+        self._inbox.extend([(child.pid, key, data) for key, data in events])
+        if has_ended:
             self._unregister(fd)
             del self._children[fd]
             self._closed(child.dropped)
@@ -350,48 +387,55 @@ class Exchange:
     def _complain(self, exc: Exception) -> None:
         if not self._complained:
             self._complained = True
-            streams.report(f"the events of a child process cannot be had ({streams.describe(exc)}).")
+            error = streams.describe(exc)
+            streams.report(f"the events of a child process cannot be had ({error}).")
         time.sleep(TURN_S)  # not to look again at once
 
-    # reading up
+    # reading to the end
 
     def suspend(self) -> None:
         """Have no thread started, as a fork in another thread would do, until ``resume``."""
         with self._state:
-            self._alone += 1
+            self._n_alone += 1
 
     def resume(self) -> None:
         """The opposite of ``suspend``."""
         with self._state:
-            self._alone -= 1
+            self._n_alone -= 1
 
     def drain(self) -> None:
         """Read and hand on all that children have sent up to now, in this thread."""
-        inside = self._thread is threading.current_thread()
-        if not inside and not (self.park(END_S) and self._busy.acquire(timeout=END_S)):
-            streams.report(f"a subscriber takes longer than {END_S:.0f} s: what child processes have sent since is lost.")
+        is_reader = self._thread is threading.current_thread()
+        if not is_reader and not (self.park(END_S) and self._busy.acquire(timeout=END_S)):
+            streams.report(
+                f"a subscriber takes longer than {END_S:.0f} s: what child processes have sent"
+                " since is lost."
+            )
             return
         try:
-            for again in (True, False):  # what connects must be read as well
-                ready = [fd for fd, _ in self._poll.poll(0)] if self.is_open else []
-                for fd in ready:
-                    self._serve(fd)
-                if not again or not ready:
-                    break
+            if self._serve_ready():
+                self._serve_ready()  # those that have just connected must be read as well
             while self._inbox and streams.in_turn_within(END_S, self._deliver_one):
                 pass
         finally:
-            if not inside:
+            if not is_reader:
                 self._busy.release()
 
+    def _serve_ready(self) -> bool:
+        """Read all that can be read without waiting; False if there was nothing."""
+        ready = [fd for fd, _ in self._poll.poll(0)] if self.is_open else []
+        for fd in ready:
+            self._serve(fd)
+        return bool(ready)
+
     def forget(self, key: int) -> int:
-        """Drop what could not be handed on of a probe; returns how many events."""
+        """Drop the events of a probe that could not be handed on; returns how many."""
         before = len(self._inbox)
         self._inbox = deque(entry for entry in self._inbox if entry[1] != key)
         return before - len(self._inbox)
 
     def dropped(self, key: int) -> int:
-        """How many events of a probe the living children have dropped."""
+        """The number of events of a probe that the living children have dropped."""
         return sum(child.dropped(key) for child in list(self._children.values()))
 
     def end_probe(self, key: int) -> None:
@@ -417,7 +461,7 @@ class Exchange:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def release(self) -> None:
-        """Close what is open; in a forked child it is the parent's."""
+        """Close all descriptors; in a forked child they are the parent's."""
         self._unhush(by_all_means=True)
         for child in self._children.values():
             try:
@@ -437,7 +481,7 @@ class Exchange:
 
 
 class _AboutForks:
-    """Where a filter of warnings has a regular expression."""
+    """Stands in a filter of warnings in the place of a regular expression."""
 
     def match(self, text: str) -> bool:
         return "is multi-threaded, use of fork" in text
@@ -469,19 +513,21 @@ def _changed(warnings: Any) -> None:
 
 
 def _caller() -> tuple[int, int, int] | None:
-    """Where the thread that forks is: itself, the frame that does, and the instruction in it."""
+    """The place of the thread that forks: itself, the frame that does, the instruction in it."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("voirkit."):  # from the hook at a fork to here
+    # from the hook at a fork to here
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("voirkit."):
         frame = frame.f_back
-    return None if frame is None else (threading.get_ident(), id(frame), frame.f_lasti)  # None: C forks
+    # None: C forks
+    return None if frame is None else (threading.get_ident(), id(frame), frame.f_lasti)
 
 
 def _is_there(place: tuple[int, int, int] | None) -> bool:
-    """Whether a thread is still where it was, or in what is called from there."""
+    """True if a thread is still where it was, or in a call from there."""
     if place is None:
         return False
-    thread, number, instruction = place
+    thread, frame_id, instruction = place
     frame = sys._current_frames().get(thread)
-    while frame is not None and id(frame) != number:
+    while frame is not None and id(frame) != frame_id:
         frame = frame.f_back
     return frame is not None and frame.f_lasti == instruction

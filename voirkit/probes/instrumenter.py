@@ -1,7 +1,8 @@
-"""Puts taps into a function's syntax tree: one call at each place where a variable is set, and nothing else.
+"""Puts taps into a function's syntax tree: one call at each place where a variable is set, and
+nothing else.
 
-What a tap cannot see there is noted instead, with the reason: so a check before the run says what the run would say.
-``tap_emitter.py`` makes the calls.
+A place that no tap can see is noted instead, with the reason: so a check before the run says what
+the run would say. ``tap_emitter.py`` makes the calls.
 """
 
 from __future__ import annotations
@@ -28,11 +29,19 @@ from voirkit.probes.source import (
     pattern_names,
     used_in,
 )
-from voirkit.probes.tap_emitter import Listener, Site, TapEmitter, Unobservable, at_place, one_of
+from voirkit.probes.tap_emitter import (
+    REPLACEABLE,
+    Listener,
+    Site,
+    TapEmitter,
+    Unobservable,
+    at_place,
+    one_of,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import CodeType
 
     from voirkit.probes.tap_emitter import Tap
@@ -49,34 +58,42 @@ class Instrumenter(TapEmitter):
         outside: Names from outside that the function only reads.
         globals: What annotations can mean: the function's globals; None if the module has not run.
         table: Gets each marker's function.
-        own: The function's code without taps, which has the order of its variables; None: unknown.
+        code: The function's code without taps, which has the order of its variables; None: unknown.
     """
 
     def __init__(
-        self, node: FunctionNode, listeners: Iterable[Listener], outside: Sequence[str], globals: Any, table: dict[str, Any],
-        own: CodeType | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        node: FunctionNode,
+        listeners: Iterable[Listener],
+        outside: Sequence[str],
+        globals: Any,
+        table: dict[str, Any],
+        code: CodeType | None = None,
+    ) -> None:
         super().__init__(node, listeners, table)
-        self.outside, self.globals, self.own = outside, globals, own
+        self.outside = outside
+        self.globals = globals
+        self.code = code
         self.each = only_in_comprehensions(node, outside)
-        self.unseen: dict[str, str] = {}  # what happens in the function, by name, and no tap can see; and why
-        self.fixed = {name: FIXED.format(line=line) for name, line in self.each.items()}  # what can be seen, and not replaced; and why
-        is_generator = any(isinstance(n, ast.Yield | ast.YieldFrom) for part in body_of(node) for n in inside(part, also=True))
+        # what happens in the function, by name, and no tap can see; and why
+        self.unseen: dict[str, str] = {}
+        # what can be seen, and not replaced; and why
+        self.fixed = {name: FIXED.format(line=line) for name, line in self.each.items()}
+        is_generator = any(
+            isinstance(inner, ast.Yield | ast.YieldFrom)
+            for part in body_of(node)
+            for inner in inside(part, also=True)
+        )
         self.is_async_generator = is_generator and isinstance(node, ast.AsyncFunctionDef)
 
     def instrument(self) -> None:
         entry = self.entry()
         declarations = self.declarations() if entry else []
         if isinstance(self.node, ast.Lambda):
-            value = self.wrap(Site("value", "#value", is_expression=True), self.expression(self.node.body))
-            ends = [s.value for s in self.statements(Site("exit", "#exit"), None, value)]
-            value = one_of([value, *ends], 0)
-            self.node.body = one_of([*(s.value for s in entry), value], -1)
-            why = f"a lambda (line {self.node.lineno}) has no place for a tap that an exception cannot pass by."
-            self.unseen |= {"#exit": why, "#error": why}
+            self.instrument_lambda(self.node, entry)
             return
         body = self.node.body
-        in_order = self.in_order(body[0])
+        mentions = self.mentions_in_order(body[0])
         docstring = body[:1] if is_text(body[0]) else []
         body = self.block(body[len(docstring) :])
         last = self.node.body[-1]
@@ -85,58 +102,90 @@ class Instrumenter(TapEmitter):
         errors = self.statements(Site("error", "#error"), None, last)
         exits = self.statements(Site("exit", "#exit"), None, last)
         if errors or exits:
-            handlers = [ast.ExceptHandler(None, None, [*errors, ast.Raise()])] if errors else []
+            handlers = []
+            if errors:
+                handlers.append(ast.ExceptHandler(None, None, [*errors, ast.Raise()]))
             body = [at_place(ast.Try(body, handlers, [], exits), body[0])]
-        self.node.body = [*docstring, *declarations, *in_order, *entry, *body]
+        self.node.body = [*docstring, *declarations, *mentions, *entry, *body]
+
+    def instrument_lambda(self, node: ast.Lambda, entry: list[Any]) -> None:
+        site = Site("value", "#value", is_expression=True)
+        value = self.wrap(site, self.expression(node.body))
+        exits = [tap.value for tap in self.statements(Site("exit", "#exit"), None, value)]
+        value = one_of([value, *exits], 0)
+        node.body = one_of([*(tap.value for tap in entry), value], -1)
+        why = (
+            f"a lambda (line {node.lineno}) has no place for a tap that an exception cannot pass"
+            " by."
+        )
+        self.unseen |= {"#exit": why, "#error": why}
 
     def entry(self) -> list[Any]:
         """The taps at the beginning: ``#enter``, what comes from outside, the parameters."""
         node = self.node
         first = node.body if isinstance(node, ast.Lambda) else node.body[0]
-        names = [p.arg for p in self.parameters]
+        names = [parameter.arg for parameter in self.parameters]
         calls = self.statements(Site("enter", "#enter", names), None, first)
         for name in self.outside:
             calls += self.statements(Site("read", name, names), name, first)
-        for n, parameter in enumerate(self.parameters):
-            site = Site("set", parameter.arg, names[n + 1 :], tags_of(parameter.annotation, self.globals))
-            calls += self.statements(site, parameter.arg, first, {parameter.arg})
+        for index, parameter in enumerate(self.parameters):
+            name = parameter.arg
+            tags = tags_of(parameter.annotation, self.globals)
+            site = Site("set", name, names[index + 1 :], tags)
+            calls += self.statements(site, name, first, {name})
         return calls
 
-    def in_order(self, first: ast.stmt) -> list[ast.stmt]:
-        """A statement that is never reached, for which the compiler makes no code: it only meets the names of the variables in their order.
-        It numbers them as it meets them, and ``locals()`` and their destructors come in that order."""
-        own, met = self.own, list[ast.stmt]()
+    def mentions_in_order(self, first: ast.stmt) -> list[ast.stmt]:
+        """A statement that is never reached, for which the compiler makes no code: it only meets
+        the names of the variables in their order. It numbers them as it meets them, and
+        ``locals()`` and their destructors come in that order."""
+        code = self.code
+        if code is None:
+            return []
         bound = bound_in(self.node)
-        for name in own.co_varnames[len(self.parameters) :] if own is not None else ():
-            meet: ast.expr = ast.Name(name, ast.Load())
-            is_local = name in bound or any(n.startswith("__") and name.endswith(n) for n in bound)
-            if own is None or not is_local or name in own.co_cellvars:  # a comprehension's, since 3.12 compiled into the function
-                meet = ast.ListComp(meet, [ast.comprehension(ast.Name(name, ast.Store()), ast.Tuple([], ast.Load()), [], 0)])
-            met.append(ast.Expr(meet))
-        # The compiler leaves a NOP, whose line is shown to tracers, but for that in which a call begins since python 3.11.
-        start = ast.Pass(lineno=own.co_firstlineno, col_offset=0) if own is not None and sys.version_info >= (3, 11) else first
-        return [at_place(ast.If(ast.Constant(False), met, []), start)] if met else []
+        private = tuple(name for name in bound if name.startswith("__"))
+        mentions: list[ast.stmt] = []
+        for name in code.co_varnames[len(self.parameters) :]:
+            mention: ast.expr = ast.Name(name, ast.Load())
+            is_local = name in bound or name.endswith(private)
+            # a comprehension's, since 3.12 compiled into the function
+            if not is_local or name in code.co_cellvars:
+                variable = ast.Name(name, ast.Store())
+                clause = ast.comprehension(variable, ast.Tuple([], ast.Load()), [], 0)
+                mention = ast.ListComp(mention, [clause])
+            mentions.append(ast.Expr(mention))
+        if not mentions:
+            return []
+        # The compiler leaves a NOP, whose line is shown to tracers, but for that in which a call
+        # begins since python 3.11.
+        place = first
+        if sys.version_info >= (3, 11):
+            place = ast.Pass(lineno=code.co_firstlineno, col_offset=0)
+        return [at_place(ast.If(ast.Constant(False), mentions, []), place)]
 
     def declarations(self) -> list[ast.stmt]:
-        """Take out the ``global`` and ``nonlocal`` statements: they must come before the taps that use the names."""
-        moved: list[ast.stmt] = []
+        """Take out the ``global`` and ``nonlocal`` statements: they must come before the taps that
+        use the names."""
+        declarations: list[ast.stmt] = []
         for statement in [self.node, *inside(self.node)]:
             for field in ("body", "orelse", "finalbody"):
                 block = getattr(statement, field, None)
                 if not isinstance(block, list):
                     continue
-                for n, inner in enumerate(block):
+                for index, inner in enumerate(block):
                     if isinstance(inner, ast.Global | ast.Nonlocal):
-                        moved.append(inner)
-                        block[n] = at_place(ast.Pass(), inner)
-        return moved
+                        declarations.append(inner)
+                        block[index] = at_place(ast.Pass(), inner)
+        return declarations
 
     def note_unseen(self, *targets: ast.expr) -> None:
-        """Note attributes that a statement sets without showing their value: only code of the program could tell it."""
-        for node in (n for target in targets for n in ast.walk(target)):
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and (name := dotted(node)):
+        """Note attributes that a statement sets without showing their value: only code of the
+        program could tell it."""
+        for target in targets:
+            for name, node in attributes_set(target):
                 self.unseen[name] = (
-                    f"line {node.lineno} sets it where no value shows. Assign to a variable first, and that to the attribute."
+                    f"line {node.lineno} sets it where no value shows. Assign to a variable first,"
+                    " and that to the attribute."
                 )
 
     # statements
@@ -147,24 +196,25 @@ class Instrumenter(TapEmitter):
     def visit(self, node: ast.stmt) -> list[ast.stmt]:
         special = getattr(self, f"visit_{type(node).__name__}", None)
         if special is not None:
-            found: list[ast.stmt] = special(node)
-            return found
+            instrumented: list[ast.stmt] = special(node)
+            return instrumented
         self.expressions(node)
         for field in ("body", "orelse", "finalbody"):
-            if isinstance(block := getattr(node, field, None), list):
+            block = getattr(node, field, None)
+            if isinstance(block, list):
                 setattr(node, field, self.block(block))
         return [node]
 
     def visit_If(self, node: ast.If) -> list[ast.stmt]:
-        at: ast.If | None = node
-        while at is not None:  # a chain of elif is deep
-            self.expressions(at)
-            at.body = self.block(at.body)
-            if len(at.orelse) == 1 and isinstance(at.orelse[0], ast.If):
-                at = at.orelse[0]
-            else:
-                at.orelse, at = self.block(at.orelse), None
-        return [node]
+        branch = node
+        while True:  # a chain of elif is deep
+            self.expressions(branch)
+            branch.body = self.block(branch.body)
+            following = branch.orelse[0] if len(branch.orelse) == 1 else None
+            if not isinstance(following, ast.If):
+                branch.orelse = self.block(branch.orelse)
+                return [node]
+            branch = following
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> list[ast.stmt]:
         self.outer(node, self.expression)
@@ -180,21 +230,26 @@ class Instrumenter(TapEmitter):
     def value_taps(self, node: ast.Return | None, place: ast.AST) -> list[ast.stmt]:
         """A ``return``, or the end of the body, with the taps of ``#value``."""
         site = Site("value", "#value", is_expression=True)
-        value = node.value if node is not None and node.value is not None else at_place(ast.Constant(None), place)
+        if node is not None and node.value is not None:
+            value = node.value
+        else:
+            value = at_place(ast.Constant(None), place)
         wrapped = self.wrap(site, value)
         if wrapped is value:
             return []
         if self.is_async_generator:  # which cannot return a value
-            return [at_place(ast.Expr(wrapped), place), *([node] if node is not None else [])]
+            statement = at_place(ast.Expr(wrapped), place)
+            return [statement] if node is None else [statement, node]
         return [at_place(ast.Return(wrapped), place)]
 
     def visit_Assign(self, node: ast.Assign) -> list[ast.stmt]:
         node.value = self.expression(node.value)
         for target in node.targets:
-            if isinstance(target, ast.Attribute) and (name := dotted(target)):
+            name = attribute_name(target)
+            if name:
                 node.value = self.wrap(Site("attribute", name, is_expression=True), node.value)
             self.expressions(target)
-        self.note_unseen(*(t for t in node.targets if not isinstance(t, ast.Attribute)))
+        self.note_unseen(*(part for part in node.targets if not isinstance(part, ast.Attribute)))
         return [node, *self.set_names(bound(*node.targets), node)]
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> list[ast.stmt]:
@@ -205,15 +260,18 @@ class Instrumenter(TapEmitter):
             return [node]
         node.value = self.expression(node.value)
         tags = tags_of(node.annotation, self.globals)
-        if isinstance(node.target, ast.Attribute) and (name := dotted(node.target)):
-            node.value = self.wrap(Site("attribute", name, tags=tags, is_expression=True), node.value)
+        name = attribute_name(node.target)
+        if name:
+            site = Site("attribute", name, tags=tags, is_expression=True)
+            node.value = self.wrap(site, node.value)
         self.expressions(node.target)
         return [node, *self.set_names(bound(node.target), node, tags)]
 
     def visit_AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
         self.expressions(node)
         target = node.target
-        if not isinstance(target, ast.Attribute) or not (name := dotted(target)):
+        name = attribute_name(target)
+        if not isinstance(target, ast.Attribute) or not name:
             return [node, *self.set_names(bound(target), node)]
         if not self.is_steady(target.value, node.value):
             self.note_unseen(target)
@@ -222,31 +280,43 @@ class Instrumenter(TapEmitter):
         if not self.taps(site):
             return [node]
         before = ast.Attribute(target.value, target.attr, ast.Load())
-        value = ast.Call(self.mark(AUGMENTED[type(node.op).__name__]), [at_place(before, target), node.value], [])
-        return [at_place(ast.Assign([target], self.wrap(site, at_place(value, node))), node)]
+        operation = self.mark(AUGMENTED[type(node.op).__name__])
+        call = ast.Call(operation, [at_place(before, target), node.value], [])
+        value = self.wrap(site, at_place(call, node))
+        return [at_place(ast.Assign([target], value), node)]
 
     def is_steady(self, owner: ast.expr, value: ast.expr) -> bool:
-        """Whether the owner of an attribute is a variable that finding a value cannot set anew, so that it may be read twice."""
+        """True if the owner of an attribute is a variable that finding a value cannot set anew, so
+        that it may be read twice."""
         if not isinstance(owner, ast.Name) or owner.id not in bound_in(self.node):
             return False
-        elsewhere = any(isinstance(n, ast.Global | ast.Nonlocal) and owner.id in n.names for n in ast.walk(self.node))
-        return not elsewhere and all(n.target.id != owner.id for n in ast.walk(value) if isinstance(n, ast.NamedExpr))
+        for inner in ast.walk(self.node):
+            if isinstance(inner, ast.Global | ast.Nonlocal) and owner.id in inner.names:
+                return False
+        walruses = [inner for inner in ast.walk(value) if isinstance(inner, ast.NamedExpr)]
+        return all(walrus.target.id != owner.id for walrus in walruses)
 
     def visit_For(self, node: ast.For) -> list[ast.stmt]:
         node.iter = self.expression(node.iter)
         self.expressions(node.target)
         names = bound(node.target)
-        before = [s for n in names for s in self.statements(Site("loop", f"#loop_{n}", names), None, node.target)]
+        before: list[ast.stmt] = []
+        for name in names:
+            before += self.statements(Site("loop", f"#loop_{name}", names), None, node.target)
         self.note_unseen(node.target)
         taps = self.set_names(names, node.target)
         self.loops += names
         body = self.block(node.body)
         sure = set(names) - self.deleted
-        after = [s for n in names for s in self.statements(Site("endloop", f"#endloop_{n}"), None, node.target, sure)]
+        after: list[ast.stmt] = []
+        for name in names:
+            after += self.statements(Site("endloop", f"#endloop_{name}"), None, node.target, sure)
         del self.loops[len(self.loops) - len(names) :]
         body = [*taps, *body]
+        if after:
+            body = [at_place(ast.Try(body, [], [], after), body[0])]
         # What happens at the beginning of a turn happens before its variables are set.
-        node.body = [*before, *([at_place(ast.Try(body, [], [], after), body[0])] if after else body)]
+        node.body = [*before, *body]
         node.orelse = self.block(node.orelse)
         return [node]
 
@@ -259,14 +329,20 @@ class Instrumenter(TapEmitter):
                 self.expressions(item.optional_vars)
         body = self.block(node.body)
         items = node.items
-        for n in range(len(items) - 1, -1, -1):
-            target = items[n].optional_vars
+        for index in range(len(items) - 1, -1, -1):
+            target = items[index].optional_vars
             if target is None:
                 continue
             self.note_unseen(target)
-            if taps := self.set_names(bound(target), target):  # a tap between two items needs a `with` in a `with`, which means the same
-                inner = [at_place(type(node)(items[n + 1 :], body), node)] if items[n + 1 :] else body
-                body, items = [*taps, *inner], items[: n + 1]
+            taps = self.set_names(bound(target), target)
+            if not taps:
+                continue
+            # a tap between two items needs a `with` in a `with`, which means the same
+            later = items[index + 1 :]
+            if later:
+                body = [at_place(type(node)(later, body), node)]
+            body = [*taps, *body]
+            items = items[: index + 1]
         node.items, node.body = items, body
         return [node]
 
@@ -281,8 +357,9 @@ class Instrumenter(TapEmitter):
             if handler.name is not None:
                 site = Site("set", handler.name)
                 body = [*self.statements(site, handler.name, handler, {handler.name}), *body]
-                gone = self.statements(Site("unset", handler.name), None, handler)
-                body = [at_place(ast.Try(body, [], [], gone), handler)] if gone else body
+                unset = self.statements(Site("unset", handler.name), None, handler)
+                if unset:
+                    body = [at_place(ast.Try(body, [], [], unset), handler)]
             handler.body = body
         node.orelse = self.block(node.orelse)
         node.finalbody = self.block(node.finalbody)
@@ -298,20 +375,27 @@ class Instrumenter(TapEmitter):
                 taps = self.set_names(names, case.pattern)
             else:  # the names are set whether it holds or not
                 calls = self.set_in_expression(names)
-                case.guard = at_place(one_of([*calls, self.expression(case.guard)], -1), case.guard)
+                guard = one_of([*calls, self.expression(case.guard)], -1)
+                case.guard = at_place(guard, case.guard)
                 taps = []
             case.body = [*taps, *self.block(case.body)]
         return [node]
 
     def visit_Import(self, node: ast.Import | ast.ImportFrom) -> list[ast.stmt]:
-        return [node, *self.set_names([a.asname or a.name.split(".")[0] for a in node.names if a.name != "*"], node)]
+        names = [
+            alias.asname or alias.name.split(".")[0] for alias in node.names if alias.name != "*"
+        ]
+        return [node, *self.set_names(names, node)]
 
     visit_ImportFrom = visit_Import
 
     def visit_Delete(self, node: ast.Delete) -> list[ast.stmt]:
         self.expressions(node)
-        names = [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Del)]
-        return [node, *(s for name in names for s in self.statements(Site("unset", name), None, node))]
+        statements: list[ast.stmt] = [node]
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Del):
+                statements += self.statements(Site("unset", inner.id), None, node)
+        return statements
 
     def visit_TypeAlias(self, node: Any) -> list[ast.stmt]:
         return [node, *self.set_names([node.name.id], node)]
@@ -324,13 +408,13 @@ class Instrumenter(TapEmitter):
             if isinstance(value, ast.expr):
                 setattr(node, field, self.expression(value))
             elif isinstance(value, list) and value and isinstance(value[0], ast.expr):
-                setattr(node, field, [self.expression(v) for v in value])
+                setattr(node, field, [self.expression(part) for part in value])
 
     def expression(self, node: ast.expr) -> ast.expr:
         """The expression with taps at ``:=`` and ``yield``, and in comprehensions."""
         if isinstance(node, ast.Name | ast.Constant):
             return node
-        if not any(isinstance(n, PLACES) for n in inside(node, also=True)):
+        if not any(isinstance(inner, PLACES) for inner in inside(node, also=True)):
             return node
         return self.inner(node)  # type: ignore[no-any-return]  # an expression, as it got one
 
@@ -344,49 +428,58 @@ class Instrumenter(TapEmitter):
             if isinstance(value, ast.AST):
                 setattr(node, field, self.inner(value))
             elif isinstance(value, list):
-                setattr(node, field, [self.inner(v) if isinstance(v, ast.AST) else v for v in value])
+                parts = [self.inner(part) if isinstance(part, ast.AST) else part for part in value]
+                setattr(node, field, parts)
         if isinstance(node, ast.NamedExpr):
             node.value = self.wrap(Site("set", node.target.id, is_expression=True), node.value)
         elif isinstance(node, ast.YieldFrom):
-            why = f"'yield from' hands values through (line {node.lineno}), where no tap can see it."
+            why = (
+                f"'yield from' hands values through (line {node.lineno}), where no tap can see it."
+            )
             self.unseen |= {"#yield": why, "#receive": why}
         elif isinstance(node, ast.Yield):
-            value = node.value if node.value is not None else at_place(ast.Constant(None), node)
-            wrapped = self.wrap(Site("yield", "#yield", is_expression=True), value)
-            if wrapped is not value:
-                node.value = wrapped
-            return self.wrap(Site("receive", "#receive", is_expression=True), node)
+            return self.yielded(node)
         return node
 
-    def comprehension(self, node: Any) -> Any:
-        """Put the taps into a comprehension: before the expression that comes next when a ``for`` has set its variables.
+    def yielded(self, node: ast.Yield) -> ast.expr:
+        """A ``yield`` with the taps of ``#yield`` and ``#receive``."""
+        value = node.value
+        if value is None:
+            value = at_place(ast.Constant(None), node)
+        wrapped = self.wrap(Site("yield", "#yield", is_expression=True), value)
+        if wrapped is not value:
+            node.value = wrapped
+        return self.wrap(Site("receive", "#receive", is_expression=True), node)
 
-        Since python 3.12 a comprehension is compiled into its function, before that it is code of its own, as a generator expression
-        still is: here its variables can be named in either. What a name means in the function itself comes first; a comprehension's
-        variable of that name is then left alone.
+    def comprehension(self, node: Any) -> Any:
+        """Put the taps into a comprehension: before the expression that comes next when a ``for``
+        has set its variables.
+
+        Since python 3.12 a comprehension is compiled into its function, before that it is code of
+        its own, as a generator expression still is: here its variables can be named in either. What
+        a name means in the function itself comes first; a comprehension's variable of that name is
+        then left alone.
         """
         first = node.generators[0]
         first.iter = self.inner(first.iter)  # evaluated outside, and first
-        around, self.around = self.around, self.around.union(*(bound(g.target) for g in node.generators))
+        around = self.around
+        self.around = around.union(*(bound(generator.target) for generator in node.generators))
         self.deep += 1
         sure: set[str] = set()
         calls: list[ast.expr] = []
         for generator in node.generators:
             if generator is not first:
                 generator.iter = one_of([*calls, self.inner(generator.iter)], -1)
-                calls = []
             generator.target = self.inner(generator.target)
-            for part in ast.walk(generator.target):
-                if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store) and (attribute := dotted(part)):
-                    self.unseen[attribute] = f"a comprehension sets it (line {part.lineno}), where no tap can see it."
+            for name, attribute in attributes_set(generator.target):
+                self.unseen[name] = (
+                    f"a comprehension sets it (line {attribute.lineno}), where no tap can see it."
+                )
             set_here = bound(generator.target)
             sure |= self.each.keys() & set_here
-            for n, name in enumerate(set_here):
-                if name in self.each:
-                    site = Site("each", name, [other for other in set_here[n + 1 :] if other != name])
-                    calls += [self.call_expression(tap, site, sure) for tap in self.taps(site)]
-            for n, test in enumerate(generator.ifs):
-                generator.ifs[n] = one_of([*calls, self.inner(test)], -1)
+            calls = self.calls_of_each(set_here, sure)
+            for index, test in enumerate(generator.ifs):
+                generator.ifs[index] = one_of([*calls, self.inner(test)], -1)
                 calls = []
         for field in ("key", "value", "elt"):
             if hasattr(node, field):
@@ -396,29 +489,48 @@ class Instrumenter(TapEmitter):
         self.around = around
         return node
 
+    def calls_of_each(self, set_here: Sequence[str], sure: set[str]) -> list[ast.expr]:
+        """The taps of variables that a ``for`` of a comprehension has set, in their order."""
+        calls: list[ast.expr] = []
+        for index, name in enumerate(set_here):
+            if name in self.each:
+                later = [other for other in set_here[index + 1 :] if other != name]
+                site = Site("each", name, later)
+                calls += [self.call_expression(tap, site, sure) for tap in self.taps(site)]
+        return calls
+
     def outer(self, node: ast.AST, change: Callable[[Any], Any]) -> None:
         """Put the taps into those expressions of a nested definition that are evaluated here."""
-        for at, field in outer_fields(node):
-            value = getattr(at, field)
-            setattr(at, field, [v and change(v) for v in value] if isinstance(value, list) else change(value))
+        for owner, field in outer_fields(node):
+            value = getattr(owner, field)
+            if isinstance(value, list):
+                setattr(owner, field, [part and change(part) for part in value])
+            else:
+                setattr(owner, field, change(value))
 
     # what the taps cannot see
 
     def check(self) -> None:
-        """Make sure that the taps which have been put in see all that their listeners want. Raises Unobservable: they do not."""
+        """Make sure that the taps which have been put in see all that their listeners want. Raises
+        Unobservable: they do not."""
         for listener in self.listeners:
-            problem = self.why_unobservable(listener.wanted, listener.foci, listener.is_total, listener.overridable)
+            problem = self.why_unobservable(
+                listener.captured, listener.foci, listener.is_total, listener.overridable
+            )
             if problem:
                 raise Unobservable(problem)
 
-    def why_unobservable(self, captured: Iterable[str], foci: Sequence[str], is_total: bool, is_replaced: bool) -> str:
-        """Why what is wanted in the function cannot be seen (or replaced), to follow the function's name; empty if it can.
+    def why_unobservable(
+        self, captured: Iterable[str], foci: Sequence[str], is_total: bool, is_replaced: bool
+    ) -> str:
+        """Why what is wanted in the function cannot be seen (or replaced), to follow the function's
+        name; empty if it can.
 
         Args:
             captured: The names of captures.
             foci: Those of them that make an event.
-            is_total: Whether the event comes at the end of the call.
-            is_replaced: Whether the foci are to be replaced.
+            is_total: The event comes at the end of the call.
+            is_replaced: The foci are to be replaced.
         """
         for name in captured:
             if name in self.unseen:
@@ -426,15 +538,43 @@ class Instrumenter(TapEmitter):
             if is_replaced and name in self.fixed:
                 return f"cannot be probed for '{name}' to replace it: {self.fixed[name]}"
         if is_total and "#exit" in self.unseen:
-            return f"cannot be probed without a focus: that is an event at the end of the call, and {self.unseen['#exit']}"
+            return (
+                "cannot be probed without a focus: that is an event at the end of the call, and"
+                f" {self.unseen['#exit']}"
+            )
         for name in captured:
-            for focus in foci if name not in foci else ():
-                what = f"cannot be probed for '{focus}' together with '{name}': "
-                if name in self.each and name not in self.inner_at.get(focus, ()):
-                    return f"{what}that is a variable of a comprehension (line {self.each[name]}), and has no value there."
-                if name in self.hidden_at.get(focus, ()):
-                    return f"{what}in the comprehension there that name means another variable."
+            if name in foci:
+                continue
+            for focus in foci:
+                problem = self.why_not_together(name, focus)
+                if problem:
+                    return f"cannot be probed for '{focus}' together with '{name}': {problem}"
         return ""
+
+    def why_not_together(self, name: str, focus: str) -> str:
+        """Why a variable of a comprehension cannot be captured with a focus; empty if it can."""
+        if name in self.each and name not in self.inner_at.get(focus, ()):
+            return (
+                f"that is a variable of a comprehension (line {self.each[name]}), and has no value"
+                " there."
+            )
+        if name in self.hidden_at.get(focus, ()):
+            return "in the comprehension there that name means another variable."
+        return ""
+
+
+def attribute_name(target: ast.expr) -> str:
+    """The text of an attribute target such as ``self.x``; empty for any other target."""
+    return dotted(target) if isinstance(target, ast.Attribute) else ""
+
+
+def attributes_set(target: ast.expr) -> Iterator[tuple[str, ast.Attribute]]:
+    """The attributes such as ``self.x`` that a target sets, each with its text."""
+    for node in ast.walk(target):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            name = dotted(node)
+            if name:
+                yield name, node
 
 
 def is_text(statement: ast.stmt) -> bool:
@@ -443,22 +583,29 @@ def is_text(statement: ast.stmt) -> bool:
 
 
 def instrumenter_of(
-    node: FunctionNode, listeners: Sequence[Listener], outside: Sequence[str], names: Any, table: dict[str, Any],
-    own: CodeType | None = None,
-) -> Instrumenter:  # fmt: skip
+    node: FunctionNode,
+    listeners: Sequence[Listener],
+    outside: Sequence[str],
+    names: Any,
+    table: dict[str, Any],
+    code: CodeType | None = None,
+) -> Instrumenter:
     """An ``Instrumenter`` for a function, or for the top level of a module."""
     if is_top(node):
         return TopLevelInstrumenter(node, listeners, (), names, table)
-    return Instrumenter(node, listeners, outside, names, table, own)
+    return Instrumenter(node, listeners, outside, names, table, code)
 
 
 class TopLevelInstrumenter(Instrumenter):
-    """Puts taps between the statements of a module: nothing before its first, so that its ``__doc__`` and ``__future__`` imports stay."""
+    """Puts taps between the statements of a module: nothing before its first, so that its
+    ``__doc__`` and ``__future__`` imports stay."""
 
     def instrument(self) -> None:
         body: list[ast.stmt] = self.node.body  # type: ignore[assignment]  # no lambda
         first = 0
-        while first < len(body) and (is_text(body[first]) or is_future(body[first])):
+        for statement in body:
+            if not is_text(statement) and not is_future(statement):
+                break
             first += 1
         self.node.body = [*body[:first], *self.block(body[first:])]
 
@@ -467,18 +614,19 @@ FIXED = "a comprehension (line {line}) sets it, and allows no other value."
 
 
 def only_in_comprehensions(node: FunctionNode, outside: Iterable[str]) -> dict[str, int]:
-    """The variables of a function's comprehensions that mean nothing else in it, and the line of the first. ``outside``: names from outside
-    that it reads."""
-    found: dict[str, int] = {}
+    """The variables of a function's comprehensions that mean nothing else in it, and the line of
+    the first. ``outside``: names from outside that it reads."""
+    lines: dict[str, int] = {}
     for part in body_of(node):
-        for at in inside(part, also=True):
-            for generator in at.generators if isinstance(at, COMPREHENSIONS) else ():
-                for name in bound(generator.target):
-                    found.setdefault(name, generator.target.lineno)
-    if not found:
+        for inner in inside(part, also=True):
+            if isinstance(inner, COMPREHENSIONS):
+                for generator in inner.generators:
+                    for name in bound(generator.target):
+                        lines.setdefault(name, generator.target.lineno)
+    if not lines:
         return {}
-    own = {*bound_in(node), *outside}
-    return {name: line for name, line in found.items() if name not in own}
+    other_names = {*bound_in(node), *outside}
+    return {name: line for name, line in lines.items() if name not in other_names}
 
 
 def tags_of(annotation: ast.expr | None, names: Any) -> frozenset[str]:
@@ -488,36 +636,53 @@ def tags_of(annotation: ast.expr | None, names: Any) -> frozenset[str]:
         annotation: ``tag.Weight & tag.Loss``, ``"@Weight"``; None has none.
         names: What it can mean: the globals of the function; None if the module has not run.
     """
-    if names is None:  # what is called `tag` is taken for it
-        path = dotted(annotation) if annotation is not None else ""
-        if path.startswith(("tag.", "ptera.tag.", "voirkit.tag.")):
-            return frozenset([path.rpartition(".")[2]])
+    if annotation is None:
+        return frozenset()
+    path = dotted(annotation)
+    # what is called `tag` is taken for it
+    if names is None and path.startswith(("tag.", "ptera.tag.", "voirkit.tag.")):
+        return frozenset([path.rpartition(".")[2]])
     if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitAnd):
         return tags_of(annotation.left, names) | tags_of(annotation.right, names)
     if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
-        words = [word.strip() for word in annotation.value.split("&")]
-        if all(word.startswith("@") for word in words):
-            return frozenset(word[1:] for word in words)
-        try:
-            return tags_of(ast.parse(annotation.value, mode="eval").body, names)
-        except SyntaxError:
-            return frozenset()
-    first, *rest = (dotted(annotation) if annotation is not None else "").split(".")
+        return _tags_of_text(annotation.value, names)
+    return _tags_of_variable(path, names)
+
+
+def _tags_of_variable(path: str, names: Any) -> frozenset[str]:
+    first, *attributes = path.split(".")
     if not first or names is None or first not in names:
         return frozenset()
-    found = names[first]
-    if rest and not (type(found).__name__ == "_TagFactory" or hasattr(found, "__path__") or hasattr(found, "__spec__")):
+    value = names[first]
+    if attributes and not _may_contain_tags(value):
         return frozenset()
-    for part in rest:
-        found = getattr(found, part, None)
+    for attribute in attributes:
+        value = getattr(value, attribute, None)
     from voirkit.probes.selector import tag_names  # loads ptera: only a function with tags pays
 
-    return tag_names(found)
+    return tag_names(value)
 
 
-# Kinds of sites (``tap_emitter.Site``)
+def _tags_of_text(text: str, names: Any) -> frozenset[str]:
+    words = [word.strip() for word in text.split("&")]
+    if all(word.startswith("@") for word in words):
+        return frozenset(word[1:] for word in words)
+    try:
+        annotation = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        return frozenset()
+    return tags_of(annotation, names)
+
+
+def _may_contain_tags(value: Any) -> bool:
+    """True for ``tag`` itself, and for modules."""
+    if type(value).__name__ == "_TagFactory":
+        return True
+    return hasattr(value, "__path__") or hasattr(value, "__spec__")
+
+
+# kinds of sites (``tap_emitter.Site``) that give no value
 NEVER_ASSIGNED = frozenset({"declared", "unset"})
-REPLACEABLE = frozenset({"set", "value", "yield", "receive", "attribute"})
 
 
 class SiteCollector:
@@ -525,7 +690,7 @@ class SiteCollector:
 
     overridable = is_awake = is_total = False
     names: Sequence[str] = ()
-    wanted: Sequence[str] = ()
+    captured: Sequence[str] = ()
     foci: Sequence[str] = ()
 
     def __init__(self) -> None:
@@ -538,7 +703,7 @@ class SiteCollector:
 
 
 class Visibility:
-    """What can be seen in a function."""
+    """The variables and events that taps can see in a function."""
 
     def __init__(self, node: FunctionNode) -> None:
         collector = SiteCollector()
@@ -548,11 +713,11 @@ class Visibility:
         self.kinds = collector.kinds  # the kinds of sites (``tap_emitter.Site``) of each name
 
     def is_assigned(self, name: str) -> bool:
-        """Whether it ever has a value."""
+        """True if it ever has a value."""
         return bool(self.kinds.get(name, set()) - NEVER_ASSIGNED)
 
     def is_replaceable(self, name: str) -> bool:
-        """Whether a tap may replace the value."""
+        """True if a tap may replace the value."""
         return bool(self.kinds.get(name, set()) & REPLACEABLE)
 
 
@@ -560,15 +725,17 @@ _visibilities: WeakKeyDictionary[ast.AST, Visibility] = WeakKeyDictionary()
 
 
 def visibility_of(node: FunctionNode) -> Visibility:
-    """What can be seen in a function; the tree stays as it is."""
-    found = _visibilities.get(node)
-    if found is None:
-        found = _visibilities[node] = Visibility(node)
-    return found
+    """The ``Visibility`` of a function; the tree stays as it is."""
+    visibility = _visibilities.get(node)
+    if visibility is None:
+        visibility = Visibility(node)
+        _visibilities[node] = visibility
+    return visibility
 
 
 def outer_names(node: FunctionNode) -> list[str]:
     """Names from outside that a function uses, or a scope inside it."""
-    own = bound_in(node)
+    bound_names = bound_in(node)
     parts = [*outer_expressions(node), *body_of(node)]
-    return [name for name in dict.fromkeys(name for part in parts for name in used_in(part)) if name not in own]
+    used_names = dict.fromkeys(name for part in parts for name in used_in(part))
+    return [name for name in used_names if name not in bound_names]

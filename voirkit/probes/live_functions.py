@@ -1,8 +1,10 @@
-"""The functions that a name in a selector stands for: those that are there, those that a module will define, those that take their place.
+"""The functions that a name in a selector stands for: those that are there, those that a module
+will define, those that take their place.
 
-A name in scope stands for one function; an absolute reference for every live function that was made at that place in the source. A module
-that is imported later, or reloaded, is woven as it is compiled, so that even what a decorator calls at once is seen. The program's modules
-look as ever: same loader, same ``__spec__``, and no woven code gets into ``__pycache__``.
+A name in scope stands for one function; an absolute reference for every live function that was made
+at that place in the source. A module that is imported later, or reloaded, is woven as it is
+compiled, so that even what a decorator calls at once is seen. The program's modules look as ever:
+same loader, same ``__spec__``, and no woven code gets into ``__pycache__``.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
 
 
 class Scope(Mapping[str, Any]):
-    """The names that are in scope in a frame: its locals as they are now, its globals as they are when asked."""
+    """The names that are in scope in a frame: its locals as they are now, its globals as they are
+    when asked."""
 
     def __init__(self, frame: FrameType) -> None:
         self._locals = locals_of(frame)
@@ -55,55 +58,70 @@ class Scope(Mapping[str, Any]):
 
 
 class NotDefinedYet(Exception):
-    """A function that an absolute reference names is not there yet: no import, or no ``def``, has run."""
+    """A function that an absolute reference names is not there yet: no import, or no ``def``, has
+    run."""
 
     def __init__(self, module: str) -> None:
         super().__init__(module)
         self.module = module
 
 
-MOST_WRAPPERS = 50  # objects looked at inside a decorated function
+MOST_WRAPPERS = 50  # objects inspected inside a decorated function
 
 
 class Target:
-    """What a name stands for.
+    """The functions that a name stands for.
 
     Attributes:
         functions: The functions; of several the first that has the variables is meant.
         host: A function that the place is inside of, whose calls make the functions; or None.
-        path: Where in it.
-        owner: Of a bound method, what it is bound to.
-        is_shown: Whether what it is bound to belongs in the events: not so for an object that is called itself.
+        path: The place in it.
+        owner: Of a bound method, the object that it is bound to.
+        is_shown: The object that it is bound to belongs in the events: not so for an object that is
+            called itself.
     """
 
     def __init__(
-        self, functions: list[FunctionType], host: FunctionType | None = None, path: tuple[str, ...] = (), *,
-        owner: Any = None, is_bound: bool = False, is_shown: bool = True,
-    ) -> None:  # fmt: skip
-        self.functions, self.host, self.path = functions, host, path
-        self.owner, self.is_bound, self.is_shown = owner, is_bound, is_shown
+        self,
+        functions: list[FunctionType],
+        host: FunctionType | None = None,
+        path: tuple[str, ...] = (),
+        *,
+        owner: Any = None,
+        is_bound: bool = False,
+        is_shown: bool = True,
+    ) -> None:
+        self.functions = functions
+        self.host = host
+        self.path = path
+        self.owner = owner
+        self.is_bound = is_bound
+        self.is_shown = is_shown
 
 
 def find_in_scope(function: ParsedFunction, scope: Mapping[str, Any]) -> Target:
-    """What a plain name stands for: the function, and those that it wraps, the innermost first. Raises KeyError, AttributeError:
-    nothing."""
-    first, *rest = function.path
+    """The target of a plain name: the function, and those that it wraps, the innermost first.
+    Raises KeyError, AttributeError: there is none."""
+    first, *attributes = function.path
     thing = scope[first]
-    for part in rest:
-        thing = getattr(thing, part)
-    owner, is_bound = None, False
+    for attribute in attributes:
+        thing = getattr(thing, attribute)
+    owner = None
+    is_bound = False
     chain: list[FunctionType] = []
     for _ in range(MOST_WRAPPERS):
         if isinstance(thing, type):
             break
         if isinstance(thing, MethodType):
-            owner, is_bound, thing = thing.__self__, True, thing.__func__
+            owner = thing.__self__
+            is_bound = True
+            thing = thing.__func__
             continue
         if isinstance(thing, FunctionType):
             chain.append(thing)
         inner = unwrapped_once(thing)
         if inner is None:
-            call = getattr(type(thing), "__call__", None)  # noqa: B004 -- whether it is Python code
+            call = getattr(type(thing), "__call__", None)  # noqa: B004 -- to see if it is Python
             if not chain and isinstance(call, FunctionType):
                 return Target([call], owner=thing, is_bound=True, is_shown=False)
             break
@@ -112,10 +130,10 @@ def find_in_scope(function: ParsedFunction, scope: Mapping[str, Any]) -> Target:
 
 
 def find_absolute(function: ParsedFunction, is_done: bool = False) -> Target:
-    """What an absolute reference stands for.
+    """The target of an absolute reference.
 
     Args:
-        is_done: Whether its module has run, though its import may not have ended.
+        is_done: Its module has run, though its import may not have ended.
 
     Raises:
         NotDefinedYet: It is not there yet.
@@ -123,100 +141,127 @@ def find_absolute(function: ParsedFunction, is_done: bool = False) -> Target:
     """
     module_name = function.module or "__main__"
     module = sys.modules.get(module_name)
-    if module is None or (not is_done and getattr(getattr(module, "__spec__", None), "_initializing", False)):
+    if module is None or (not is_done and _is_being_imported(module)):
         raise NotDefinedYet(module_name if function.module else "")
     thing: Any = module
-    for n, part in enumerate(function.path):
+    for depth, part in enumerate(function.path):
         names = _namespace(thing)
         part = _mangled_part(part, thing, names)
         if part not in names:
-            host = _innermost_function(thing, function.path[:n], module_name) if n else None
-            if host is not None:
-                return Target([], host, function.path[n:])
-            raise NotDefinedYet(function.module or "")
+            host = None
+            if depth:
+                host = _innermost_function(thing, function.path[:depth], module_name)
+            if host is None:
+                raise NotDefinedYet(function.module or "")
+            return Target([], host, function.path[depth:])
         thing = names[part]
-    found = _innermost_function(thing, function.path, module_name)
-    if found is None:
+    target = _innermost_function(thing, function.path, module_name)
+    if target is None:
         raise AttributeError(function.reference)
-    return Target([found])
+    return Target([target])
+
+
+def _is_being_imported(module: ModuleType) -> bool:
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
 def function_at(module: str, path: tuple[str, ...]) -> FunctionType | None:
-    """The function that stands at a path in a module now; None if there is none that was defined under that name."""
+    """The function that stands at a path in a module now; None if there is none that was defined
+    under that name."""
     thing: Any = sys.modules.get(module)
     for part in path:
         names = _namespace(thing)
         thing = names.get(_mangled_part(part, thing, names))
-    found = _innermost_function(thing, path, module) if thing is not None else None
-    return found if found is not None and _is_at(found, path) else None
+    if thing is None:
+        return None
+    function = _innermost_function(thing, path, module)
+    return function if function is not None and _is_at(function, path) else None
 
 
 def _mangled_part(part: str, thing: Any, names: dict[str, Any]) -> str:
     """``_K__m`` for the private method ``__m`` of a class ``K`` or of one that it derives from."""
     if part not in names and part.startswith("__") and isinstance(thing, type):
         for base in thing.__mro__:
-            if (private := f"_{base.__name__.lstrip('_')}{part}") in names:
+            private = f"_{base.__name__.lstrip('_')}{part}"
+            if private in names:
                 return private
     return part
 
 
 def _namespace(thing: Any) -> dict[str, Any]:
     if isinstance(thing, type):
-        found: dict[str, Any] = {}
+        names: dict[str, Any] = {}
         for base in thing.__mro__[::-1]:
-            found.update(vars(base))
-        return found
+            names.update(vars(base))
+        return names
     return dict(vars(thing)) if isinstance(thing, ModuleType) else {}
 
 
 def _innermost_function(thing: Any, path: tuple[str, ...], module: str) -> FunctionType | None:
     """The function that a decorated, static, class ... one is made from."""
-    best: FunctionType | None = None
-    seen: set[int] = set()
+    first: FunctionType | None = None
+    visited: set[int] = set()
     queue = [thing]
-    while queue and len(seen) < MOST_WRAPPERS:
-        at = queue.pop(0)
-        if id(at) in seen:
+    while queue and len(visited) < MOST_WRAPPERS:
+        item = queue.pop(0)
+        if id(item) in visited:
             continue
-        seen.add(id(at))
-        if isinstance(at, FunctionType):
-            best = best or at
-            if _is_at(at, path):
-                return at
-            queue += _cells(at)
-        inner = unwrapped_once(at)
+        visited.add(id(item))
+        if isinstance(item, FunctionType):
+            first = first or item
+            if _is_at(item, path):
+                return item
+            queue += _functions_in_closure(item)
+        inner = unwrapped_once(item)
         if inner is not None:
             queue.insert(0, inner)
-        elif type(at) is not FunctionType and not isinstance(at, type) and hasattr(at, "__dict__"):
-            queue += [v for v in vars(at).values() if isinstance(v, FunctionType | MethodType)]
-    if best is not None and best.__code__.co_name not in (path[-1], "<lambda>") and best.__module__ == module:
-        for at in gc.get_objects():  # behind a decorator that keeps it where this does not look
-            # By its type: isinstance() would ask each object for its class, and so run code of the program.
-            if type(at) is FunctionType and at.__module__ == module and at.__code__.co_name == path[-1] and _is_at(at, path):
-                return at
-    return best
+        elif type(item) is not FunctionType and not isinstance(item, type):
+            queue += _functions_in_attributes(item)
+    if first is None or first.__code__.co_name in (path[-1], "<lambda>"):
+        return first
+    if first.__module__ != module:
+        return first
+    return _find_anywhere(path, module) or first
+
+
+def _functions_in_attributes(thing: Any) -> list[Any]:
+    if not hasattr(thing, "__dict__"):
+        return []
+    return [value for value in vars(thing).values() if isinstance(value, FunctionType | MethodType)]
+
+
+def _find_anywhere(path: tuple[str, ...], module: str) -> FunctionType | None:
+    """A live function of a module that was defined at a path: behind a decorator that keeps it
+    where ``_innermost_function`` does not look."""
+    for item in gc.get_objects():
+        # By its type: isinstance() would ask each object for its class, and so run code of the
+        # program.
+        if type(item) is FunctionType and item.__module__ == module and _is_at(item, path):
+            return item
+    return None
 
 
 def _is_at(function: FunctionType, path: tuple[str, ...]) -> bool:
     code = function.__code__
     if code.co_name != path[-1]:
         return False
-    qualname = getattr(code, "co_qualname", "")  # 3.10: only the function's own, which functools.wraps changes
+    # 3.10: only the function's own, which functools.wraps changes
+    qualname = getattr(code, "co_qualname", "")
     return not qualname or tuple(part for part in qualname.split(".") if part != "<locals>") == path
 
 
-def _cells(function: FunctionType) -> list[Any]:
-    found = []
+def _functions_in_closure(function: FunctionType) -> list[Any]:
+    values = []
     for cell in function.__closure__ or ():
         try:
-            found.append(cell.cell_contents)
+            values.append(cell.cell_contents)
         except ValueError:  # empty
             continue
-    return [v for v in found if callable(v) and not isinstance(v, type)]
+    return [value for value in values if callable(value) and not isinstance(value, type)]
 
 
 def unwrapped_once(thing: Any) -> Any:
-    """What a method, property or wrapper is made from; None if it is not one."""
+    """The object that a method, property or wrapper is made from; None if it is not one."""
     if isinstance(thing, staticmethod | classmethod | MethodType):
         return thing.__func__
     if isinstance(thing, property):
@@ -230,7 +275,8 @@ def unwrapped_once(thing: Any) -> Any:
 
 
 def innermost(thing: Any) -> Any:
-    """What bound methods, properties and decorators with functools.wraps are made from."""
+    """The object that bound methods, properties and decorators with functools.wraps are made
+    from."""
     for _ in range(MOST_WRAPPERS):  # a __wrapped__ may lead in a circle
         inner = None if isinstance(thing, type) else unwrapped_once(thing)
         if inner is None:
@@ -239,27 +285,37 @@ def innermost(thing: Any) -> Any:
     return thing
 
 
-# Redefined functions: python has no event for a name that gets another value. But the function that it had is freed at that moment,
-# unless something else holds it; and the end of a probe checks once more.
+# Redefined functions: python has no event for a name that gets another value. But the function that
+# it had is freed at that moment, unless something else holds it; and the end of a probe checks once
+# more.
 
 
 class RedefinitionWatch:
-    """Looks whether a name of a module still stands for the same function.
+    """Reports if a name of a module stands for another function.
 
     Args:
         path: Of the function in it.
-        function: What it stands for now.
+        function: The function that it stands for now.
         renewed: Called with another function that it stands for; must not raise.
     """
 
-    def __init__(self, module: str, path: tuple[str, ...], function: FunctionType, renewed: Callable[[FunctionType], None]) -> None:
-        self.module, self.path, self._renewed = module, path, renewed
+    def __init__(
+        self,
+        module: str,
+        path: tuple[str, ...],
+        function: FunctionType,
+        renewed: Callable[[FunctionType], None],
+    ) -> None:
+        self.module = module
+        self.path = path
+        self._renewed = renewed
         self.is_on = True
         self._function = ref(function, self._on_freed)
 
     def _on_freed(self, _: Any) -> None:
         """The function is no more: as a rule because its name has just been given to another."""
-        if sys is not None and not sys.is_finalizing():  # at the end of python this module's own names go too
+        # at the end of python this module's own names go too
+        if sys is not None and not sys.is_finalizing():
             self.check()
 
     def redefined(self) -> FunctionType | None:
@@ -268,7 +324,7 @@ class RedefinitionWatch:
         return now if now is not self._function() else None
 
     def check(self) -> None:
-        """Tell of another function, if there is one."""
+        """Report another function, if there is one."""
         now = self.redefined()
         if now is not None:
             self._function = ref(now, self._on_freed)
@@ -276,7 +332,7 @@ class RedefinitionWatch:
 
 
 def is_named_at(module: str, path: tuple[str, ...], function: FunctionType) -> bool:
-    """Whether a function is what a name of a module stands for, and not only held by somebody."""
+    """True if a name of a module stands for the function, and it is not only held by somebody."""
     names = getattr(sys.modules.get(module), "__dict__", None)
     return names is function.__globals__ and function_at(module, path) is function
 
@@ -295,11 +351,25 @@ class ModuleRequest:
     """
 
     def __init__(
-        self, module: str, path: tuple[str, ...], listener: Any, defined: Callable[[], None], complain: Callable[[Exception], None]
+        self,
+        module: str,
+        path: tuple[str, ...],
+        listener: Any,
+        defined: Callable[[], None],
+        complain: Callable[[Exception], None],
     ) -> None:
-        self.module, self.path, self.listener, self.defined, self.complain = module, path, listener, defined, complain
-        self.untold: Exception | None = None
-        self.made = False  # whether a module was compiled with its taps
+        self.module = module
+        self.path = path
+        self.listener = listener
+        self.defined = defined
+        self.complain = complain
+        self.unreported: Exception | None = None
+        self.is_woven = False  # a module was compiled with its taps
+
+    @property
+    def is_top(self) -> bool:
+        """True if the taps are wanted at the top level of the module."""
+        return self.path == (TOP,)
 
 
 _requests: dict[str, list[ModuleRequest]] = {}
@@ -314,19 +384,19 @@ def add_request(request: ModuleRequest) -> None:
 
 
 def remove_request(request: ModuleRequest) -> None:
-    if request.untold is not None:
-        request.complain(request.untold)
-        request.untold = None
-    left = [o for o in _requests.get(request.module, ()) if o is not request]
-    if left:
-        _requests[request.module] = left
+    if request.unreported is not None:
+        request.complain(request.unreported)
+        request.unreported = None
+    remaining = [other for other in _requests.get(request.module, ()) if other is not request]
+    if remaining:
+        _requests[request.module] = remaining
     elif _requests.pop(request.module, None):
         imports.unwatch(request.module, _weaver)
 
 
 def woven_script(statements: list[ast.stmt] | None, code: CodeType, text: bytes | None) -> CodeType:
-    """Code of a part of the script, with the taps that are wanted. ``statements``: the part, or None: the whole, too deep for a tree of it
-    all; ``text``: the script's source."""
+    """Code of a part of the script, with the taps that are wanted. ``statements``: the part, or
+    None: the whole, too deep for a tree of it all; ``text``: the script's source."""
     requests = _requests.get("__main__")
     if not requests or (statements is None and text is None):
         return code
@@ -335,90 +405,138 @@ def woven_script(statements: list[ast.stmt] | None, code: CodeType, text: bytes 
             assert text is not None
             statements = source.parse_like("".join(source.lines_of(text)), code).body
         return _woven_module(statements, code, requests, is_script=True)
-    except Exception as exc:
+    except Exception as exc:  # the script runs in any case, without the taps
         if is_from_handler(exc):
             raise
         for request in requests:
-            if statements is None or request.path == (TOP,) or weave.definitions(ast.Module(statements, []), request.path):
+            if statements is None or request.is_top or _defines(statements, request):
                 _report(request, exc)
         return code
 
 
-def _woven_module(statements: list[ast.stmt], code: CodeType, requests: Sequence[ModuleRequest], is_script: bool = False) -> CodeType:
+def _woven_module(
+    statements: list[ast.stmt],
+    code: CodeType,
+    requests: Sequence[ModuleRequest],
+    is_script: bool = False,
+) -> CodeType:
     """A module's code with taps, those that can be put in.
 
-    Who asked for the others gets a report now if it is the script, else when the module has been executed.
+    For each of the others there is a report: now if it is the script, else when the module has been
+    executed.
 
     Raises:
         NoSource, RecursionError: None can.
     """
     table: dict[str, Any] = {}
     with weave.lock:
-        if any(request.path == (TOP,) for request in requests):
+        if any(request.is_top for request in requests):
             return _woven_top_level(statements, code, requests, is_script)
-        chosen = [s for s in statements if any(weave.definitions(ast.Module([s], []), request.path) for request in requests)]
-        chosen = [
-            s for s in statements if any(s.lineno <= (c.end_lineno or c.lineno) and c.lineno <= (s.end_lineno or s.lineno) for c in chosen)
+        defining = [
+            statement
+            for statement in statements
+            if any(_defines([statement], request) for request in requests)
         ]
-        if not chosen:
+        if not defining:
             return code
-        part, places = _smallest_part(statements, chosen, code)
-        part.body[:] = [source.copy_tree(s) if s in chosen else s for s in part.body]  # they are the program's, or are asked for again
-        made, where = _instrument_functions(part, requests, table, code, is_script)
+        selected = [
+            statement
+            for statement in statements
+            if any(_share_a_line(statement, other) for other in defining)
+        ]
+        part, places = _smallest_part(statements, selected, code)
+        # they are the program's, or are asked for again
+        part.body[:] = [
+            source.copy_tree(statement) if statement in selected else statement
+            for statement in part.body
+        ]
+        woven, where = _instrument_functions(part, requests, table, code, is_script)
         if not table:
             return code
         new = weave.graft_functions(weave.compile_with_taps(part, code), code, places, table, where)
-        for request in made:
-            request.made = True
+        for request in woven:
+            request.is_woven = True
         return new
 
 
-def _woven_top_level(statements: list[ast.stmt], code: CodeType, requests: Sequence[ModuleRequest], is_script: bool) -> CodeType:
-    """As ``_woven_module``, where the module's own statements get taps too. Raises NoSource, RecursionError: None can."""
+def _defines(statements: list[ast.stmt], request: ModuleRequest) -> bool:
+    return bool(weave.definitions(ast.Module(statements, []), request.path))
+
+
+def _share_a_line(first: ast.stmt, second: ast.stmt) -> bool:
+    first_end = first.end_lineno or first.lineno
+    second_end = second.end_lineno or second.lineno
+    return first.lineno <= second_end and second.lineno <= first_end
+
+
+def _woven_top_level(
+    statements: list[ast.stmt], code: CodeType, requests: Sequence[ModuleRequest], is_script: bool
+) -> CodeType:
+    """As ``_woven_module``, where the module's own statements get taps too. Raises NoSource,
+    RecursionError: None can."""
     table: dict[str, Any] = {}
-    part = ast.Module([source.copy_tree(s) for s in statements], [])
-    made, where = _instrument_functions(part, [request for request in requests if request.path != (TOP,)], table, code, is_script)
+    part = ast.Module([source.copy_tree(statement) for statement in statements], [])
+    in_functions = [request for request in requests if not request.is_top]
+    woven, where = _instrument_functions(part, in_functions, table, code, is_script)
     top = as_function(part.body)
-    wanted_here = [request for request in requests if request.path == (TOP,)]
-    possible = [request for request in wanted_here if _is_possible(top, request, is_script)]
+    possible = [
+        request for request in requests if request.is_top and _is_possible(top, request, is_script)
+    ]
     weave.instrument_tree(top, [request.listener for request in possible], None, table, None)
     part.body = top.body
-    for request in [*made, *possible]:
-        request.made = True
-    return weave.replace_markers(weave.compile_with_taps(part, code), code, table, where) if table else code
+    for request in [*woven, *possible]:
+        request.is_woven = True
+    if not table:
+        return code
+    return weave.replace_markers(weave.compile_with_taps(part, code), code, table, where)
 
 
 def _instrument_functions(
-    part: ast.Module, requests: Sequence[ModuleRequest], table: dict[str, Any], code: CodeType, is_script: bool
+    part: ast.Module,
+    requests: Sequence[ModuleRequest],
+    table: dict[str, Any],
+    code: CodeType,
+    is_script: bool,
 ) -> tuple[list[ModuleRequest], list[weave.Placed]]:
-    """Put taps into the functions of a part of a module; for whom, and where."""
-    made: list[ModuleRequest] = []
+    """Put taps into the functions of a part of a module. Returns the requests that are fulfilled,
+    and the places of their taps."""
+    woven: list[ModuleRequest] = []
     where = weave.placed(part, [(request.path, request.listener) for request in requests])
     for path in dict.fromkeys(request.path for request in requests):
-        wanted_here = [request for request in requests if request.path == path]
+        at_path = [request for request in requests if request.path == path]
         for node in weave.definitions(part, path):
-            possible = [request for request in wanted_here if _is_possible(node, request, is_script)]
+            possible = [request for request in at_path if _is_possible(node, request, is_script)]
             if possible:
-                weave.instrument_tree(node, [request.listener for request in possible], None, table, code)
-            made += possible
-            others = [request.listener for request in wanted_here if request not in possible]
-            where = [(at, rest, listener) for at, rest, listener in where if at is not node or rest or listener not in others]
-    return made, where
+                listeners = [request.listener for request in possible]
+                weave.instrument_tree(node, listeners, None, table, code)
+            woven += possible
+            impossible = [request.listener for request in at_path if request not in possible]
+            where = [place for place in where if not _is_for(place, node, impossible)]
+    return woven, where
 
 
-def _smallest_part(statements: list[ast.stmt], chosen: list[ast.stmt], code: CodeType) -> tuple[ast.Module, list[CodeType]]:
-    """As little of a module as compiles to the same, and where its functions and classes stand in the module's code. Raises NoSource: the
-    code does not come from these statements."""
+def _is_for(place: weave.Placed, node: FunctionNode, listeners: list[Any]) -> bool:
+    """True if a place is a function itself, and for one of some listeners."""
+    function, path, listener = place
+    return function is node and not path and listener in listeners
+
+
+def _smallest_part(
+    statements: list[ast.stmt], selected: list[ast.stmt], code: CodeType
+) -> tuple[ast.Module, list[CodeType]]:
+    """As little of a module as compiles to the same, and the codes that its functions and classes
+    have in the module's. Raises NoSource: the code does not come from these statements."""
     whole = ast.Module(statements, [])
-    part = source.part_of(whole, chosen)
+    part = source.part_of(whole, selected)
     try:
         return part, weave.matches(source.compile_like(part, code), code)
     except source.NoSource:  # such as where `super` is also a name of the module's
-        return ast.Module([*statements], []), weave.matches(source.compile_like(whole, code), code)
+        places = weave.matches(source.compile_like(whole, code), code)
+        return ast.Module([*statements], []), places
 
 
 def _is_possible(node: FunctionNode, request: ModuleRequest, reports: bool) -> bool:
-    """Whether a request can be fulfilled; tried on a copy."""
+    """True if a request can be fulfilled; tried on a copy."""
     try:
         weave.instrument_tree(source.copy_tree(node), [request.listener], None, {}, None)
     except (Unobservable, NeedsMemory, RecursionError) as exc:
@@ -429,12 +547,13 @@ def _is_possible(node: FunctionNode, request: ModuleRequest, reports: bool) -> b
 
 
 def _report(request: ModuleRequest, exc: Exception) -> None:
-    """Report what is wrong; later, if the program is too deep in its calls for that."""
-    exc = source.NoSource(source.TOO_DEEP) if isinstance(exc, RecursionError) else exc
+    """Report an error; later, if the program is too deep in its calls for that."""
+    if isinstance(exc, RecursionError):
+        exc = source.NoSource(source.TOO_DEEP)
     try:
         request.complain(exc)
     except RecursionError:
-        request.untold = exc
+        request.unreported = exc
 
 
 class _Weaver(imports.Watcher):
@@ -445,8 +564,9 @@ class _Weaver(imports.Watcher):
         requests = _requests.get(name)
         from importlib import _bootstrap_external
 
-        plain = getattr(type(loader), "exec_module", None) is _bootstrap_external._LoaderBasics.exec_module  # type: ignore[attr-defined]
-        if not requests or not plain:
+        loader_basics: Any = _bootstrap_external._LoaderBasics  # type: ignore[attr-defined]
+        is_plain = getattr(type(loader), "exec_module", None) is loader_basics.exec_module
+        if not requests or not is_plain:
             return None
         code: CodeType | None = None
         try:
@@ -462,11 +582,11 @@ class _Weaver(imports.Watcher):
             return code
 
     def ran(self, module: ModuleType) -> None:
-        """Take over what was woven, and put on what could not be."""
+        """Take over the woven functions, and put taps into those that could not be woven."""
         for request in list(_requests.get(module.__name__, ())):
             try:
                 request.defined()
-            except Exception as exc:
+            except Exception as exc:  # in the middle of an import, which must not see it
                 if is_from_handler(exc):
                     raise
                 _report(request, exc)

@@ -1,7 +1,9 @@
-"""Probes beyond the process that made them: what happens to them at a fork or spawn, and what comes back from children.
+"""Probes beyond the process that made them: at a fork or spawn, and with the events that come back
+from children.
 
-A process that has no children, or no probes, pays for none of this: what is needed is loaded when the first child is about to be made.
-A probe that cannot be made in a spawned process is reported once, and seen in the other processes.
+A process that has no children, or no probes, pays for none of this: the modules are loaded when the
+first child is about to be made. A probe that cannot be made in a spawned process is reported
+once, and seen in the other processes.
 """
 
 from __future__ import annotations
@@ -28,30 +30,41 @@ if TYPE_CHECKING:
 
 
 class Relayed:
-    """What a probe has to do with other processes.
+    """The part of a probe that has to do with other processes.
 
     Attributes:
-        events: How many events came from children.
-        dropped: How many events the children that have ended had to drop.
-        raised: What a subscriber raised on purpose for an event of another process; the first, since it ends the program.
-        is_missed: Whether nobody listened when a process was started, so that it has no taps.
-        is_over: Whether the probe has been switched off, so that its subscribers' exceptions are late.
-        is_forgiven: Whether nothing is to be raised at the end, since the program has come there by an exception.
+        events: The number of events that came from children.
+        dropped: The number of events that the children that have ended had to drop.
+        raised: The exception that a subscriber raised on purpose for an event of another process;
+            the first, since it ends the program.
+        is_missed: Nobody listened when a process was started, so that it has no taps.
+        is_over: The probe has been switched off, so that its subscribers' exceptions are late.
+        is_forgiven: Nothing is to be raised at the end, since the program has come there by an
+            exception.
     """
 
     def __init__(self) -> None:
         self.key = 0  # its number in this process
-        self.events = self.dropped = 0
-        self.emit: Callable[[Any], None] | None = None  # in a forked child: what takes its events, instead of its subscribers
-        self.overriding: list[Any] = []  # the subscribers that replace values; they do so in forked children too
+        self.events = 0
+        self.dropped = 0
+        # in a forked child: the function that takes its events, instead of its subscribers
+        self.emit: Callable[[Any], None] | None = None
+        # the subscribers that replace values; they do so in forked children too
+        self.overriding: list[Any] = []
         self.raised: BaseException | None = None
-        self.late: BaseException | None = None  # the same, if it is to be raised when the probe ends
-        self.is_missed = self.is_over = self.is_forgiven = False
-        self.named = ""  # a name in a selector's condition that only this process, and its forks, know the meaning of; empty without any
+        # the same, if it is to be raised when the probe ends
+        self.late: BaseException | None = None
+        self.is_missed = False
+        self.is_over = False
+        self.is_forgiven = False
+        # a name in a selector's condition whose meaning only this process, and its forks, know;
+        # empty without any
+        self.local_name = ""
 
 
 _numbers = count(1)
-_probes: weakref.WeakValueDictionary[int, Probe] = weakref.WeakValueDictionary()  # this process's own, that have not ended
+# this process's own, that have not ended
+_probes: weakref.WeakValueDictionary[int, Probe] = weakref.WeakValueDictionary()
 _exchange: Exchange | None = None
 relays: list[Relay] = []  # the probes of the processes that this one descends from
 
@@ -60,21 +73,28 @@ relays: list[Relay] = []  # the probes of the processes that this one descends f
 
 
 def add_probe(probe: Probe, scope: Mapping[str, Any]) -> None:
-    """A probe has been switched on: the processes that multiprocessing starts from now on get it too."""
+    """A probe has been switched on: the processes that multiprocessing starts from now on get it
+    too."""
     if not are_there():
-        inherit.watch(_MAKE_PROBES, offered, subprocesses=False)  # their functions are not there yet when torch is imported
+        # their functions are not there yet when torch is imported
+        inherit.watch(_MAKE_PROBES, offered, subprocesses=False)
     from voirkit.probes.selector import tools
 
     relayed = probe._relayed
-    names = [name.partition(".")[0] for parsed in probe._parsed for name in (*parsed.names, *parsed.tags)]
-    relayed.named = next((name for name in names if name in scope and scope[name] is not getattr(tools, name, None)), "")
+    dotted_names = [name for parsed in probe._parsed for name in (*parsed.names, *parsed.tags)]
+    for dotted_name in dotted_names:
+        name = dotted_name.partition(".")[0]
+        if name in scope and scope[name] is not getattr(tools, name, None):
+            relayed.local_name = name
+            break
     relayed.key = next(_numbers)
     _probes[relayed.key] = probe
 
 
 def end_probe(probe: Probe) -> None:
-    """A probe's stream is about to end: hand it what children have sent."""
-    relayed, exchange = probe._relayed, _exchange
+    """A probe's stream is about to end: hand it the events that children have sent."""
+    relayed = probe._relayed
+    exchange = _exchange
     if _probes.get(relayed.key) is not probe:
         return
     raise_at_end(probe)
@@ -83,9 +103,12 @@ def end_probe(probe: Probe) -> None:
     try:
         if exchange is not None:
             exchange.drain()
-    finally:  # a signal handler of the program may have raised, torch's when a worker has been killed
+    finally:
+        # a signal handler of the program may have raised, torch's when a worker has been killed
         _release(probe, exchange)
-    late, relayed.late, relayed.raised = relayed.late, None, None
+    late = relayed.late
+    relayed.late = None
+    relayed.raised = None
     if late is None or relayed.is_forgiven:
         return
     if isinstance(late, streams.OnPurpose):
@@ -111,29 +134,33 @@ def _release(probe: Probe, exchange: Exchange | None) -> None:
             exchange.close()
     if relayed.dropped:
         streams.report(
-            f"{probe.label}: {relayed.dropped} events of child processes were lost; they came faster than they could be taken.\n"
-            "  They are counted as dropped."
+            f"{probe.label}: {relayed.dropped} events of child processes were lost; they came"
+            " faster than they could be taken.\n  They are counted as dropped."
         )
 
 
 def raise_at_end(probe: Probe) -> None:
-    """What a subscriber raised on purpose for an event of a child, and what one may raise from now on, comes out when the probe ends."""
+    """Have the exception that a subscriber raised on purpose for an event of a child, or raises
+    from now on, come out when the probe ends."""
     relayed = probe._relayed
     relayed.is_over = True
-    if relayed.raised is not None and streams.take_back(relayed.raised):
+    if relayed.raised is not None and streams.cancel_pending(relayed.raised):
         relayed.late = relayed.raised
 
 
 def dropped(probe: Probe) -> int:
-    """How many events of a probe's children have been lost."""
-    relayed, exchange = probe._relayed, _exchange
-    living = exchange.dropped(relayed.key) if exchange is not None and _probes.get(relayed.key) is probe else 0
-    return relayed.dropped + living
+    """The number of events of a probe's children that have been lost."""
+    relayed = probe._relayed
+    n_dropped = relayed.dropped
+    if _exchange is not None and _probes.get(relayed.key) is probe:
+        n_dropped += _exchange.dropped(relayed.key)
+    return n_dropped
 
 
 def end_after_children(function: Callable[[], None]) -> bool:
-    """Whether a function that was called at the end of python will be called again, when multiprocessing has waited for its children. That
-    is so if multiprocessing was imported before what registered the function, so that its turn comes later."""
+    """True if a function that was called at the end of python will be called again, when
+    multiprocessing has waited for its children. That is so if multiprocessing was imported before
+    the function was registered, so that its turn comes later."""
     return bool(_probes) and _exchange is not None and children.after_children(function)
 
 
@@ -164,8 +191,12 @@ def _captures(probe: Probe, data: dict[str, Any], wrap: Any, worker: int | None)
     from voirkit.probes.taps import Capture
 
     engine: Any = probe._engine
-    sources = {e.alias: e.source for rule in engine.rules for node in rule.nodes for e in node.elements}
-    event: dict[str, Any] = {a: Capture(sources.get(a), a, list(names), list(values)) for a, (names, values) in data.items()}
+    nodes = [node for rule in engine.rules for node in rule.nodes]
+    sources = {element.alias: element.source for node in nodes for element in node.elements}
+    event: dict[str, Any] = {
+        alias: Capture(sources.get(alias), alias, list(names), list(values))
+        for alias, (names, values) in data.items()
+    }
     if wrap is not None:
         event["$wrap"] = wrap
     if worker is not None:
@@ -179,7 +210,7 @@ def _child_closed(dropped_of: Callable[[int], int]) -> None:
 
 
 def opened() -> Exchange | None:
-    """What takes the events of children; None if it cannot be had."""
+    """The exchange that takes the events of children; None if it cannot be had."""
     global _exchange
     if _exchange is not None and not _exchange.is_open:
         _exchange.close()
@@ -190,7 +221,9 @@ def opened() -> Exchange | None:
         try:
             _exchange = Exchange(_receive, _child_closed)
         except OSError as exc:
-            streams.report(f"the events of child processes cannot be had ({streams.describe(exc)}).")
+            streams.report(
+                f"the events of child processes cannot be had ({streams.describe(exc)})."
+            )
     return _exchange
 
 
@@ -200,7 +233,7 @@ def own_probes() -> list[Probe]:
 
 
 def are_there() -> bool:
-    """Whether any probe is on here, this process's own or one of those it descends from."""
+    """True if any probe is on here, this process's own or one of those it descends from."""
     return bool(_probes or relays)
 
 
@@ -218,7 +251,7 @@ def _before_fork() -> None:
             exchange = opened()
             if exchange is not None:
                 exchange.before_fork()
-    except Exception as exc:
+    except Exception as exc:  # the program's fork must go on, whatever the system refuses
         streams.report(f"the events of child processes cannot be had ({streams.describe(exc)}).")
 
 
@@ -230,7 +263,8 @@ def _after_fork_in_parent() -> None:
 
 
 def notice(probe: Probe) -> None:
-    """A process has been started: if nobody listens to the probe now, it has no taps there, whoever listens later."""
+    """A process has been started: if nobody listens to the probe now, it has no taps there, whoever
+    listens later."""
     engine: Any = probe._engine
     probe._relayed.is_missed |= engine is not None and not engine._is_heard
 
@@ -264,24 +298,30 @@ def _after_fork_in_child() -> None:
 def _divert(probe: Probe, send: Callable[[Any], None]) -> None:
     """Have a probe's events go to the parent, not to the copies of the parent's subscribers."""
     relayed, engine = probe._relayed, probe._engine
-    kept = [o for o in probe._observers if any(o is other for other in relayed.overriding)]
-    probe._observers[:] = kept
+    overriding = [
+        observer
+        for observer in probe._observers
+        if any(observer is other for other in relayed.overriding)
+    ]
+    probe._observers[:] = overriding
     streams.Stream._changed(probe)
 
     def emit(event: Any) -> None:
         probe._deliver(event)
         send(event)
 
-    relayed.emit = emit if kept else send
+    relayed.emit = emit if overriding else send
     if engine is not None:
         engine.divert(relayed.emit)
 
 
 def _nowhere(event: Any) -> None:
-    """Where events go that cannot be sent."""
+    """Takes events that cannot be sent."""
 
 
-at_fork("probes", before=_before_fork, in_parent=_after_fork_in_parent, in_child=_after_fork_in_child)
+at_fork(
+    "probes", before=_before_fork, in_parent=_after_fork_in_parent, in_child=_after_fork_in_child
+)
 
 
 _MAKE_PROBES = "voirkit.probes.processes:make_probes"
@@ -290,51 +330,72 @@ _MAKE_PROBES = "voirkit.probes.processes:make_probes"
 
 
 def offered() -> list[tuple[Any, ...]] | None:
-    """For each process to send to: its address, its token, the number of slots, and the probes; None without any."""
-    ways = []
-    own = own_probes()
-    exchange = opened() if own else None
+    """For each process to send to: its address, its token, the number of slots, and the probes;
+    None without any."""
+    offers: list[tuple[Any, ...]] = []
+    probes = own_probes()
+    exchange = opened() if probes else None
     if exchange is not None:
         exchange.start_reading()
         uplink = exchange.uplink(slots())
-        for probe in own:
+        for probe in probes:
             notice(probe)
-        items = [crossing(probe, probe._relayed.key) for probe in own]
-        ways.append((uplink.address, uplink.token, uplink.slots, [item for item in items if item is not None]))
+        items = [crossing(probe, probe._relayed.key) for probe in probes]
+        possible = [item for item in items if item is not None]
+        offers.append((uplink.address, uplink.token, uplink.slots, possible))
     for relay in relays:
-        item = relay.item if relay.probe is None else crossing(relay.probe, relay.key, relay.complain)
+        if relay.probe is None:
+            item = relay.item
+        else:
+            item = crossing(relay.probe, relay.key, relay.complain)
         if item is not None:
-            ways.append((relay.uplink.address, relay.uplink.token, relay.uplink.slots, [item]))
-    return ways or None
+            uplink = relay.uplink
+            offers.append((uplink.address, uplink.token, uplink.slots, [item]))
+    return offers or None
 
 
 def crossing(probe: Probe, key: int, complain: Any = None) -> Item | None:
-    """What a spawned process needs to make an equal probe; None, and that is reported once, if it cannot have it."""
+    """The values from which a spawned process makes an equal probe; None, and that is reported
+    once, if it cannot have it."""
     engine: Any = probe._engine
-    if engine is None or not (engine._is_heard or probe._relayed.emit is not None) or probe._ended:
+    if engine is None or probe._ended:
         return None
-    if any(function.is_top for parsed in probe._parsed for function in parsed.functions):
-        return None  # the script is run here; a process that is spawned imports it to have what it defines
+    if not engine._is_heard and probe._relayed.emit is None:
+        return None
+    functions = [function for parsed in probe._parsed for function in parsed.functions]
+    if any(function.is_top for function in functions):
+        # the script is run here; a process that is spawned imports it to have what it defines
+        return None
     try:
         watched = engine.watched
-        selectors = [
-            (parsed.selector, parsed.where, [_reference(function, watched) for function in parsed.functions]) for parsed in probe._parsed
-        ]
-        if probe._relayed.overriding:
-            raise VoirkitError(
-                "it replaces values, which cannot be done in processes that are spawned: nothing is replaced nor seen there.",
-                next="It can in processes that are forked: multiprocessing.set_start_method('fork').",
-            )
-        if probe._relayed.named:
-            raise VoirkitError(
-                f"it cannot be seen in processes that are spawned: what '{probe._relayed.named}' in its condition means is unknown there.",
-                next="Write the value itself, or fork: multiprocessing.set_start_method('fork').",
-            )
+        selectors = []
+        for parsed in probe._parsed:
+            references = [_reference(function, watched) for function in parsed.functions]
+            selectors.append((parsed.selector, parsed.where, references))
+        _check_may_be_spawned(probe._relayed)
     except VoirkitError as exc:
-        tell = complain if complain is not None else lambda text: probe._complain(VoirkitError(text))
-        tell(str(exc))
+        if complain is None:
+            probe._complain(VoirkitError(str(exc)))
+        else:
+            complain(str(exc))
         return None
     return key, selectors, probe._kind
+
+
+def _check_may_be_spawned(relayed: Relayed) -> None:
+    """Raises VoirkitError: a spawned process cannot have the probe."""
+    if relayed.overriding:
+        raise VoirkitError(
+            "it replaces values, which cannot be done in processes that are spawned: nothing is"
+            " replaced nor seen there.",
+            next="It can in processes that are forked: multiprocessing.set_start_method('fork').",
+        )
+    if relayed.local_name:
+        raise VoirkitError(
+            f"it cannot be seen in processes that are spawned: what '{relayed.local_name}' in its"
+            " condition means is unknown there.",
+            next="Write the value itself, or fork: multiprocessing.set_start_method('fork').",
+        )
 
 
 def _reference(function: Any, watched: Mapping[Any, FunctionType]) -> tuple[str, tuple[str, ...]]:
@@ -349,13 +410,14 @@ def _reference(function: Any, watched: Mapping[Any, FunctionType]) -> tuple[str,
         module = "" if live.__module__ in ("__main__", "__mp_main__") else live.__module__
         path = tuple(part for part in live.__qualname__.split(".") if part != "<locals>")
         try:
-            found = find_absolute(ParsedFunction("", module, path, (), "", ""))
-            if any(live is other for other in found.functions):
+            target = find_absolute(ParsedFunction("", module, path, (), "", ""))
+            if any(live is other for other in target.functions):
                 return module, path
         except (NotDefinedYet, AttributeError, TypeError):
             pass
     raise SelectorError(
-        f"'{function.reference}' cannot be seen in processes that are spawned: it is not found there under a name.",
+        f"'{function.reference}' cannot be seen in processes that are spawned: it is not found"
+        " there under a name.",
         next="Name a function of a module or of the script, such as //train or /module/function.",
     )
 
@@ -363,12 +425,12 @@ def _reference(function: Any, watched: Mapping[Any, FunctionType]) -> tuple[str,
 # in the process that was started
 
 
-def make_probes(ways: list[tuple[Any, ...]]) -> None:
+def make_probes(offers: list[tuple[Any, ...]]) -> None:
     """Make the probes of the processes that this one descends from."""
     from voirkit.probes.children import Relay, Uplink
 
     uplinks: dict[Any, Uplink] = {}
-    for address, token, slots, items in ways:
+    for address, token, slots, items in offers:
         uplink = uplinks.setdefault(address, Uplink(address, token, slots))
         for item in items:
             key, selectors, kind = item
@@ -377,8 +439,9 @@ def make_probes(ways: list[tuple[Any, ...]]) -> None:
                 relay.engine = _engine_for(selectors, kind, relay)
             except VoirkitError as exc:
                 relay.complain(f"it cannot be seen in a process that was spawned.\n  {exc}")
-            except Exception as exc:
-                relay.complain(f"it cannot be seen in a process that was spawned ({type(exc).__name__}: {exc}).")
+            except Exception as exc:  # modules of the program may do anything there
+                error = f"{type(exc).__name__}: {exc}"
+                relay.complain(f"it cannot be seen in a process that was spawned ({error}).")
             else:
                 relays.append(relay)
 
@@ -389,17 +452,23 @@ def _engine_for(selectors: Any, kind: Mapping[str, Any], relay: Any) -> Any:
 
     parsed = []
     for selector, where, functions in selectors:
-        plain = parse(selector, where)
-        absolute = tuple(replace(f, module=m, path=tuple(p)) for f, (m, p) in zip(plain.functions, functions, strict=True))
-        focus = absolute[plain.functions.index(plain.focus)]
-        parsed.append(replace(plain, functions=absolute, focus=focus))
+        as_written = parse(selector, where)
+        absolute = tuple(
+            replace(function, module=module, path=tuple(path))
+            for function, (module, path) in zip(as_written.functions, functions, strict=True)
+        )
+        focus = absolute[as_written.functions.index(as_written.focus)]
+        parsed.append(replace(as_written, functions=absolute, focus=focus))
 
     def complain(exc: BaseException) -> None:
         if streams.is_meant(exc):
-            streams.again(exc)
-        relay.complain(str(exc) if isinstance(exc, VoirkitError) else f"{type(exc).__name__}: {exc}")
+            streams.reraise(exc)
+        if isinstance(exc, VoirkitError):
+            relay.complain(str(exc))
+        else:
+            relay.complain(f"{type(exc).__name__}: {exc}")
 
     engine = Engine(parsed, {}, complain, complain, may_wait=True, **kind)
     engine.listen(relay.emit)
-    engine.on()
+    engine.start()
     return engine

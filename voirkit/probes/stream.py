@@ -1,6 +1,7 @@
 """Probes as users hold them: giving streams with a selector, checked early, switched on and off.
 
-A probe may be made before the function that it names exists; it is put on the function when that is defined.
+A probe may be made before the function that it names exists; it is put on the function when that is
+defined.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from voirkit.probes.live_functions import NotDefinedYet, Scope, find_absolute, i
 from voirkit.probes.selector import check, parse
 from voirkit.probes.selector.catalogue import catalogue
 from voirkit.probes.source import lines_of, remember_lines
-from voirkit.streams import Direct, OnPurpose, Stream, describe, place, raise_on_purpose
+from voirkit.streams import FastSubscriber, OnPurpose, Stream, describe, place, raise_on_purpose
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,25 +32,30 @@ if TYPE_CHECKING:
 
 
 class Probe(Stream):
-    """A stream of what the variables that selectors name are set to, in the functions that they name.
+    """A stream of what the variables that selectors name are set to, in the functions that they
+    name.
 
-    Each event is a dictionary from the captured names to values. Make one with ``ov.probe``, ``probing`` or
-    ``global_probe``.
+    Each event is a dictionary from the captured names to values. Make one with ``ov.probe``,
+    ``probing`` or ``global_probe``.
 
     Args:
         selectors: One or more, such as ``"f > x"`` or ``"//train_epoch > loss"``.
-        raw: Whether events hold ptera's ``Capture`` objects, which know the variable's name, instead of values.
-        probe_type: ``"immediate"`` (an event whenever the focus variable is set), ``"total"`` (one at the end of the outer call), or
-            None: immediate if the selector has a focus.
-        env: What plain names in the selectors stand for; by default what is in scope where the probe is made.
-        overridable: Whether ``override`` and ``koverride`` may replace what the focus variable is set to.
+        raw: Whether events hold ptera's ``Capture`` objects, which know the variable's name,
+            instead of values.
+        probe_type: ``"immediate"`` (an event whenever the focus variable is set), ``"total"`` (one
+            at the end of the outer call), or None: immediate if the selector has a focus.
+        env: What plain names in the selectors stand for; by default what is in scope where the
+            probe is made.
+        overridable: Whether ``override`` and ``koverride`` may replace what the focus variable is
+            set to.
 
     Attributes:
         selectors: The selectors.
         made_at: ``file:line`` where the probe was made.
         site: ``file:line`` of the function it watches, or None if that is not known.
         events: How often it fired, while somebody listened, in all processes.
-        dropped: How many events of other processes were lost because they came faster than they could be taken.
+        dropped: How many events of other processes were lost because they came faster than they
+            could be taken.
 
     Raises:
         TypeError: No selector, or an unknown ``probe_type``.
@@ -67,19 +73,26 @@ class Probe(Stream):
         _obs: Any = None,
         _root: Any = None,
     ) -> None:
-        shown = ", ".join(map(repr, selectors))
-        super().__init__(label=f"probe {shown}" + (f" ({where})" if where else ""), _obs=_obs, _root=_root)
+        label = "probe " + ", ".join(map(repr, selectors))
+        if where:
+            label = f"{label} ({where})"
+        super().__init__(label=label, _obs=_obs, _root=_root)
         if _root is not None:
             return
         if not selectors:
             raise TypeError("a probe takes at least one selector")
         if probe_type not in ("immediate", "total", None):
             raise TypeError(f"probe_type is 'immediate', 'total' or None, not {probe_type!r}")
-        self.selectors, self.made_at = selectors, where
+        self.selectors = selectors
+        self.made_at = where
         self.site: str | None = None
         self._parsed = [parse(selector, where) for selector in selectors]
         self._scope: Mapping[str, Any] = env if env is not None else Scope(sys._getframe(1))
-        self._kind: dict[str, Any] = {"raw": raw, "probe_type": probe_type, "overridable": overridable}
+        self._kind: dict[str, Any] = {
+            "raw": raw,
+            "probe_type": probe_type,
+            "overridable": overridable,
+        }
         self._engine: Engine | None = None
         self._is_checked = False
         self._complaints: set[str] = set()
@@ -88,24 +101,25 @@ class Probe(Stream):
 
     @property
     def events(self) -> int:
-        """How often it fired, while somebody listened, in this process and its children."""
+        """The number of events, while somebody listened, in this process and its children."""
         engine = self._root._engine
         return 0 if engine is None else int(engine.events) + self._root._relayed.events
 
     @property
     def dropped(self) -> int:
-        """How many events of child processes were lost because they came faster than they could be taken."""
+        """The number of events of child processes that were lost because they came faster than they
+        could be taken."""
         return processes.dropped(self._root)
 
     @property
     def overrides(self) -> bool:
-        """Whether something replaces what the focus variable is set to."""
+        """True if something replaces the value that the focus variable is set to."""
         return bool(self._root._relayed.overriding)
 
     # checking
 
     def check(self, program: Program) -> None:
-        """Make sure, without running anything, that the selectors can match what they name.
+        """Make sure, without running anything, that all that the selectors name exists.
 
         Raises:
             SelectorError: There is no such function, variable or loop.
@@ -116,16 +130,22 @@ class Probe(Stream):
             remember_lines(program.path, lines_of(program.source))
         for parsed in self._parsed:
             site = check.check_all(
-                parsed, script, program.name, self._scope,
-                probe_type=self._kind["probe_type"], overridable=self._kind["overridable"],
-            )  # fmt: skip
+                parsed,
+                script,
+                program.name,
+                self._scope,
+                probe_type=self._kind["probe_type"],
+                overridable=self._kind["overridable"],
+            )
             self.site = self.site or site
             for function in parsed.functions:
                 if function.module and function.is_top:
                     program.defer()  # the script may import it anywhere
                 elif function.is_top and not program.defer(function.variables + function.loops):
                     next = "Make the probe before `yield ov.phases.load_script`."
-                    raise function.wrong("what it names has been set, while the script was loaded.", next)
+                    raise function.wrong(
+                        "what it names has been set, while the script was loaded.", next
+                    )
         self._is_checked = True
 
     # on and off
@@ -143,11 +163,19 @@ class Probe(Stream):
             raise RuntimeError("a probe can only be entered once; make another")
         from voirkit.probes.engine import Engine
 
-        engine = Engine(self._parsed, self._scope, self._failed, self._complain, may_wait=self._is_checked, **self._kind)
+        engine = Engine(
+            self._parsed,
+            self._scope,
+            self._failed,
+            self._complain,
+            may_wait=self._is_checked,
+            **self._kind,
+        )
         engine.listen(*self._emitter())
-        engine.on()
+        engine.start()
         processes.add_probe(self, self._scope)
-        self._engine, self._scope = engine, {}  # a scope keeps the program's objects alive
+        self._engine = engine
+        self._scope = {}  # a scope keeps the program's objects alive
         engine.listen(*self._emitter())  # somebody may have subscribed meanwhile
 
     def deactivate(self) -> None:
@@ -161,7 +189,7 @@ class Probe(Stream):
     def switch_off(self) -> None:
         """Stop watching; the stream stays open."""
         if self._engine is not None:
-            self._engine.off()
+            self._engine.stop()
             processes.raise_at_end(self)
 
     def _end(self) -> None:
@@ -193,21 +221,25 @@ class Probe(Stream):
     def _changed(self) -> None:
         super()._changed()
         engine = getattr(self, "_engine", None)
-        if engine is not None and self._relayed.emit is None:  # a forked child's events are the parent's, whoever subscribes here
+        # a forked child's events are the parent's, whoever subscribes here
+        if engine is not None and self._relayed.emit is None:
             engine.listen(*self._emitter())
             if self._relayed.is_missed and self._observers:
                 self._relayed.is_missed = False
-                self._complain(VoirkitError(
-                    "nobody listened to it when processes were started before: it sees nothing in those.",
-                    next="Subscribe before the processes are started.",
-                ))  # fmt: skip
+                problem = (
+                    "nobody listened to it when processes were started before: it sees nothing in"
+                    " those."
+                )
+                next = "Subscribe before the processes are started."
+                self._complain(VoirkitError(problem, next=next))
 
     def _emitter(self) -> tuple[Callable[[Any], None] | None, Any]:
-        """What takes events: the only subscriber itself, the whole stream, or none; and what takes begin and end."""
+        """The function that takes events: the only subscriber itself, the whole stream, or none;
+        and those that take begin and end."""
         observers = self._observers
         if not observers:
             return None, None
-        if len(observers) == 1 and isinstance(observers[0], Direct):
+        if len(observers) == 1 and isinstance(observers[0], FastSubscriber):
             return observers[0].on_next, observers[0].pair
         return self._hand_on, None
 
@@ -216,14 +248,14 @@ class Probe(Stream):
         if isinstance(exc, OnPurpose):
             raise_on_purpose(exc)
         if isinstance(exc, BdbQuit) or streams.is_meant(exc):
-            streams.again(exc)
+            streams.reraise(exc)
         if len(self._observers) == 1:
             self._switch_off(self._observers[0], exc)
 
     def _complain(self, exc: Exception) -> None:
         """A condition raised something, or an event cannot be made: reported once."""
         if streams.is_meant(exc):
-            streams.again(exc)
+            streams.reraise(exc)
         text = str(exc) if isinstance(exc, VoirkitError) else describe(exc)
         if text not in self._complaints:
             self._complaints.add(text)
@@ -232,21 +264,24 @@ class Probe(Stream):
     # replacing values
 
     def override(self, setter: Any = lambda value: value) -> Any:
-        """Replace what the focus variable is set to.
+        """Replace the value that the focus variable is set to.
 
         Args:
-            setter: Called with each element of this stream, its result is the value; or the value itself.
+            setter: Called with each element of this stream, its result is the value; or the value
+                itself.
         """
-        make: Callable[[Any], Any] = setter if callable(setter) else lambda _: setter
-        return self._overriding(lambda element: self._replace(make(element)))
+        new_value: Callable[[Any], Any] = setter if callable(setter) else lambda _: setter
+        return self._subscribe_override(lambda element: self._replace(new_value(element)))
 
     def koverride(self, setter: Callable[..., Any]) -> Any:
-        """Replace what the focus variable is set to; the setter gets the captured values as keyword arguments."""
-        return self._overriding(lambda element: self._replace(setter(**element)))
+        """Replace the value that the focus variable is set to; the setter gets the captured values
+        as keyword arguments."""
+        return self._subscribe_override(lambda element: self._replace(setter(**element)))
 
-    def _overriding(self, function: Callable[[Any], None]) -> Any:
-        subscription, observers = self.subscribe(function), self._root._observers
-        self._root._relayed.overriding += observers[-1:]  # who replaces values does so in forked children too
+    def _subscribe_override(self, function: Callable[[Any], None]) -> Any:
+        subscription = self.subscribe(function)
+        # a subscriber that replaces values does so in forked children too
+        self._root._relayed.overriding += self._root._observers[-1:]
         return subscription
 
     def _replace(self, value: Any) -> None:
@@ -258,7 +293,11 @@ class Probe(Stream):
 
 
 def probing(
-    *selectors: str, raw: bool = False, probe_type: str | None = None, env: Mapping[str, Any] | None = None, overridable: bool = False
+    *selectors: str,
+    raw: bool = False,
+    probe_type: str | None = None,
+    env: Mapping[str, Any] | None = None,
+    overridable: bool = False,
 ) -> Probe:
     """A probe to use in a ``with`` statement.
 
@@ -287,13 +326,24 @@ def probing(
 _global_probes: weakref.WeakSet[Probe] = weakref.WeakSet()
 
 
-def global_probe(*selectors: str, raw: bool = False, probe_type: str | None = None, env: Mapping[str, Any] | None = None) -> Probe:
+def global_probe(
+    *selectors: str,
+    raw: bool = False,
+    probe_type: str | None = None,
+    env: Mapping[str, Any] | None = None,
+) -> Probe:
     """A probe that is active from now until ``deactivate()`` or the end of the process.
 
     Arguments, attributes and errors are those of ``Probe``.
     """
     frame = sys._getframe(1)
-    probe = Probe(*selectors, raw=raw, probe_type=probe_type, env=env if env is not None else Scope(frame), where=place(frame))
+    probe = Probe(
+        *selectors,
+        raw=raw,
+        probe_type=probe_type,
+        env=env if env is not None else Scope(frame),
+        where=place(frame),
+    )
     probe.__enter__()
     _global_probes.add(probe)
     return probe
@@ -309,7 +359,8 @@ def _end_global_probes() -> None:
 
 
 def refstring(function: Any) -> str:
-    """The absolute reference of a function, to use in selectors: ``/module/Class/method``, ``//f`` for one of the script.
+    """The absolute reference of a function, to use in selectors: ``/module/Class/method``, ``//f``
+    for one of the script.
 
     Raises:
         TypeError: It is no function.
@@ -319,16 +370,24 @@ def refstring(function: Any) -> str:
 
     from voirkit.probes.selector import ParsedFunction
 
-    thing = vars(function).get("__init__", function) if isinstance(function, type) else function
-    if not hasattr(thing, "__qualname__") and isinstance(getattr(type(thing), "__call__", None), FunctionType):  # noqa: B004
-        thing = type(thing).__call__
-    module, qualname = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
-    if not isinstance(module, str) or not isinstance(qualname, str) or not hasattr(innermost(thing), "__code__"):
+    thing = function
+    if isinstance(function, type):
+        thing = vars(function).get("__init__", function)
+    call = getattr(type(thing), "__call__", None)  # noqa: B004 (to see if it is Python code)
+    if not hasattr(thing, "__qualname__") and isinstance(call, FunctionType):
+        thing = call
+    module = getattr(thing, "__module__", None)
+    qualname = getattr(thing, "__qualname__", None)
+    has_code = hasattr(innermost(thing), "__code__")
+    if not isinstance(module, str) or not isinstance(qualname, str) or not has_code:
         raise TypeError(f"a {type(function).__name__} without Python code has no reference")
     path = tuple(part for part in qualname.split(".") if part != "<locals>")
-    reference = f"/{'' if module == '__main__' else module}/{'/'.join(path)}"
+    module = "" if module == "__main__" else module
+    reference = f"/{module}/{'/'.join(path)}"
     try:
-        find_absolute(ParsedFunction(reference, "" if module == "__main__" else module, path, (), reference, ""))
+        find_absolute(ParsedFunction(reference, module, path, (), reference, ""))
     except (NotDefinedYet, AttributeError):
-        raise SelectorError(f"there is no function {reference!r}, though {qualname} says that it is there.") from None
+        raise SelectorError(
+            f"there is no function {reference!r}, though {qualname} says that it is there."
+        ) from None
     return reference

@@ -1,7 +1,8 @@
-"""Gives live functions code with taps, and their own back: the tree gets the taps, is compiled, and each marker becomes its tap.
+"""Gives live functions code with taps, and their own back: the tree gets the taps, is compiled, and
+each marker becomes its tap.
 
-Remembers of all such code what the program's own is, and whose taps it has. When the last tap goes a function gets its own code back,
-the very object.
+Remembers of all such code the program's own code, and whose taps it has. When the last tap goes a
+function gets its own code back, the very object.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from typing import Any
 from voirkit import streams
 from voirkit.probes import compatibility, instrumenter, source
 from voirkit.probes.instrumenter import instrumenter_of
-from voirkit.probes.source import FunctionNode, NoSource, all_codes, compile_like, inner_codes, is_code_of
+from voirkit.probes.source import (
+    FunctionNode,
+    NoSource,
+    all_codes,
+    compile_like,
+    inner_codes,
+    is_code_of,
+)
 from voirkit.probes.tap_emitter import MARK, Listener, Unobservable
 from voirkit.streams import is_from_handler
 
@@ -39,17 +47,27 @@ FROZEN_BY_PYTHON = 1000  # 3.12 begins with 375
 FEW_CODES = 64  # up to which it is quicker to ask who refers to them than to look at all objects
 MANY = 8  # probes on a function
 lock = threading.RLock()  # held while functions get and lose taps
-overlays: dict[int, Layer] = {}  # by identity of the function: what stands over its code, whatever that is (python 3.11)
+# by identity of the function: the layer over its code, whatever that is (python 3.11)
+overlays: dict[int, Layer] = {}
 _patches: dict[int, Patch] = {}
 _live: set[int] = set()  # identities of the listeners that are on
 _around: set[int] = set()  # identities of those who stand around whole functions (``around.py``)
 _PARTS = (
-    "co_name", "co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_freevars", "co_cellvars", "co_names",
-    "co_varnames", "co_code", "co_exceptiontable",
-)  # fmt: skip
+    "co_name",
+    "co_argcount",
+    "co_posonlyargcount",
+    "co_kwonlyargcount",
+    "co_freevars",
+    "co_cellvars",
+    "co_names",
+    "co_varnames",
+    "co_code",
+    "co_exceptiontable",
+)
 
 
-# Set by ``types.coroutine`` on the code of a generator function that is there already; no source says so.
+# Set by ``types.coroutine`` on the code of a generator function that is there already; no source
+# says so.
 AWAITABLE = 0x100  # inspect.CO_ITERABLE_COROUTINE
 
 
@@ -67,84 +85,113 @@ class Origin:
 
     __slots__ = ("code", "everyone", "old", "wants")
 
-    def __init__(self, code: CodeType, old: CodeType, wants: list[Want], everyone: frozenset[int]) -> None:
+    def __init__(
+        self, code: CodeType, old: CodeType, wants: list[Want], everyone: frozenset[int]
+    ) -> None:
         self.code = weakref.ref(code, forgetter(_origins, id(code)))  # a reference to it
-        self.old, self.wants, self.everyone = old, wants, everyone
+        self.old = old
+        self.wants = wants
+        self.everyone = everyone
 
 
 _origins: dict[int, Origin] = {}  # by identity of the new code
-_by_tap: weakref.WeakKeyDictionary[FunctionType, Origin] = weakref.WeakKeyDictionary()  # of generators, by the taps in them
+# of generators, by the taps in them
+_by_tap: weakref.WeakKeyDictionary[FunctionType, Origin] = weakref.WeakKeyDictionary()
 
 
 def forgetter(table: dict[int, Any], key: int) -> Callable[[Any], None]:
-    """Drops an entry when what it is about is gone; holds the table itself, since a module's names are gone when python ends."""
+    """A function that drops an entry when its object is gone; holds the table itself, since a
+    module's names are gone when python ends."""
     return lambda _: table.pop(key, None)
 
 
 def origin_of(code: CodeType) -> Origin | None:
-    """Where some code comes from, if it has taps."""
-    known = _origins.get(id(code))
-    if known is None and code.co_flags & AWAITABLE:  # types.coroutine has copied it
-        twin = next((_by_tap[const] for const in code.co_consts if isinstance(const, FunctionType) and const in _by_tap), None)
-        if twin is not None:
-            own = twin.old.replace(co_flags=twin.old.co_flags | AWAITABLE)
-            known = _origins[id(code)] = Origin(code, own, twin.wants, twin.everyone)
-    return known
+    """The origin of some code, if it has taps."""
+    origin = _origins.get(id(code))
+    if origin is None and code.co_flags & AWAITABLE:  # types.coroutine has copied it
+        copied = _origin_of_copied(code)
+        if copied is not None:
+            old = _as_awaitable(copied.old)
+            origin = Origin(code, old, copied.wants, copied.everyone)
+            _origins[id(code)] = origin
+    return origin
+
+
+def _origin_of_copied(code: CodeType) -> Origin | None:
+    """The origin of the code that some code is a copy of, by a tap in it."""
+    for const in code.co_consts:
+        if isinstance(const, FunctionType) and const in _by_tap:
+            return _by_tap[const]
+    return None
 
 
 def own_code(code: CodeType) -> CodeType:
     """The program's own code, if some code has taps; else that code."""
-    known = origin_of(code)
-    return known.old if known is not None else code
+    origin = origin_of(code)
+    return origin.old if origin is not None else code
 
 
-def register_code(code: CodeType, old: CodeType, whose: frozenset[int]) -> None:
-    """Remember that new code without taps stands for the program's own, as long as there is such code. ``old``: what it was made from;
-    ``whose``: identities of those for whom it was made."""
-    _origins[id(code)] = Origin(code, own_code(old), [], whose)
+def register_code(code: CodeType, old: CodeType, listeners: frozenset[int]) -> None:
+    """Remember that new code without taps stands for the program's own, as long as there is such
+    code. ``old``: the code that it was made from; ``listeners``: identities of those for whom it
+    was made."""
+    _origins[id(code)] = Origin(code, own_code(old), [], listeners)
 
 
-def register_overlay(code: CodeType, below: CodeType, whose: frozenset[int]) -> None:
-    """As ``register_code``, of code that may stand over code with taps; and it is pickled as the program's own."""
-    known = _origins.get(id(below))
-    old, wants, everyone = (known.old, known.wants, known.everyone) if known is not None else (below, [], frozenset())
-    _origins[id(code)] = Origin(code, old, wants, everyone | whose)
+def register_overlay(code: CodeType, below: CodeType, listeners: frozenset[int]) -> None:
+    """As ``register_code``, of code that may stand over code with taps; and it is pickled as the
+    program's own."""
+    origin = _origins.get(id(below))
+    if origin is None:
+        _origins[id(code)] = Origin(code, below, [], listeners)
+    else:
+        everyone = origin.everyone | listeners
+        _origins[id(code)] = Origin(code, origin.old, origin.wants, everyone)
     compatibility.watch_picklers(own_code)
 
 
 def origins() -> list[Origin]:
-    """Those of all code that there is."""
+    """The origins of all code that there is."""
     return list(_origins.values())
 
 
-def weave_code(code: CodeType, qualname: str, names: dict[str, Any], wants: Sequence[Want]) -> CodeType:
+def weave_code(
+    code: CodeType, qualname: str, names: dict[str, Any], wants: Sequence[Want]
+) -> CodeType:
     """New code for a function. Raises NoSource: it cannot be made."""
     tree, function = tree_of(code, qualname, names)
     table: dict[str, Any] = {}
     where = placed(function, wants)
-    for path in dict.fromkeys(path for path, _ in wants):
-        listeners = [listener for at, listener in wants if at == path]
+    listeners_by_path: dict[Path, list[Listener]] = {}
+    for path, listener in wants:
+        listeners_by_path.setdefault(path, []).append(listener)
+    for path, listeners in listeners_by_path.items():
         for inner in definitions(function, path):
             instrument_tree(inner, listeners, names, table, code)
     codes = _codes_in(compile_with_taps(tree, code), code)
     # Of lambdas in a line the innermost that all the marks are in.
-    new = max(codes, key=lambda c: (_marks(c), codes.index(c)))
+    new = max(codes, key=lambda candidate: (_count_marks(candidate), codes.index(candidate)))
     return replace_markers(new, code, table, where)
 
 
 def compile_with_taps(tree: ast.Module, code: CodeType) -> CodeType:
-    """Compile a tree that has taps under the name and ``__future__`` imports of some code. Raises NoSource: it cannot be compiled."""
+    """Compile a tree that has taps under the name and ``__future__`` imports of some code. Raises
+    NoSource: it cannot be compiled."""
     try:
         return compile_like(tree, code)
     except SyntaxError as exc:  # such as too many blocks in blocks
-        raise NoSource(f"cannot be probed: with its taps it does not compile ({exc.msg}).") from None
+        raise NoSource(
+            f"cannot be probed: with its taps it does not compile ({exc.msg})."
+        ) from None
     except RecursionError:
         raise NoSource(source.TOO_DEEP) from None
 
 
-def tree_of(code: CodeType, qualname: str, names: dict[str, Any]) -> tuple[ast.Module, FunctionNode]:
-    """A module to compile, and in it the function that some code was compiled from. Raises NoSource: there is none that compiles to the
-    same."""
+def tree_of(
+    code: CodeType, qualname: str, names: dict[str, Any]
+) -> tuple[ast.Module, FunctionNode]:
+    """A module to compile, and in it the function that some code was compiled from. Raises
+    NoSource: there is none that compiles to the same."""
     try:
         for lines in source.texts_of(code, names):
             for tree, function in source.trees_in(lines, code, qualname, names):
@@ -158,18 +205,30 @@ def tree_of(code: CodeType, qualname: str, names: dict[str, Any]) -> tuple[ast.M
 
 def _compiles_to(tree: ast.Module, function: FunctionNode, code: CodeType) -> bool:
     if not isinstance(function, ast.Lambda) or hasattr(code, "co_positions"):
-        return any(is_same_code(found, code) for found in _codes_in(compile_like(tree, code), code))
-    # In python 3.10 nothing distinguishes the code of two lambdas in a line; so this one gets a line of its own.
-    line, function.lineno = function.lineno, FAR
+        codes = _codes_in(compile_like(tree, code), code)
+        return any(is_same_code(candidate, code) for candidate in codes)
+    # In python 3.10 nothing distinguishes the code of two lambdas in a line; so this one gets a
+    # line of its own.
+    line = function.lineno
+    function.lineno = FAR
     try:
-        return any(is_same_code(c, code, same_start=False) for c in all_codes(compile_like(tree, code)) if c.co_firstlineno == FAR)
+        codes = [
+            candidate
+            for candidate in all_codes(compile_like(tree, code))
+            if candidate.co_firstlineno == FAR
+        ]
+        return any(is_same_code(candidate, code, same_start=False) for candidate in codes)
     finally:
         function.lineno = line
 
 
 def instrument_tree(
-    node: FunctionNode, listeners: Sequence[Listener], names: dict[str, Any] | None, table: dict[str, Any], old: CodeType | None
-) -> None:  # fmt: skip
+    node: FunctionNode,
+    listeners: Sequence[Listener],
+    names: dict[str, Any] | None,
+    table: dict[str, Any],
+    old: CodeType | None,
+) -> None:
     """Put the taps of listeners into a tree.
 
     Args:
@@ -179,126 +238,193 @@ def instrument_tree(
         old: Code that the function's own stands in, or is; None: unknown.
 
     Raises:
-        Unobservable: They would not see all that is wanted.
+        Unobservable: They would not see all that they capture.
     """
-    wanted = dict.fromkeys(name for listener in listeners for name in listener.names)
-    outside = instrumenter.outer_names(node) if wanted else ()
-    own = next((c for c in all_codes(old) if source.is_code_of(c, node)), None) if old is not None else None
-    tree_instrumenter = instrumenter_of(node, listeners, [name for name in wanted if name in outside], names, table, own)
+    names_captured = dict.fromkeys(name for listener in listeners for name in listener.names)
+    outside: list[str] = []
+    if names_captured:
+        outer_names = instrumenter.outer_names(node)
+        outside = [name for name in names_captured if name in outer_names]
+    code = None if old is None else _code_of_definition(old, node)
+    tree_instrumenter = instrumenter_of(node, listeners, outside, names, table, code)
     tree_instrumenter.instrument()
     tree_instrumenter.check()
 
 
+def _code_of_definition(old: CodeType, node: FunctionNode) -> CodeType | None:
+    for code in all_codes(old):
+        if is_code_of(code, node):
+            return code
+    return None
+
+
 def definitions(node: ast.AST, path: Path) -> list[FunctionNode]:
-    """The functions at a path inside a function, class or module; the thing itself for an empty path."""
+    """The functions at a path inside a function, class or module; the thing itself for an empty
+    path."""
     if not path:
         return [node] if isinstance(node, FunctionNode) else []
-    found: list[FunctionNode] = []
-    stack: list[ast.AST] = list(getattr(node, "body", []))[::-1] if isinstance(getattr(node, "body", None), list) else []
+    functions: list[FunctionNode] = []
+    body = getattr(node, "body", None)
+    stack: list[ast.AST] = list(body)[::-1] if isinstance(body, list) else []
     while stack:
-        at = stack.pop()
-        if isinstance(at, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            if at.name == path[0] and not _is_setter(at):  # of a property the getter is meant
-                found += definitions(at, path[1:])
-        elif isinstance(at, ast.Assign | ast.AnnAssign) and isinstance(at.value, ast.Lambda) and len(path) == 1:
-            targets = at.targets if isinstance(at, ast.Assign) else [at.target]
-            if any(isinstance(t, ast.Name) and t.id == path[0] for t in targets):
-                found.append(at.value)
-        elif isinstance(at, ast.stmt | ast.ExceptHandler | getattr(ast, "match_case", ())):
-            stack += [c for c in ast.iter_child_nodes(at) if not isinstance(c, ast.expr)][::-1]
-    return found
+        inner = stack.pop()
+        if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            if inner.name == path[0] and not _is_setter(inner):  # of a property the getter is meant
+                functions += definitions(inner, path[1:])
+        elif isinstance(inner, ast.Assign | ast.AnnAssign):
+            functions += _lambdas_at(inner, path)
+        elif isinstance(inner, ast.stmt | ast.ExceptHandler | ast.match_case):
+            children = [
+                child for child in ast.iter_child_nodes(inner) if not isinstance(child, ast.expr)
+            ]
+            stack += children[::-1]
+    return functions
+
+
+def _lambdas_at(node: ast.Assign | ast.AnnAssign, path: Path) -> list[ast.Lambda]:
+    """The lambda that an assignment gives the name of that path; none if it does not."""
+    if not isinstance(node.value, ast.Lambda):
+        return []
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    names = [target.id for target in targets if isinstance(target, ast.Name)]
+    return [node.value] if len(path) == 1 and path[0] in names else []
 
 
 def _is_setter(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
-    return any(isinstance(d, ast.Attribute) and d.attr in ("setter", "deleter") for d in node.decorator_list)
+    attributes = [part.attr for part in node.decorator_list if isinstance(part, ast.Attribute)]
+    return "setter" in attributes or "deleter" in attributes
 
 
 def placed(root: ast.AST, wants: Sequence[Want]) -> list[Placed]:
-    """Whose taps come into which functions: those at the paths, and those around them."""
-    ends = ((path, n, listener) for path, listener in wants for n in range(len(path) + 1))
-    return [(node, path[n:], listener) for path, n, listener in ends for node in definitions(root, path[:n])]
+    """The functions at the paths, and those around them, with the taps that come into each."""
+    places: list[Placed] = []
+    for path, listener in wants:
+        for length in range(len(path) + 1):
+            for node in definitions(root, path[:length]):
+                places.append((node, path[length:], listener))
+    return places
 
 
 def _codes_in(module: CodeType, code: CodeType) -> list[CodeType]:
     """The code in a module's that stands where some code stood; several for lambdas in a line."""
-    return [c for c in all_codes(module) if c.co_name == code.co_name and c.co_firstlineno == code.co_firstlineno]
+    start = (code.co_name, code.co_firstlineno)
+    return [inner for inner in all_codes(module) if (inner.co_name, inner.co_firstlineno) == start]
 
 
-def _marks(code: CodeType) -> int:
-    """How many marks stand in some code."""
-    return sum(isinstance(k, str) and k.startswith(MARK) for c in all_codes(code) for k in c.co_consts)
+def _count_marks(code: CodeType) -> int:
+    """The number of marks in some code."""
+    consts = [const for inner in all_codes(code) for const in inner.co_consts]
+    return sum(isinstance(const, str) and const.startswith(MARK) for const in consts)
 
 
 def matches(plain: CodeType, old: CodeType) -> list[CodeType]:
-    """Where the functions and classes of a few statements of a module stand in the module's code. Raises NoSource: the module's code does
-    not come from these statements."""
-    alike: dict[tuple[str, int], list[CodeType]] = {}
+    """The codes, in a module's, of the functions and classes of a few statements of it. Raises
+    NoSource: the module's code does not come from these statements."""
+    by_start: dict[tuple[str, int], list[CodeType]] = {}
     for code in inner_codes(old):
-        alike.setdefault((code.co_name, code.co_firstlineno), []).append(code)
-    found = []
+        by_start.setdefault((code.co_name, code.co_firstlineno), []).append(code)
+    codes = []
     for code in inner_codes(plain):
-        same = alike.get((code.co_name, code.co_firstlineno))
-        if not same or not is_same_code(same[0], code):
+        candidates = by_start.get((code.co_name, code.co_firstlineno))
+        if not candidates or not is_same_code(candidates[0], code):
             raise NoSource(source.CHANGED)
-        found.append(same.pop(0))
-    return found
+        codes.append(candidates.pop(0))
+    return codes
 
 
-def graft_functions(new: CodeType, old: CodeType, places: Sequence[CodeType], table: dict[str, Any], where: Sequence[Placed]) -> CodeType:
-    """A module's old code, in which the functions and classes that also stand in the new code have its taps.
+def graft_functions(
+    new: CodeType,
+    old: CodeType,
+    places: Sequence[CodeType],
+    table: dict[str, Any],
+    where: Sequence[Placed],
+) -> CodeType:
+    """A module's old code, in which the functions and classes that also stand in the new code have
+    its taps.
 
     Args:
         new: Code of some of the module's statements, with taps.
-        places: Where they stand in it.
+        places: The codes that they have in it.
         table: Each marker's function.
-        where: Whose taps come into which functions.
+        where: The functions that taps come into.
     """
-    inner = inner_codes(new)
-    if len(inner) != len(places):  # python 3.10 makes one of two equal lambdas of a line
+    codes = inner_codes(new)
+    if len(codes) != len(places):  # python 3.10 makes one of two equal lambdas of a line
         raise NoSource(source.CHANGED)
-    instead = {id(place): replace_markers(made, place, table, where) for made, place in zip(inner, places, strict=True)}
-    consts = tuple(instead.get(id(const), const) for const in old.co_consts)
-    return old if all(map(operator.is_, consts, old.co_consts)) else old.replace(co_consts=consts)
-
-
-def replace_markers(new: CodeType, old: CodeType | None, table: dict[str, Any], where: Sequence[Placed]) -> CodeType:
-    """Code with the markers replaced; what in it has none is the old code, the very object."""
-    inner_old = inner_codes(old) if old is not None else []
-    inner_new = inner_codes(new)
-    pairs = dict(zip(map(id, inner_new), inner_old, strict=False)) if len(inner_new) == len(inner_old) else {}
-    consts: list[Any] = []
-    changed = False
-    for const in new.co_consts:
-        if isinstance(const, str) and const.startswith(MARK):
-            const, changed = table[const], True
-        elif isinstance(const, CodeType):
-            before = pairs.get(id(const))
-            const = replace_markers(const, before, table, where)
-            changed = changed or const is not before
-        consts.append(const)
-    if not changed and old is not None:
+    replacements = {
+        id(place): replace_markers(code, place, table, where)
+        for code, place in zip(codes, places, strict=True)
+    }
+    consts = tuple(replacements.get(id(const), const) for const in old.co_consts)
+    if all(map(operator.is_, consts, old.co_consts)):
         return old
-    code = new.replace(co_consts=tuple(consts), co_flags=new.co_flags | (old.co_flags & AWAITABLE if old is not None else 0))
+    return old.replace(co_consts=consts)
+
+
+def replace_markers(
+    new: CodeType, old: CodeType | None, table: dict[str, Any], where: Sequence[Placed]
+) -> CodeType:
+    """Code with the markers replaced; any code in it without one is the old code, the very
+    object."""
+    old_by_new = _pair_inner_codes(new, old)
+    consts: list[Any] = []
+    is_changed = False
+    for const in new.co_consts:
+        replacement = const
+        if isinstance(const, str) and const.startswith(MARK):
+            replacement = table[const]
+            is_changed = True
+        elif isinstance(const, CodeType):
+            before = old_by_new.get(id(const))
+            replacement = replace_markers(const, before, table, where)
+            is_changed = is_changed or replacement is not before
+        consts.append(replacement)
+    if not is_changed and old is not None:
+        return old
+    flags = new.co_flags
+    if old is not None:
+        flags |= old.co_flags & AWAITABLE
+    code = new.replace(co_consts=tuple(consts), co_flags=flags)
     compatibility.watch_all(own_code, is_probed)
     if old is not None:
-        wants = [(path, listener) for node, path, listener in where if source.is_code_of(old, node)]
-        made = _origins[id(code)] = Origin(code, old, wants, frozenset(id(listener) for _, _, listener in where))
-        if code.co_flags & CO_GENERATOR:  # of which types.coroutine may make a copy
-            _by_tap.update({const: made for const in consts if isinstance(const, FunctionType)})
+        _remember_origin(code, old, where)
     return code
 
 
-# live functions that have it
+def _pair_inner_codes(new: CodeType, old: CodeType | None) -> dict[int, CodeType]:
+    """The old code of each code directly in the new, by its identity; none if there are more or
+    fewer of them."""
+    if old is None:
+        return {}
+    new_codes = inner_codes(new)
+    old_codes = inner_codes(old)
+    if len(new_codes) != len(old_codes):
+        return {}
+    return dict(zip(map(id, new_codes), old_codes, strict=True))
+
+
+def _remember_origin(code: CodeType, old: CodeType, where: Sequence[Placed]) -> None:
+    wants = [(path, listener) for node, path, listener in where if is_code_of(old, node)]
+    everyone = frozenset(id(listener) for _, _, listener in where)
+    origin = Origin(code, old, wants, everyone)
+    _origins[id(code)] = origin
+    if code.co_flags & CO_GENERATOR:  # of which types.coroutine may make a copy
+        for const in code.co_consts:
+            if isinstance(const, FunctionType):
+                _by_tap[const] = origin
+
+
+# live functions that have such code
 
 
 def code_of(function: FunctionType) -> CodeType:
-    """The code of a function, without what stands over it."""
+    """The code of a function, without any layer over it."""
     layer = overlays.get(id(function))
     return function.__code__ if layer is None else layer.under(function)
 
 
 def set_code(function: FunctionType, code: CodeType) -> None:
-    """Give a function other code, under what stands over it."""
+    """Give a function other code, under any layer over it."""
     layer = overlays.get(id(function))
     if layer is None:
         function.__code__ = code
@@ -313,44 +439,64 @@ class Patch:
         key = id(function)
         self.function = weakref.ref(function, forgetter(_patches, key))
         self.keep: FunctionType | None = None
-        origin = origin_of(code_of(function))  # it may be compiled, or made by a function, with taps
+        # it may be compiled, or made by a function, with taps
+        origin = origin_of(code_of(function))
         self.original = origin.old if origin is not None else code_of(function)
         self.before = code_of(function)
-        self.wants: list[Want] = [want for want in origin.wants if id(want[1]) in _live] if origin is not None else []
-        self._made: tuple[list[Want], CodeType] = ([], self.original)
+        self.wants: list[Want] = []
+        if origin is not None:
+            self.wants = [want for want in origin.wants if id(want[1]) in _live]
+        # the code with taps that was made last, and whose taps it has
+        self._woven: tuple[list[Want], CodeType] = ([], self.original)
 
     def code_with(self, wants: list[Want]) -> CodeType:
         """The function's code with taps."""
-        if wants != self._made[0]:
+        if wants != self._woven[0]:
             function = self.function()
             assert function is not None  # the caller holds it
             code = weave_code(self.original, function.__qualname__, function.__globals__, wants)
-            self._made = (list(wants), code)
-        return self._made[1]
+            self._woven = (list(wants), code)
+        return self._woven[1]
 
     def apply(self) -> None:
-        """Make the function run with the taps that are wanted now. This may stand in the middle of the program: what goes wrong is told,
-        and the function keeps the taps that it has."""
+        """Make the function run with the taps of all who listen now. This may stand in the middle
+        of the program: errors are reported, and the function keeps the taps that it has."""
         try:
             self.install()
-        except Exception as exc:
+        except Exception as exc:  # in the middle of the program, which must not see it
             if is_from_handler(exc):
                 raise
+            if not self._lacks_taps():
+                return
             function = self.function()
-            has = self._made[0] if function is not None and code_of(function) is self._made[1] else []
-            if function is not None and any(want[1].is_awake and want not in has for want in self.wants):
-                where = f"{function.__qualname__} ({self.original.co_filename}:{self.original.co_firstlineno})"
-                why = exc if isinstance(exc, NoSource | Unobservable) else f"cannot be changed: {streams.describe(exc)}."
-                streams.report(f"{where} {why}\n  Not all its probes are on.")
+            assert function is not None  # it lacks taps
+            code = self.original
+            place = f"{function.__qualname__} ({code.co_filename}:{code.co_firstlineno})"
+            why: object = exc
+            if not isinstance(exc, NoSource | Unobservable):
+                why = f"cannot be changed: {streams.describe(exc)}."
+            streams.report(f"{place} {why}\n  Not all its probes are on.")
+
+    def _lacks_taps(self) -> bool:
+        """True if the code in place has not all the taps of those who listen."""
+        function = self.function()
+        if function is None:
+            return False
+        wants, code = self._woven
+        if code_of(function) is not code:
+            wants = []
+        return any(want[1].is_awake and want not in wants for want in self.wants)
 
     def install(self) -> None:
         """As ``apply``. Raises NoSource, Unobservable: the taps cannot be had."""
         function = self.function()
         if function is None:
             return
-        if code_of(function).co_flags & AWAITABLE & ~self.original.co_flags:  # types.coroutine has been called on it since
-            self.original, self.before = (code.replace(co_flags=code.co_flags | AWAITABLE) for code in (self.original, self.before))
-            self._made = ([], self.original)
+        # types.coroutine has been called on it since
+        if code_of(function).co_flags & AWAITABLE & ~self.original.co_flags:
+            self.original = _as_awaitable(self.original)
+            self.before = _as_awaitable(self.before)
+            self._woven = ([], self.original)
         if not self.wants:
             set_code(function, self.before if _stays(self.before) else self.original)
             _patches.pop(id(function), None)
@@ -361,10 +507,17 @@ class Patch:
         set_code(function, self.code_with(awake) if awake else self.original.replace())
 
     def _has_few_more(self, awake: list[Want], function: FunctionType) -> bool:
-        """Whether the code in place will do: of many taps a few are without use, which are not worth making all the others anew."""
-        placed, code = self._made
-        more = len(placed) - len(awake)
-        return len(awake) >= MANY and 0 < more * MANY < len(awake) * 2 and code_of(function) is code and set(placed) >= set(awake)
+        """True if the code in place will do: of many taps a few are without use, which are not
+        worth making all the others again."""
+        wants, code = self._woven
+        surplus = len(wants) - len(awake)
+        if len(awake) < MANY or not 0 < surplus * MANY < len(awake) * 2:
+            return False
+        return code_of(function) is code and set(wants) >= set(awake)
+
+
+def _as_awaitable(code: CodeType) -> CodeType:
+    return code.replace(co_flags=code.co_flags | AWAITABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,8 +530,8 @@ class Prepared:
 
 
 def prepare(function: FunctionType, path: Path, listener: Listener) -> Prepared:
-    """Make a function's code with the taps of one more listener, without putting it in place. Raises NoSource, Unobservable: it cannot be
-    made."""
+    """Make a function's code with the taps of one more listener, without putting it in place.
+    Raises NoSource, Unobservable: it cannot be made."""
     patch = _patches.get(id(function)) or Patch(function)
     patch.keep = function  # until it is attached
     wants = [(path, listener)]
@@ -394,8 +547,8 @@ def _joined(wants: list[Want], want: Want) -> list[Want]:
 
 
 def attach(prepared: Prepared) -> weakref.ref[FunctionType]:
-    """Put taps into the function that they were made for; returns a reference to it. Raises NoSource: they cannot be had together with
-    those of others."""
+    """Put taps into the function that they were made for; returns a reference to it. Raises
+    NoSource: they cannot be had together with those of others."""
     patch = prepared.patch
     function = patch.keep or patch.function()
     assert function is not None  # kept since it was tried
@@ -410,7 +563,7 @@ def attach(prepared: Prepared) -> weakref.ref[FunctionType]:
 
 
 def adopt(function: FunctionType, listener: Listener) -> bool:
-    """Take over a function that was compiled with taps; whether it was."""
+    """Take over a function that was compiled with taps; False if it was not."""
     with lock:
         if not has_taps(function, listener):
             return False
@@ -420,19 +573,21 @@ def adopt(function: FunctionType, listener: Listener) -> bool:
 
 
 def has_taps(function: FunctionType, listener: Listener) -> bool:
-    """Whether a function has a listener's taps, or will have when somebody listens."""
-    known = _patches.get(id(function)) or origin_of(code_of(function))
-    return known is not None and any(other is listener for path, other in known.wants if not path)
+    """True if a function has a listener's taps, or will have when somebody listens."""
+    tapped = _patches.get(id(function)) or origin_of(code_of(function))
+    if tapped is None:
+        return False
+    return any(other is listener for path, other in tapped.wants if not path)
 
 
 def original(function: FunctionType) -> CodeType:
     """A function's own code."""
-    patch, origin = _patches.get(id(function)), origin_of(code_of(function))
-    return patch.original if patch is not None else origin.old if origin is not None else code_of(function)
+    patch = _patches.get(id(function))
+    return own_code(code_of(function)) if patch is None else patch.original
 
 
 def is_probed(function: FunctionType) -> bool:
-    """Whether a function has taps of anybody."""
+    """True if a function has taps of anybody."""
     return id(function) in _patches or origin_of(code_of(function)) is not None
 
 
@@ -452,7 +607,7 @@ def detach(function: FunctionType | None, listener: Listener) -> None:
 
 
 def refresh(functions: Iterable[FunctionType | None]) -> None:
-    """Look again at who listens."""
+    """Put in and take out taps, when listeners have come or gone."""
     with lock:
         for function in functions:
             patch = _patches.get(id(function))
@@ -461,28 +616,36 @@ def refresh(functions: Iterable[FunctionType | None]) -> None:
 
 
 def functions_made_at(prepared: Prepared) -> Iterator[FunctionType]:
-    """The live functions that a function has made where taps are wanted inside it, and that have none yet. Looks through all objects."""
+    """The live functions that a function has made where taps are wanted inside it, and that have
+    none yet. Looks through all objects."""
     patch = prepared.patch
     host = patch.function()
     if host is None:
         return
     _, node = tree_of(patch.original, host.__qualname__, host.__globals__)
     nodes = definitions(node, prepared.path)
-    own = [code for code in all_codes(patch.original) if any(is_code_of(code, n) for n in nodes)]
-    runs = [*own, *(origin.code() for origin in origins() if any(origin.old is code for code in own))]
-    for function in functions_running([code for code in runs if code is not None]):
+    codes: list[CodeType | None] = [
+        code
+        for code in all_codes(patch.original)
+        if any(is_code_of(code, inner) for inner in nodes)
+    ]
+    identities = set(map(id, codes))
+    codes += [origin.code() for origin in origins() if id(origin.old) in identities]
+    for function in functions_running([code for code in codes if code is not None]):
         if not has_taps(function, prepared.listener):
             yield function
 
 
 def restore_functions(listeners: Iterable[Listener]) -> None:
-    """Give their own code to functions made with the taps of listeners that are gone. Looks through all objects."""
-    gone = set(map(id, listeners))
+    """Give their own code to functions made with the taps of listeners that are gone. Looks through
+    all objects."""
+    identities = set(map(id, listeners))
     with lock:
-        _live.difference_update(gone)
+        _live.difference_update(identities)
         for patch in list(_patches.values()):
-            if any(id(listener) in gone for _, listener in patch.wants):
-                patch.wants = [want for want in patch.wants if id(want[1]) not in gone]
+            wants = [want for want in patch.wants if id(want[1]) not in identities]
+            if len(wants) < len(patch.wants):
+                patch.wants = wants
                 patch.apply()
         codes = (origin.code() for origin in origins() if not origin.everyone & _live)
         for function in functions_running([code for code in codes if code is not None]):
@@ -491,19 +654,21 @@ def restore_functions(listeners: Iterable[Listener]) -> None:
 
 
 def is_frozen() -> bool:
-    """Whether ``gc.freeze()`` has been called: looking through all objects then finds none that was there before."""
+    """True if ``gc.freeze()`` has been called: looking through all objects then finds none that was
+    there before."""
     return gc.get_freeze_count() > FROZEN_BY_PYTHON
 
 
-def register_around(who: object) -> None:
-    """Code that was made for somebody without a selector (``register_code``) comes back when the last probe on its function goes."""
-    _live.add(id(who))
-    _around.add(id(who))
+def register_around(around: object) -> None:
+    """Code that was made for somebody without a selector (``register_code``) comes back when the
+    last probe on its function goes."""
+    _live.add(id(around))
+    _around.add(id(around))
 
 
-def unregister_around(who: object) -> None:
-    _live.discard(id(who))
-    _around.discard(id(who))
+def unregister_around(around: object) -> None:
+    _live.discard(id(around))
+    _around.discard(id(around))
 
 
 def _stays(code: CodeType) -> bool:
@@ -512,29 +677,38 @@ def _stays(code: CodeType) -> bool:
 
 
 def functions_running(codes: Sequence[CodeType]) -> list[FunctionType]:
-    """The live functions that run some codes: looks through all objects once, in 25 ms beside torch, 80 ms for many codes."""
-    wanted = set(map(id, codes))
-    among = gc.get_referrers(*codes) if len(codes) < FEW_CODES else gc.get_objects()
-    # their type itself is asked for: an object of the program may run code when it is asked for its class
-    return [found for found in among if type(found) is FunctionType and id(found.__code__) in wanted]
+    """The live functions that run some codes: looks through all objects once, in 25 ms beside
+    torch, 80 ms for many codes."""
+    identities = set(map(id, codes))
+    objects = gc.get_referrers(*codes) if len(codes) < FEW_CODES else gc.get_objects()
+    # their type itself is asked for: an object of the program may run code when it is asked for its
+    # class
+    return [
+        item for item in objects if type(item) is FunctionType and id(item.__code__) in identities
+    ]
 
 
-# whether two pieces of code are the same in all that the program could see: what they do, their constants, their places in the source
+# comparing two pieces of code in all that the program could see: what they do, their constants,
+# their places in the source
 
 
-def is_same_code(one: CodeType, other: CodeType, same_start: bool = True) -> bool:
-    """Whether they are; with ``same_start=False`` the line in which they begin may differ."""
-    if same_start and one.co_firstlineno != other.co_firstlineno:
+def is_same_code(first: CodeType, second: CodeType, same_start: bool = True) -> bool:
+    """True if they are the same; with ``same_start=False`` the line in which they begin may
+    differ."""
+    if same_start and first.co_firstlineno != second.co_firstlineno:
         return False
-    if one.co_flags | AWAITABLE != other.co_flags | AWAITABLE:
+    if first.co_flags | AWAITABLE != second.co_flags | AWAITABLE:
         return False
-    if any(getattr(one, part, None) != getattr(other, part, None) for part in _PARTS):
+    if any(getattr(first, part, None) != getattr(second, part, None) for part in _PARTS):
         return False
-    if len(one.co_consts) != len(other.co_consts) or not all(map(_is_same_constant, one.co_consts, other.co_consts)):
+    if len(first.co_consts) != len(second.co_consts):
         return False
-    if same_start and one.co_linetable == other.co_linetable:
+    if not all(map(_is_same_constant, first.co_consts, second.co_consts)):
+        return False
+    if same_start and first.co_linetable == second.co_linetable:
         return True
-    return all(map(_is_same_place, *zip(*zip_longest(_places(one), _places(other), fillvalue=()), strict=True)))
+    places = zip_longest(_places(first), _places(second), fillvalue=())
+    return all(_is_same_place(*pair) for pair in places)
 
 
 def _places(code: CodeType) -> list[tuple[Any, ...]]:
@@ -543,27 +717,34 @@ def _places(code: CodeType) -> list[tuple[Any, ...]]:
     return list(code.co_lines())
 
 
-def _is_same_place(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+def _is_same_place(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
     """With python -X no_debug_ranges there are only lines."""
-    if len(one) == len(other) == 4 and (one[1:] == (None,) * 3 or other[1:] == (None,) * 3):
-        return bool(one[0] == other[0])
-    return one == other
+    unknown = (None, None, None)
+    if len(first) == len(second) == 4 and unknown in (first[1:], second[1:]):
+        return bool(first[0] == second[0])
+    return first == second
 
 
-def _is_same_constant(one: Any, other: Any) -> bool:
-    kind = type(one)
-    if kind is not type(other):
+def _is_same_constant(first: Any, second: Any) -> bool:
+    kind = type(first)
+    if kind is not type(second):
         return False
     if kind is CodeType:
-        return is_same_code(one, other)
+        return is_same_code(first, second)
     if kind is tuple:
-        return len(one) == len(other) and all(map(_is_same_constant, one, other))
+        return len(first) == len(second) and all(map(_is_same_constant, first, second))
     if kind is frozenset:
-        return {(type(c), c) for c in one} == {(type(c), c) for c in other}
+        return _with_types(first) == _with_types(second)
     if kind is slice:  # a constant since 3.14
-        return all(map(_is_same_constant, (one.start, one.stop, one.step), (other.start, other.stop, other.step)))
+        first_parts = (first.start, first.stop, first.step)
+        second_parts = (second.start, second.stop, second.step)
+        return all(map(_is_same_constant, first_parts, second_parts))
     if kind in (float, complex):
-        return repr(one) == repr(other)  # 0.0 and -0.0, nan
+        return repr(first) == repr(second)  # 0.0 and -0.0, nan
     if kind in (int, str, bytes):
-        return bool(one == other)
-    return one is other  # None, True, ...; or an object that a tool has put there
+        return bool(first == second)
+    return first is second  # None, True, ...; or an object that a tool has put there
+
+
+def _with_types(constants: frozenset[Any]) -> set[tuple[type, Any]]:
+    return {(type(constant), constant) for constant in constants}

@@ -1,7 +1,8 @@
-"""Processes that the program starts and that take part in the run: what stands there for the overseer, and their end.
+"""Processes that the program starts and that take part in the run: the object that stands there
+for the overseer, and their end.
 
-``inherit`` brings instruments into processes that are started anew. What they need of a run there is this: somebody to warn,
-and what they share.
+``inherit`` brings instruments into processes that are started anew. They need this of a run there:
+a way to warn, and the state that they share.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ class ChildProcess(SharedState):
     """This process's part in the run."""
 
     def __init__(self) -> None:
-        # what an instrument would add to the run's summary; the run's own process writes that, from what is recorded here
+        # the part that an instrument would add to the run's summary; the run's own process writes
+        # that, from the records of this one
         self.summary: dict[str, Any] = {"dropped": {}}
-        self.warnings: list[str] = []  # those shown, here or in the process that started this one: each is shown once
+        # those shown, here or in the process that started this one: each is shown once
+        self.warnings: list[str] = []
 
     def warn(self, text: str) -> None:
         """Warn the user, unless this warning has been shown."""
@@ -39,20 +42,26 @@ _this = ChildProcess()
 
 
 def this_process(warnings: Iterable[str] = ()) -> ChildProcess:
-    """What stands for the run in this process, the same for all instruments; ``warnings`` are those shown already."""
+    """The object that stands for the run in this process, the same for all instruments;
+    ``warnings`` are those shown already."""
     _this.warnings += warnings
     return _this
 
 
 def has_running_children() -> bool:
-    """Whether children of multiprocessing still run that python will wait for at its end. Asks nothing of them: nothing is reaped."""
+    """True if children of multiprocessing still run that python will wait for at its end. Asks
+    nothing of them: nothing is reaped."""
     process = sys.modules.get("multiprocessing.process")
     children = list(getattr(process, "_children", ()))
-    return any(not child.daemon and child._popen is not None and child._popen.returncode is None for child in children)
+    return any(
+        not child.daemon and child._popen is not None and child._popen.returncode is None
+        for child in children
+    )
 
 
 def after_children(function: Callable[[], None]) -> bool:
-    """Call a function when multiprocessing has waited for its children at python's end; False if it will not."""
+    """Call a function when multiprocessing has waited for its children at python's end; False if it
+    will not."""
     util = sys.modules.get("multiprocessing.util")
     if util is None or util._exiting:
         return False
@@ -61,18 +70,20 @@ def after_children(function: Callable[[], None]) -> bool:
 
 
 class UnrecordedProcesses:
-    """What is known of processes that the program has started since this was made, and that were not looked into."""
+    """The processes that the program has started since this was made, and that were not recorded,
+    as far as they are known."""
 
     def __init__(self) -> None:
-        self._began_s = _used_by_children_s()
+        self._cpu_s = _cpu_of_children_s()
         self._n_known = _count_known_children()
 
     def commands(self) -> list[str]:
-        """Those that may have trained, as they are shown; empty where all children together have used too little for that. What
-        ``os.system`` and its like have started is known only by that use, where nothing else was started."""
+        """Those that may have trained, as they are shown; empty where all children together have
+        used too little for that. Processes of ``os.system`` and its like are known only by that
+        use, where nothing else was started."""
         from voirkit.processes import subprocesses
 
-        if _used_by_children_s() - self._began_s < _MAY_HAVE_TRAINED_S:
+        if _cpu_of_children_s() - self._cpu_s < _MAY_HAVE_TRAINED_S:
             return []
         if subprocesses.unrecorded:
             return list(subprocesses.unrecorded)
@@ -94,13 +105,14 @@ if hasattr(os, "register_at_fork"):
 
 
 def _count_known_children() -> int:
-    """How many processes python's own modules have started in ways that voirkit knows of, looked into or not."""
+    """The number of processes that python's own modules have started in ways that voirkit knows of,
+    recorded or not."""
     from voirkit.processes import inherit, subprocesses
 
     return _n_forked + inherit.n_handed + subprocesses.n_started
 
 
-def _used_by_children_s() -> float:
+def _cpu_of_children_s() -> float:
     """Processor time of the children that have ended."""
-    used = os.times()
-    return used.children_user + used.children_system
+    times = os.times()
+    return times.children_user + times.children_system

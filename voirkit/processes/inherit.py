@@ -1,10 +1,13 @@
-"""What the processes that the program starts anew inherit from voirkit in this one: an offer each, and who takes it.
+"""The offers that processes which the program starts anew inherit from voirkit in this one, each
+with its receiver.
 
-Of multiprocessing (spawn, forkserver) the ``Process`` that is pickled for such a child is given one thing more to load, before the
-program's own; so is what it pickles before, which is loaded before the main module.  Libraries that start processes in the same way are
-treated so too: loky, by itself and inside of joblib, and multiprocess.  Pythons that are started by ``subprocess`` take the
-same offers when they import torch (``subprocesses``).  The program's objects gain no attribute, and neither ``os.environ`` nor ``sys.path``
-changes; whatever fails here, the program's process starts as it would without.  Checked with python 3.10 to 3.15.
+Of multiprocessing (spawn, forkserver) the ``Process`` that is pickled for such a child is given one
+thing more to load, before the program's own; so is the preparation data that it pickles before,
+which is loaded before the main module.  Libraries that start processes in the same way are treated
+so too: loky, by itself and inside of joblib, and multiprocess.  Pythons that are started by
+``subprocess`` take the same offers when they import torch (``subprocesses``).  The program's objects
+gain no attribute, and neither ``os.environ`` nor ``sys.path`` changes; whatever fails here, the
+program's process starts as it would without.  Checked with python 3.10 to 3.15.
 """
 
 from __future__ import annotations
@@ -21,21 +24,35 @@ if TYPE_CHECKING:
     from typing import Any
 
 PATCH_POINTS = (
-    PatchPoint("multiprocessing.process", "BaseProcess", "python 3.10 to 3.15"),  # gets a __reduce_ex__ of its own
+    # gets a __reduce_ex__ of its own
+    PatchPoint("multiprocessing.process", "BaseProcess", "python 3.10 to 3.15"),
     PatchPoint("multiprocessing.spawn", "get_preparation_data", "python 3.10 to 3.15", ("name",)),
     PatchPoint("multiprocess.process", "BaseProcess", "multiprocess 0.70"),
     PatchPoint("multiprocess.spawn", "get_preparation_data", "multiprocess 0.70", ("name",)),
-    PatchPoint("joblib.externals.loky.backend.spawn", "get_preparation_data", "joblib 1.4 to 1.6", ("name",)),
+    PatchPoint(
+        "joblib.externals.loky.backend.spawn",
+        "get_preparation_data",
+        "joblib 1.4 to 1.6",
+        ("name",),
+    ),
     PatchPoint("loky.backend.spawn", "get_preparation_data", "loky 3.4 to 3.7", ("name",)),
-    PatchPoint("subprocess", "_fork_exec|_posixsubprocess", "python 3.10 to 3.15"),  # by processes.subprocesses, which imports nothing
+    # by processes.subprocesses, which imports nothing
+    PatchPoint("subprocess", "_fork_exec|_posixsubprocess", "python 3.10 to 3.15"),
 )
-_PROCESSES = ("multiprocessing.process", "multiprocess.process")  # loky's processes are multiprocessing's
-_PREPARATIONS = ("multiprocessing.spawn", "multiprocess.spawn", "joblib.externals.loky.backend.spawn", "loky.backend.spawn")
+# loky's processes are multiprocessing's
+_PROCESSES = ("multiprocessing.process", "multiprocess.process")
+_PREPARATIONS = (
+    "multiprocessing.spawn",
+    "multiprocess.spawn",
+    "joblib.externals.loky.backend.spawn",
+    "loky.backend.spawn",
+)
 _FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-# Run in the child, when multiprocessing has loaded the main module and before it loads what the process is to do.  The child's sys.path is
-# the program's: voirkit need not be on it, and what has its name there may be something else.
-_BEGIN = """
+# Run in the child, when multiprocessing has loaded the main module and before it loads what the
+# process is to do.  The child's sys.path is the program's: voirkit need not be on it, and what has
+# its name there may be something else.
+_START_TEXT = """
 try:
     import os, sys
     init = os.path.join(folder, "__init__.py")
@@ -58,37 +75,52 @@ except Exception as exc:
             pass
 """
 
-# As it is pickled: who takes it, who makes it (module and name), whether subprocesses take it too, and the offer, pickled by itself.
+# An offer as it is pickled: its receiver, its maker (module and name), True if subprocesses take it
+# too, and the value, pickled by itself.
 PickledOffer = tuple[str, str, str, bool, bytes]
 
 
 class _Offer:
-    """What is handed to processes that are started, as it was given to ``watch``."""
+    """An offer to processes that are started, as it was given to ``watch``."""
 
-    def __init__(self, function: Callable[[], object | None], before_main: bool, subprocesses: bool) -> None:
-        self.function, self.before_main, self.subprocesses = function, before_main, subprocesses
+    def __init__(
+        self, function: Callable[[], object | None], before_main: bool, subprocesses: bool
+    ) -> None:
+        self.function = function
+        self.before_main = before_main
+        self.subprocesses = subprocesses
         self.has_failed = False
 
 
-_offers: dict[str, _Offer] = {}  # by who takes them
-n_handed = 0  # to how many processes offers were handed
+_offers: dict[str, _Offer] = {}  # by receiver
+n_handed = 0  # processes that offers were handed to
 main_needs_them = False  # the main module cannot be loaded where there are no offers: see alias
 
 # in the process that starts another
 
 
-def watch(receiver: str, offer: Callable[[], object | None], *, before_main: bool = False, subprocesses: bool = True) -> None:
-    """From now on a process that is started anew calls a function with what is offered here; so do those started from there.
+def watch(
+    receiver: str,
+    offer: Callable[[], object | None],
+    *,
+    before_main: bool = False,
+    subprocesses: bool = True,
+) -> None:
+    """From now on a process that is started anew calls a function with a value that is offered
+    here; so do those started from there.
 
     Args:
-        receiver: ``"module:function"``.  Called in the child, with one argument, when its main module has been loaded and before what the
-            process is to do is.  What it raises is reported there.
-        offer: Called here for each such process: what to hand to it, plain and picklable; None if there is nothing.  If it can be found
-            by its module and name in the child, it is watched there too, unless the receiver did not return.
-        before_main: Call it before the main module is loaded, and before ``sys.path`` is the program's; not where the server of
-            forkserver has loaded that module for all that it forks (it does since 3.14).
-        subprocesses: Offer it to pythons that are started by ``subprocess`` too; it is taken when they import torch, which may be before
-            their main module has defined anything.
+        receiver: ``"module:function"``.  Called in the child, with one argument, when its main
+            module has been loaded and before the target of the process is.  An exception of it is
+            reported there.
+        offer: Called here for each such process: the value to hand to it, plain and picklable; None
+            if there is nothing.  If it can be found by its module and name in the child, it is
+            watched there too, unless the receiver did not return.
+        before_main: Call it before the main module is loaded, and before ``sys.path`` is the
+            program's; not where the server of forkserver has loaded that module for all that it
+            forks (it does since 3.14).
+        subprocesses: Offer it to pythons that are started by ``subprocess`` too; it is taken when
+            they import torch, which may be before their main module has defined anything.
     """
     is_first = not _offers
     _offers[receiver] = _Offer(offer, before_main, subprocesses)
@@ -117,8 +149,10 @@ def unwatch(receiver: str) -> None:
         sys.modules["voirkit.processes.subprocesses"].remove()
 
 
-_reductions: dict[Any, Callable[..., Any]] = {}  # by class of processes: what makes its instances be pickled with offers
-_preparations: dict[Any, tuple[Callable[..., Any], Callable[..., Any]]] = {}  # by module: its replacement of a function, and the function
+# by class of processes: the method by which its instances are pickled with offers
+_reductions: dict[Any, Callable[..., Any]] = {}
+# by module: its replacement of a function, and the function
+_preparations: dict[Any, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
 
 def _patch_process(process: ModuleType) -> None:
@@ -129,10 +163,13 @@ def _patch_process(process: ModuleType) -> None:
 
     def __reduce_ex__(self: Any, protocol: Any) -> Any:
         reduced = super(base, self).__reduce_ex__(protocol)
-        offers = _collect(before_main=False) if isinstance(reduced, tuple) and _is_first(package) else []
+        if not isinstance(reduced, tuple) or not _is_first(package):
+            return reduced
+        offers = _collect(before_main=False)
         return _with_offers(reduced, offers) if offers else reduced
 
-    _reductions[base] = base.__reduce_ex__ = __reduce_ex__
+    base.__reduce_ex__ = __reduce_ex__
+    _reductions[base] = __reduce_ex__
 
 
 def _patch_subprocess(subprocess: ModuleType) -> None:
@@ -142,19 +179,28 @@ def _patch_subprocess(subprocess: ModuleType) -> None:
 
             subprocesses.install(subprocess, _as_text, _report)
         except Exception as exc:  # the program is importing something: this must not come out there
-            _report(f"pythons that the program starts are not recorded ({type(exc).__name__}: {exc}).")
+            error = f"{type(exc).__name__}: {exc}"
+            _report(f"pythons that the program starts are not recorded ({error}).")
 
 
 def _as_text() -> str | None:
-    """All offers for a python program, as a text; who loads it takes them."""
-    lots = [(early, [one for one in _collect(early) if one[3]]) for early in (True, False)]
-    texts = [_LoadedByRunning(offers, early) for early, offers in lots if offers]
-    if not texts:
+    """All offers for a python program, as a text; they are taken when it is loaded."""
+    parts = []
+    for before_main in (True, False):
+        offers = [offer for offer in _collect(before_main) if _is_for_subprocesses(offer)]
+        if offers:
+            parts.append(_LoadedByRunning(offers, before_main))
+    if not parts:
         return None
     from base64 import urlsafe_b64encode
     from pickle import dumps
 
-    return urlsafe_b64encode(dumps(texts)).decode()
+    return urlsafe_b64encode(dumps(parts)).decode()
+
+
+def _is_for_subprocesses(offer: PickledOffer) -> bool:
+    _, _, _, subprocesses, _ = offer
+    return subprocesses
 
 
 def _patch_preparation(spawn: Any) -> None:
@@ -163,10 +209,12 @@ def _patch_preparation(spawn: Any) -> None:
     original = spawn.get_preparation_data
 
     def get_preparation_data(name: str, *arguments: Any, **more: Any) -> dict[str, Any]:
-        """What is pickled for a process before the process itself; who loads it takes from it what it knows."""
+        """The data that is pickled for a process before the process itself; it takes from it the
+        keys that it knows when it loads it."""
         data: dict[str, Any] = original(name, *arguments, **more)
         offers = _collect(before_main=True)
-        if name == "ignore" and main_needs_them:  # of the server of forkserver, which would load the main module for all that it forks
+        # of the server of forkserver, which would load the main module for all that it forks
+        if name == "ignore" and main_needs_them:
             for key in ("init_main_from_path", "init_main_from_name", "main_path"):
                 data.pop(key, None)
         if offers:
@@ -178,30 +226,35 @@ def _patch_preparation(spawn: Any) -> None:
 
 
 def _with_offers(reduced: tuple[Any, ...], offers: list[PickledOffer]) -> tuple[Any, ...]:
-    """What is pickled of a process, with something to load before it."""
+    """The reduced form of a process, with something to load before it."""
     global n_handed
     n_handed += 1
-    make, arguments, *state = reduced
+    callable_, arguments, *state = reduced
     # The entries of a dictionary are loaded in their order.
-    names = {"begin": _LoadedByRunning(offers, before_main=False), "make": make, "arguments": arguments}
+    names = {
+        "begin": _LoadedByRunning(offers, before_main=False),
+        "make": callable_,
+        "arguments": arguments,
+    }
     return (eval, ("make(*arguments)", names), *state)
 
 
 class _LoadedByRunning:
-    """Is loaded by running the text ``_BEGIN``."""
+    """Is loaded by running the text ``_START_TEXT``."""
 
     def __init__(self, offers: list[PickledOffer], before_main: bool) -> None:
         self._names = {"offers": offers, "folder": _FOLDER, "before_main": before_main}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return exec, (_BEGIN, self._names)
+        return exec, (_START_TEXT, self._names)
 
 
-_served: Any = None  # a WeakSet of what starts processes
+_served: Any = None  # a WeakSet of the objects that start processes
 
 
 def _is_first(package: str) -> bool:
-    """Whether this is the process that a package is starting, and not another among what is sent to it."""
+    """True if this is the process that a package is starting, and not another among the objects
+    that are sent to it."""
     global _served
     context = sys.modules.get(f"{package}.context")
     popen = context.get_spawning_popen() if context is not None else None
@@ -218,7 +271,8 @@ def _is_first(package: str) -> bool:
 
 
 def _collect(before_main: bool) -> list[PickledOffer]:
-    """All offers, each pickled by itself: it may fail to load there. Raises nothing: the program's process is started in any case."""
+    """All offers, each pickled by itself: it may fail to load there. Raises nothing: the program's
+    process is started in any case."""
     from pickle import dumps
 
     pickled = []
@@ -228,12 +282,15 @@ def _collect(before_main: bool) -> list[PickledOffer]:
         try:
             value = offer.function()
             if value is not None:
-                module, name = str(getattr(offer.function, "__module__", "")), str(getattr(offer.function, "__qualname__", ""))
+                module = str(getattr(offer.function, "__module__", ""))
+                name = str(getattr(offer.function, "__qualname__", ""))
                 pickled.append((receiver, module, name, offer.subprocesses, dumps(value)))
-        except Exception as exc:
+        except Exception as exc:  # an instrument's function may raise anything
             if not offer.has_failed:
                 offer.has_failed = True
-                _report(f"{receiver.partition(':')[0]} does not reach processes that are started anew ({type(exc).__name__}).")
+                owner = receiver.partition(":")[0]
+                error = type(exc).__name__
+                _report(f"{owner} does not reach processes that are started anew ({error}).")
     return pickled
 
 
@@ -241,16 +298,20 @@ def _collect(before_main: bool) -> list[PickledOffer]:
 
 
 def accept(offers: Iterable[PickledOffer], before_main: bool) -> None:
-    """Call those who take what has been offered; none can keep the others from it."""
+    """Call the receivers of the offers; none can keep the others from it."""
     from pickle import loads
 
     for receiver, module, name, subprocesses, value in offers:
         try:
-            _resolve(*receiver.split(":"))(loads(value))
+            receive = _resolve(*receiver.split(":"))
+            receive(loads(value))
             if receiver not in _offers and module and name.isidentifier():
-                watch(receiver, _resolve(module, name), before_main=before_main, subprocesses=subprocesses)
-        except Exception as exc:
-            _report(f"{receiver.partition(':')[0]} does not work in a process that was started anew ({type(exc).__name__}: {exc}).")
+                offer = _resolve(module, name)
+                watch(receiver, offer, before_main=before_main, subprocesses=subprocesses)
+        except Exception as exc:  # an instrument's function may raise anything
+            owner = receiver.partition(":")[0]
+            error = f"{type(exc).__name__}: {exc}"
+            _report(f"{owner} does not work in a process that was started anew ({error}).")
 
 
 def _resolve(module: str, name: str) -> Any:

@@ -1,7 +1,7 @@
 """Runs beside others: the figures of two sides, and what else is not the same. It measures nothing.
 
-Figures have their ratio, and whether noise explains it (``voirkit.analysis.significance``). Of several runs a side a figure is the median
-of theirs. ``+`` is what the second has more.
+Figures have their ratio, and whether noise explains it (``voirkit.analysis.significance``). Of
+several runs a side a figure is the median of theirs. ``+`` is what the second has more.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from voirkit.analysis.significance import (
     difference,
     independent_runs,
 )
+from voirkit.phase_table import PHASES
 from voirkit.report.overview import instrument_parts
 from voirkit.report.sections import figures_of
-from voirkit.runs.summary import PARTS, PHASES, is_contended
+from voirkit.runs.summary import PARTS, is_contended
 
 if TYPE_CHECKING:
     from voirkit.runs.conditions import Condition
@@ -38,10 +39,17 @@ if TYPE_CHECKING:
 
 # Of a manifest: what may explain a difference, by the name that it is shown under.
 ENVIRONMENT = {
-    "command": "command", "voirkit options": "voirkit_options", "voirkit": "voirkit", "python": "python.version",
-    "interpreter": "python.executable", "git revision": "git_revision", "host": "host", "platform": "platform",
-    "processors": "cpus", "ranks": "world_size",
-}  # fmt: skip
+    "command": "command",
+    "voirkit options": "voirkit_options",
+    "voirkit": "voirkit",
+    "python": "python.version",
+    "interpreter": "python.executable",
+    "git revision": "git_revision",
+    "host": "host",
+    "platform": "platform",
+    "processors": "cpus",
+    "ranks": "world_size",
+}
 
 
 Summary = Mapping[str, Any]
@@ -61,25 +69,27 @@ class Side:
     directories: Sequence[Sequence[Run]] = ()  # all directories of each run
 
     def median(self, *place: str) -> float | None:
-        """Of a figure, over the runs that have it; None where none has."""
-        known = [value for summary in self.summaries if (value := number_at(summary, *place)) is not None]
-        return median(known) if known else None
+        """The median of a figure, over the runs that have it; None where none has."""
+        values = [number_at(summary, *place) for summary in self.summaries]
+        numbers = [value for value in values if value is not None]
+        return median(numbers) if numbers else None
 
     def estimates_of(self, place: Place, values: bool) -> list[Estimate]:
-        """What is known of a figure of each run; empty where of some run nothing is. ``place``: of the figure; ``values``: whether its
-        value alone will do where its steps say nothing: it is held against those of other runs."""
-        known = [one.get(place) for one in self.estimates]
-        if values and not any(known):
+        """The estimate of a figure of each run; empty where of some run there is none. ``place``:
+        of the figure; ``values``: whether its value alone will do where its steps say nothing: it
+        is held against those of other runs."""
+        estimates = [run_estimates.get(place) for run_estimates in self.estimates]
+        if values and not any(estimates):
             numbers = [number_at(summary, *place) for summary in self.summaries]
-            known = [Estimate(log(value)) if value and value > 0 else None for value in numbers]
-        found = [one for one in known if one is not None]
-        return found if len(found) == len(self.summaries) else []
+            estimates = [Estimate(log(value)) if value and value > 0 else None for value in numbers]
+        complete = [estimate for estimate in estimates if estimate is not None]
+        return complete if len(complete) == len(self.summaries) else []
 
     @property
-    def began(self) -> list[float]:
-        """When each run began, in ns since 1970; empty where that is not known of all."""
-        known = [number_at(run.manifest, "clocks", "time_ns") for run in self.runs]
-        return [] if None in known else [float(at or 0) for at in known]
+    def start_ns(self) -> list[float]:
+        """The start of each run, in ns since 1970; empty where that is not known of all."""
+        times_ns = [number_at(run.manifest, "clocks", "time_ns") for run in self.runs]
+        return [] if None in times_ns else [float(time_ns or 0) for time_ns in times_ns]
 
     @property
     def contention(self) -> float:
@@ -87,17 +97,19 @@ class Side:
         return fmean(map(contention_of, self.summaries))
 
     def between_runs(self, place: Place) -> float:
-        """What is taken for the difference of runs, of those on this side that differ most."""
+        """The assumed difference of equal runs, of those on this side that differ most."""
         return max(_between_runs(summary, place) for summary in self.summaries)
 
 
 def wall_estimate(summary: Summary, estimates: Mapping[Place, Estimate | None]) -> Estimate | None:
-    """The wall time of a run: what its steps say of the error of their mean counts for the part of it that is training."""
+    """The wall time of a run: what its steps say of the error of their mean counts for the part of
+    it that is training."""
     wall = number_at(summary, *WALL)
     if not wall or wall <= 0:
         return None
     rate = estimates.get(THROUGHPUT)
-    return Estimate(log(wall), rate.error * _training_share(summary) if rate is not None else 0.0)
+    error = rate.error * _training_share(summary) if rate is not None else 0.0
+    return Estimate(log(wall), error)
 
 
 def _training_share(summary: Summary) -> float:
@@ -105,20 +117,26 @@ def _training_share(summary: Summary) -> float:
 
 
 def _between_walls(summary: Summary) -> float:
-    """How much the wall time of equal runs is taken to differ: that of starting and ending more than that of training."""
+    """The assumed difference of the wall time of equal runs: that of starting and ending differs
+    more than that of training."""
     training = _training_share(summary)
-    return hypot(training * _between_runs(summary, THROUGHPUT), (1 - training) * BETWEEN_STARTS)
+    between_trainings = training * _between_runs(summary, THROUGHPUT)
+    return hypot(between_trainings, (1 - training) * BETWEEN_STARTS)
 
 
 def contention_of(summary: Summary) -> float:
-    """See ``voirkit.analysis.significance.contention``; 0 where nothing is known of other programs."""
-    waited, others = (number_at(summary, "processors", key) for key in ("waited_share", "others_share"))
-    return 0.0 if waited is None or others is None else contention(waited, others)
+    """See ``voirkit.analysis.significance.contention``; 0 where nothing is known of other
+    programs."""
+    waited = number_at(summary, "processors", "waited_share")
+    other_work = number_at(summary, "processors", "others_share")
+    if waited is None or other_work is None:
+        return 0.0
+    return contention(waited, other_work)
 
 
 def contention_bias(first: Side, second: Side, place: Place) -> tuple[float, float]:
-    """By how much the true ratio of a figure may lie below and above, in logarithms, since one side was held up more than the other: what
-    was held up took longer, and its rates are lower."""
+    """By how much the true ratio of a figure may lie below and above, in logarithms, since one side
+    was held up more than the other: what was held up took longer, and its rates are lower."""
     excess = first.contention - second.contention
     if place[:1] == ("rates",):
         excess = -excess
@@ -126,17 +144,29 @@ def contention_bias(first: Side, second: Side, place: Place) -> tuple[float, flo
 
 
 def _between_runs(summary: Summary, place: Place) -> float:
-    """Of a run, where there is one a side. Of a phase that is a tenth of a step it is three times as much as of the step: the fewer calls,
-    the less of what differs evens out."""
-    typical, fastest, mean = (number_at(summary, "steps", *at) for at in (("time_s", "median"), ("time_s", "p10"), ("mean_s",)))
+    """The assumed difference of a figure of equal runs, in logarithms, where there is one run a
+    side. Of a phase that is a tenth of a step it is three times as much as of the step: the fewer
+    calls, the less of what differs evens out."""
     if place == WALL:
         return _between_walls(summary)
-    taken = BETWEEN_RUNS
-    if is_contended(summary.get("processors")) and typical and fastest and mean and mean >= _HELD_UP * typical:
-        taken = between_runs(typical, fastest, mean if place[:1] == ("rates",) else None)
-    taken = max(taken, UNEVEN * contention_of(summary))
-    share = number_at(summary, *place[:-1], "share") if place[:2] == ("steps", "phases") else None
-    return taken / sqrt(max(share, _LEAST_SHARE)) if share else taken
+    assumed = _between_steps(summary, place[:1] == ("rates",))
+    assumed = max(assumed, UNEVEN * contention_of(summary))
+    if place[:2] != ("steps", "phases"):
+        return assumed
+    share = number_at(summary, *place[:-1], "share")
+    return assumed / sqrt(max(share, _LEAST_SHARE)) if share else assumed
+
+
+def _between_steps(summary: Summary, of_rate: bool) -> float:
+    """The same of step time, or of a rate; more where the work of others held up steps."""
+    if not is_contended(summary.get("processors")):
+        return BETWEEN_RUNS
+    typical = number_at(summary, "steps", "time_s", "median")
+    fastest = number_at(summary, "steps", "time_s", "p10")
+    mean = number_at(summary, "steps", "mean_s")
+    if not typical or not fastest or not mean or mean < _HELD_UP * typical:
+        return BETWEEN_RUNS
+    return between_runs(typical, fastest, mean if of_rate else None)
 
 
 _UNAFFECTED = ("", "share", "bytes")  # units of what no other program holds up
@@ -150,16 +180,20 @@ STEP: Place = ("steps", "time_s")
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of two sides. ``spreads``: p10 and p90 of each, where it has them and there is one run a side."""
+    """A figure of two sides. ``spreads``: p10 and p90 of each, where it has them and there is one
+    run a side."""
 
     name: str  # as it is shown
-    units: str  # ``s``, ``share``, ``bytes``, ``items/s``, or empty for numbers. first, second: Its value; None where it is not known.
+    # ``s``, ``share``, ``bytes``, ``items/s``, or empty for numbers. first, second: Its value; None
+    # where it is not known.
+    units: str
     first: float | None
     second: float | None
     place: Place = ()  # where it stands in a summary
     spreads: tuple[tuple[float, float], tuple[float, float]] | None = None
     better: str = ""  # ``higher``, ``lower``, or nothing where neither is
-    difference: Difference | None = None  # the ratio with its interval, where it is known how sure it is
+    # the ratio with its interval, where it is known how sure it is
+    difference: Difference | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -170,8 +204,11 @@ class Figure:
 
     @property
     def is_better(self) -> bool | None:
-        """Whether the second is better; None where neither is, noise explains the difference, or one is not known."""
-        if not self.better or self.first is None or self.second is None or self.first == self.second:
+        """True if the second is better; None where neither is, noise explains the difference, or
+        one is not known."""
+        if not self.better or self.first == self.second:
+            return None
+        if self.first is None or self.second is None:
             return None
         if self.difference is not None and not self.difference.significant:
             return None
@@ -179,100 +216,146 @@ class Figure:
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
-        spreads = None if self.spreads is None else [{"p10": low, "p90": high} for low, high in self.spreads]
-        found = self.difference
+        spreads = None
+        if self.spreads is not None:
+            spreads = [{"p10": low, "p90": high} for low, high in self.spreads]
         return {
-            "name": self.name, "units": self.units, "first": self.first, "second": self.second, "ratio": self.ratio, "spreads": spreads,
-            "difference": None if found is None else {
-                "low": found.low, "high": found.high, "first": found.first, "second": found.second, "significant": found.significant,
-                "between_runs": "measured" if found.measured else "assumed",
-            },
-        }  # fmt: skip
+            "name": self.name,
+            "units": self.units,
+            "first": self.first,
+            "second": self.second,
+            "ratio": self.ratio,
+            "spreads": spreads,
+            "difference": None if self.difference is None else _difference_json(self.difference),
+        }
+
+
+def _difference_json(difference: Difference) -> dict[str, Any]:
+    return {
+        "low": difference.low,
+        "high": difference.high,
+        "first": difference.first,
+        "second": difference.second,
+        "significant": difference.significant,
+        "between_runs": "measured" if difference.measured else "assumed",
+    }
 
 
 def figures(first: Side, second: Side) -> list[Figure]:
-    """What both sides, or one of them, have."""
-    one, typical = partial(_one, first, second), partial(_typical, first, second)
-    found = [
-        one("run", "s", "duration_s"),
-        *(one(f"wall time: {part}", "s", "wall", "parts", part, "total_s") for part in PARTS),
-        one("steps", "", "steps", "n"),
-        typical("step", "s", *STEP),
-        one("step, mean", "s", "steps", "mean_s"),
-        *_phases(first, second),
-        one("checkpoints between steps", "s", "steps", "checkpoints_between", "total_s"),
-        one("checkpoints between steps, share", "share", "steps", "checkpoints_between", "share"),
-        *_rates(first, second),
-        typical("evaluation batch", "s", "evaluation", "time_s"),
-        one("peak memory", "bytes", "memory", "peak"),
-        one("last loss", "", "loss", "last"),
-        one("loader workers", "", "steps", "loader", "workers"),
-        one("calls", "", "calls", "events"),
-        one("overhead", "share", "overhead", "share"),
-    ]
-    return with_differences([figure for figure in found if figure.first is not None or figure.second is not None], first, second)
+    """The figures that both sides, or one of them, have."""
+    checkpoints = ("steps", "checkpoints_between")
+    single, typical = partial(_single, first, second), partial(_typical, first, second)
+    rows = [single("run", "s", "duration_s")]
+    for part in PARTS:
+        rows.append(single(f"wall time: {part}", "s", "wall", "parts", part, "total_s"))
+    rows.append(single("steps", "", "steps", "n"))
+    rows.append(typical("step", "s", *STEP))
+    rows.append(single("step, mean", "s", "steps", "mean_s"))
+    rows += _phases(first, second)
+    rows.append(single("checkpoints between steps", "s", *checkpoints, "total_s"))
+    rows.append(single("checkpoints between steps, share", "share", *checkpoints, "share"))
+    rows += _rates(first, second)
+    rows.append(typical("evaluation batch", "s", "evaluation", "time_s"))
+    rows.append(single("peak memory", "bytes", "memory", "peak"))
+    rows.append(single("last loss", "", "loss", "last"))
+    rows.append(single("loader workers", "", "steps", "loader", "workers"))
+    rows.append(single("calls", "", "calls", "events"))
+    rows.append(single("overhead", "share", "overhead", "share"))
+    rows = [row for row in rows if row.first is not None or row.second is not None]
+    return with_differences(rows, first, second)
 
 
 def grouped_runs(first: Side, second: Side) -> tuple[list[list[int]], list[list[int]]]:
-    """Which runs of each side count as one; without clocks, as if all of the first had been recorded before the second's."""
-    began = (first.began, second.began)
+    """The runs of each side that count as one; without clocks, as if all of the first had been
+    recorded before the second's."""
+    if first.start_ns and second.start_ns:
+        return independent_runs(first.start_ns, second.start_ns)
     n, m = len(first.summaries), len(second.summaries)
-    return independent_runs(*began) if all(began) else independent_runs(range(n), range(n, n + m))
+    return independent_runs(range(n), range(n, n + m))
 
 
 def with_differences(figures: Sequence[Figure], first: Side, second: Side) -> list[Figure]:
-    """Figures with how sure their ratio is. Step time is judged by itself: equal runs are called different in 5 of 100 cases at most. The
-    other figures share another 5."""
+    """Figures with how sure their ratio is. Step time is judged by itself: equal runs are called
+    different in 5 of 100 cases at most. The other figures share another 5."""
     several = len(first.summaries) + len(second.summaries) > 2
-    known = [[side.estimates_of(one.place, several and one.units not in _COUNTS) for side in (first, second)] for one in figures]
-    others = max(sum(all(sides) for sides in known) - 1, 1)
-    groups = grouped_runs(first, second)
-    found = []
-    for one, (ones, those) in zip(figures, known, strict=True):
-        between = max(first.between_runs(one.place), second.between_runs(one.place))
-        chance = CHANCE if one.place == STEP else CHANCE / others
-        if ones and those:
-            sides = [[combined([of[i] for i in runs]) for runs in side] for of, side in zip((ones, those), groups, strict=True)]
-            bias = contention_bias(first, second, one.place) if one.units not in _UNAFFECTED else (0.0, 0.0)
-            one = replace(one, difference=difference(sides[0], sides[1], between, chance, bias))
-        found.append(one)
-    return found
+    estimates = []
+    for figure in figures:
+        values = several and figure.units not in _COUNTS
+        of_first = first.estimates_of(figure.place, values)
+        of_second = second.estimates_of(figure.place, values)
+        estimates.append((of_first, of_second))
+    n_other_figures = max(sum(all(sides) for sides in estimates) - 1, 1)
+    first_groups, second_groups = grouped_runs(first, second)
+    result = []
+    for figure, (of_first, of_second) in zip(figures, estimates, strict=True):
+        if of_first and of_second:
+            place = figure.place
+            bias = (0.0, 0.0)
+            if figure.units not in _UNAFFECTED:
+                bias = contention_bias(first, second, place)
+            figure_difference = difference(
+                _combined_groups(of_first, first_groups),
+                _combined_groups(of_second, second_groups),
+                max(first.between_runs(place), second.between_runs(place)),
+                CHANCE if place == STEP else CHANCE / n_other_figures,
+                bias,
+            )
+            figure = replace(figure, difference=figure_difference)
+        result.append(figure)
+    return result
+
+
+def _combined_groups(
+    estimates: Sequence[Estimate], groups: Sequence[Sequence[int]]
+) -> list[Estimate]:
+    """The estimates of runs, with one for each group of runs that count as one."""
+    return [combined([estimates[number] for number in group]) for group in groups]
 
 
 def _phases(first: Side, second: Side) -> Iterator[Figure]:
     for phase in PHASES:
         place = ("steps", "phases", phase)
         if any(side.median(*place, "total_s") for side in (first, second)):
-            yield _one(first, second, f"{phase}, share", "share", *place, "share")
+            yield _single(first, second, f"{phase}, share", "share", *place, "share")
             yield _typical(first, second, f"{phase}, a step", "s", *place, "step_s")
 
 
 def _rates(first: Side, second: Side) -> Iterator[Figure]:
-    for name in dict.fromkeys(name for side in (first, second) for one in side.summaries for name in one.get("rates") or ()):
-        units = [_at(one, "rates", name, "units") for side in (first, second) for one in side.summaries]
+    summaries = [*first.summaries, *second.summaries]
+    names = dict.fromkeys(name for summary in summaries for name in summary.get("rates") or ())
+    for name in names:
+        units = (_value_at(summary, "rates", name, "units") for summary in summaries)
         figure = _typical(first, second, name, next(filter(None, units), ""), "rates", name)
         values = [side.median("rates", name, "value") for side in (first, second)]
         if None not in values or None in (figure.first, figure.second):
             figure = replace(figure, first=values[0], second=values[1])
-        yield figure  # else one of the runs is of a version that knew the median alone: like is held against like
+        # else one of the runs is of a version that knew the median alone: like is held against like
+        yield figure
 
 
-def _one(first: Side, second: Side, name: str, units: str, *place: str) -> Figure:
+def _single(first: Side, second: Side, name: str, units: str, *place: str) -> Figure:
     return Figure(name, units, first.median(*place), second.median(*place), place)
 
 
 def _typical(first: Side, second: Side, name: str, units: str, *place: str) -> Figure:
     """A figure of steps, of which a summary has median, p10 and p90."""
-    values = [side.median(*place, "median") for side in (first, second)]
-    spreads = [
-        (low, high)
-        for side in (first, second)
-        if len(side.summaries) == 1 and (low := side.median(*place, "p10")) is not None and (high := side.median(*place, "p90")) is not None
-    ]
-    return Figure(name, units, values[0], values[1], place, (spreads[0], spreads[1]) if len(spreads) == 2 else None)
+    medians = [side.median(*place, "median") for side in (first, second)]
+    first_spread, second_spread = _spread(first, place), _spread(second, place)
+    spreads = None
+    if first_spread is not None and second_spread is not None:
+        spreads = first_spread, second_spread
+    return Figure(name, units, medians[0], medians[1], place, spreads)
 
 
-def _at(summary: Any, *path: str) -> Any:
+def _spread(side: Side, place: Place) -> tuple[float, float] | None:
+    """p10 and p90 of a figure, where a side has one run and they are known."""
+    low, high = side.median(*place, "p10"), side.median(*place, "p90")
+    if len(side.summaries) != 1 or low is None or high is None:
+        return None
+    return low, high
+
+
+def _value_at(summary: Any, *path: str) -> Any:
     for key in path:
         summary = summary.get(key) if isinstance(summary, Mapping) else None
     return summary
@@ -280,41 +363,77 @@ def _at(summary: Any, *path: str) -> Any:
 
 def number_at(summary: Any, *path: str) -> float | None:
     """A number of a summary; None where it has none there."""
-    value = _at(summary, *path)
+    value = _value_at(summary, *path)
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def environments(first: Side, second: Side) -> dict[str, tuple[Any, Any]]:
-    """What of two sides' manifests is not the same."""
-    sides = [[{**run.manifest, "voirkit_options": _own_options(run.manifest)} for run in side.runs] for side in (first, second)]
-    pairs = {name: tuple(_together(_at(one, *path.split(".")) for one in side) for side in sides) for name, path in ENVIRONMENT.items()}
-    packages = [[one["packages"] for one in side if one.get("packages")] for side in sides]  # a run that was killed has none
-    if all(packages):
-        names = sorted({name for side in packages for one in side for name in one})
-        pairs.update({name: tuple(_together(one.get(name) for one in side) for side in packages) for name in names})
+    """The differences of two sides' manifests."""
+    manifests, other_manifests = _manifests(first), _manifests(second)
+    pairs: dict[str, tuple[Any, Any]] = {}
+    for name, path in ENVIRONMENT.items():
+        pairs[name] = _pair(manifests, other_manifests, *path.split("."))
+    packages, other_packages = _packages(manifests), _packages(other_manifests)
+    if packages and other_packages:
+        names = {name for installed in (*packages, *other_packages) for name in installed}
+        for name in sorted(names):
+            pairs[name] = _pair(packages, other_packages, name)
     return {name: (a, b) for name, (a, b) in pairs.items() if a != b}
 
 
-def _own_options(manifest: Mapping[str, Any]) -> list[str] | None:
+def _manifests(side: Side) -> list[Mapping[str, Any]]:
+    return [
+        {**run.manifest, "voirkit_options": _comparable_options(run.manifest)} for run in side.runs
+    ]
+
+
+def _packages(manifests: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The packages of runs; a run that was killed has none."""
+    return [manifest["packages"] for manifest in manifests if manifest.get("packages")]
+
+
+def _pair(
+    first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]], *path: str
+) -> tuple[Any, Any]:
+    """What stands at a place in the documents of either side."""
+    return (
+        _together(_value_at(document, *path) for document in first),
+        _together(_value_at(document, *path) for document in second),
+    )
+
+
+def _comparable_options(manifest: Mapping[str, Any]) -> list[str] | None:
     """Options without where the run was recorded, which no two runs have in common."""
     words = manifest.get("voirkit_options")
     if not isinstance(words, list):
         return None
-    named = {at + 1 for at, word in enumerate(words) if word == "--run-dir"}
-    return [str(word) for at, word in enumerate(words) if at not in named and not str(word).startswith("--run-dir")]
+    options = []
+    before = None
+    for word in words:
+        if before != "--run-dir" and not str(word).startswith("--run-dir"):
+            options.append(str(word))
+        before = word
+    return options
 
 
 def said(first: Side, second: Side) -> dict[str, tuple[Any, Any]]:
     """Scripts, verdicts, alerts, how each ended: those that are not the same."""
     facts: dict[str, Callable[[Summary], Any]] = {
         "script": script_name,
-        "ended": lambda one: one.get("ended"),
-        "exit code": lambda one: one.get("exit_code"),
-        "verdict": lambda one: _at(one, "verdict", "kind"),
-        "alerts": lambda one: sorted(alert["kind"] for alert in one.get("alerts") or ()),
+        "ended": lambda summary: summary.get("ended"),
+        "exit code": lambda summary: summary.get("exit_code"),
+        "verdict": lambda summary: _value_at(summary, "verdict", "kind"),
+        "alerts": _alert_kinds,
     }
-    pairs = {name: tuple(_together(map(fact, side.summaries)) for side in (first, second)) for name, fact in facts.items()}
+    pairs = {
+        name: tuple(_together(map(fact, side.summaries)) for side in (first, second))
+        for name, fact in facts.items()
+    }
     return {name: (a, b) for name, (a, b) in pairs.items() if a != b}
+
+
+def _alert_kinds(summary: Summary) -> list[str]:
+    return sorted(alert["kind"] for alert in summary.get("alerts") or ())
 
 
 def script_name(summary: Summary) -> str | None:
@@ -325,29 +444,33 @@ def script_name(summary: Summary) -> str | None:
 
 
 def _together(values: Iterable[Any]) -> Any:
-    """What runs of one side have: the value itself where it is the same in all."""
+    """The values of the runs of one side: the value itself where there is one."""
     distinct: list[Any] = []
-    distinct += [value for value in values if value not in distinct]
+    for value in values:
+        if value not in distinct:
+            distinct.append(value)
     return distinct[0] if len(distinct) == 1 else " or ".join(sorted(map(in_words, distinct)))
 
 
 def in_words(value: Any) -> str:
-    """What a manifest or a summary holds, in a line."""
+    """A value of a manifest or a summary, in a line."""
     if isinstance(value, (list, tuple)):
         return " ".join(map(str, value)) or "none"
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {one}" for key, one in value.items())
+        return ", ".join(f"{key} {item}" for key, item in value.items())
     return "unknown" if value is None else str(value)
 
 
 def figures_of_instruments(first: Side, second: Side) -> Iterator[Figure]:
     """The figures of instruments' sections that all runs have."""
     for part in {**instrument_parts(True), **instrument_parts(False)}.values():
-        ones, others = ([dict(figures_of(part(summary))) for summary in side.summaries] for side in (first, second))
-        for name, one in ones[0].items():
-            if all(name in run for run in (*ones, *others)):
-                values = [median([run[name].value for run in side]) for side in (ones, others)]
-                yield Figure(name, one.unit, values[0], values[1], better=one.better)
+        of_first = [dict(figures_of(part(summary))) for summary in first.summaries]
+        of_second = [dict(figures_of(part(summary))) for summary in second.summaries]
+        for name, figure in of_first[0].items():
+            if all(name in run for run in (*of_first, *of_second)):
+                value = median([run[name].value for run in of_first])
+                other_value = median([run[name].value for run in of_second])
+                yield Figure(name, figure.unit, value, other_value, better=figure.better)
 
 
 def change(ratio: float) -> str:
@@ -355,25 +478,45 @@ def change(ratio: float) -> str:
     return f"{ratio - 1:+.1%}"
 
 
-def missed_by(condition: Condition, figures: Sequence[Figure], first: Side, second: Side) -> Iterator[str]:
-    """Why a condition does not hold; nothing if it does. One with a sign and % is of the second side beside the first; where noise explains
-    the difference, it counts as none. Others are of each run of the second side."""
-    if not condition.relative:
-        for name, summary in zip(second.names, second.summaries, strict=True):
-            failure = condition.failure(dict(summary))
-            if failure:
-                yield f"{name}: {failure}"
+def missed_by(
+    condition: Condition, figures: Sequence[Figure], first: Side, second: Side
+) -> Iterator[str]:
+    """Why a condition does not hold; nothing if it does. One with a sign and % is of the second
+    side beside the first; where noise explains the difference, it counts as none. Others are of
+    each run of the second side."""
+    if condition.relative:
+        figure = _figure_at(condition.path, figures, first, second)
+        yield from _missed_change(condition, figure)
         return
-    place = condition.path[:-1] if condition.path[-1] in ("median", "value") else condition.path
-    whole = ".".join(condition.path)
-    figure = next((one for one in figures if one.place == place), None) or _one(first, second, whole, "", *condition.path)
-    for head, value in (("first", figure.first), ("second", figure.second)):
+    for name, summary in zip(second.names, second.summaries, strict=True):
+        failure = condition.failure(dict(summary))
+        if failure:
+            yield f"{name}: {failure}"
+
+
+def _figure_at(path: Sequence[str], figures: Sequence[Figure], first: Side, second: Side) -> Figure:
+    """The figure at a place of a summary, whether it is shown or not."""
+    place = path[:-1] if path[-1] in ("median", "value") else path
+    for figure in figures:
+        if figure.place == place:
+            return figure
+    return _single(first, second, ".".join(path), "", *path)
+
+
+def _missed_change(condition: Condition, figure: Figure) -> Iterator[str]:
+    """Why a condition on the ratio of a figure does not hold."""
+    for side, value in (("first", figure.first), ("second", figure.second)):
         if value is None:
-            yield f"{condition.text}: the {head} has no {whole}"
+            yield f"{condition.text}: the {side} has no {'.'.join(condition.path)}"
             return
-    ratio = (1.0 if not figure.second else inf) if figure.ratio is None else figure.ratio
-    found = figure.difference
-    noise = found is not None and not found.significant
-    if not condition.holds(0.0 if noise else ratio - 1):
-        interval = "" if found is None else f" (95%: {change(found.low)} .. {change(found.high)})"
-        yield f"{condition.text}: {'no significant difference' if noise else 'it is'} {change(ratio)}{interval}"
+    ratio = figure.ratio
+    if ratio is None:
+        ratio = inf if figure.second else 1.0
+    interval, is_noise = "", False
+    if figure.difference is not None:
+        low, high = change(figure.difference.low), change(figure.difference.high)
+        interval = f" (95%: {low} .. {high})"
+        is_noise = not figure.difference.significant
+    if not condition.holds(0.0 if is_noise else ratio - 1):
+        verb = "no significant difference" if is_noise else "it is"
+        yield f"{condition.text}: {verb} {change(ratio)}{interval}"

@@ -7,6 +7,7 @@ from math import exp, log, sqrt
 
 from voirkit.analysis.first_difference import RankDifference
 from voirkit.analysis.significance import BETWEEN_RUNS, FEWEST_STEPS, Difference
+from voirkit.phase_table import PHASES
 from voirkit.report.comparison import (
     STEP,
     THROUGHPUT,
@@ -20,14 +21,28 @@ from voirkit.report.comparison import (
     script_name,
 )
 from voirkit.report.comparison_values import losses_and_batches
-from voirkit.report.sections import AnyCell, Block, Cell, Column, InText, OnPage, Section, Table, Text, signed, written
-from voirkit.runs.summary import PHASES
+from voirkit.report.sections import (
+    AnyCell,
+    Block,
+    Cell,
+    Column,
+    InText,
+    OnPage,
+    Section,
+    Table,
+    Text,
+    signed,
+    written,
+)
 
 # the answer
 
 
-def answer_section(first: Side, second: Side, figures: Sequence[Figure], differences: Sequence[RankDifference] = ()) -> Section:
-    """Which runs they are, whether wall time, throughput and step time differ by more than noise, and which losses and batches do.
+def answer_section(
+    first: Side, second: Side, figures: Sequence[Figure], differences: Sequence[RankDifference] = ()
+) -> Section:
+    """Which runs they are, whether wall time, throughput and step time differ by more than noise,
+    and which losses and batches do.
 
     Args:
         differences: Of the first run of each side, by rank.
@@ -58,8 +73,14 @@ def _wall_time(figures: _Figures) -> Iterator[Text]:
     if figure is None:
         return
     training = figures.get(("wall", "parts", "training", "total_s"))
-    inside = f"; training {_values(training)}" if training is not None and _is_known(training) else ""
-    judgement = "" if figure.difference is None else f": {_judgement(figure.difference, 'longer', 'shorter')}"
+    inside = (
+        f"; training {_values(training)}" if training is not None and _is_known(training) else ""
+    )
+    judgement = (
+        ""
+        if figure.difference is None
+        else f": {_judgement(figure.difference, 'longer', 'shorter')}"
+    )
     yield Text(f"{_values(figure)}{judgement}{inside}.", "wall time", mood=_mood(figure, "lower"))
 
 
@@ -67,7 +88,11 @@ def _throughput(figures: _Figures) -> Iterator[Text]:
     figure = figures.get(THROUGHPUT)
     if figure is None:
         return
-    judgement = "" if figure.difference is None else f": {_judgement(figure.difference, 'faster', 'slower')}{_left_out(figure)}"
+    judgement = (
+        ""
+        if figure.difference is None
+        else f": {_judgement(figure.difference, 'faster', 'slower')}{_left_out(figure)}"
+    )
     yield Text(f"{_values(figure)}{judgement}.", "throughput", mood=_mood(figure, "higher"))
 
 
@@ -86,9 +111,16 @@ def _step_time(first: Side, second: Side, figures: _Figures) -> Iterator[Text]:
     step = figures.get(STEP)
     if step is None or step.difference is None:
         counts = " and ".join(f"{side.median('steps', 'n') or 0:.0f}" for side in (first, second))
-        yield Text(f"too few to say whether they differ ({counts}; {FEWEST_STEPS} are the fewest).", "steps")
+        yield Text(
+            f"too few to say whether they differ ({counts}; {FEWEST_STEPS} are the fewest).",
+            "steps",
+        )
         return
-    yield Text(f"{_judgement(step.difference, 'longer', 'shorter')}.", "step time", mood=_mood(step, "lower"))
+    yield Text(
+        f"{_judgement(step.difference, 'longer', 'shorter')}.",
+        "step time",
+        mood=_mood(step, "lower"),
+    )
 
 
 _MOST_PHASES = 3  # that the answer names
@@ -97,10 +129,17 @@ _MOST_PHASES = 3  # that the answer names
 def _phases(figures: _Figures) -> Iterator[Text]:
     """What of a step has changed by more than noise, the largest change first."""
     steps = [figures.get(("steps", "phases", phase, "step_s")) for phase in PHASES]
-    changed = [figure for figure in steps if figure is not None and figure.difference is not None and figure.difference.significant]
+    changed = [
+        figure
+        for figure in steps
+        if figure is not None and figure.difference is not None and figure.difference.significant
+    ]
     changed.sort(key=lambda figure: -abs((figure.second or 0.0) - (figure.first or 0.0)))
     if changed:
-        words = [f"{figure.name.partition(',')[0]} {_values(figure)}" for figure in changed[:_MOST_PHASES]]
+        words = [
+            f"{figure.name.partition(',')[0]} {_values(figure)}"
+            for figure in changed[:_MOST_PHASES]
+        ]
         yield Text(f"{', '.join(words)} (medians).", "in a step")
 
 
@@ -122,7 +161,10 @@ def _judgement(difference: Difference, more: str, less: str) -> str:
     if not difference.significant:
         return f"no significant difference: {change(ratio)} {interval}"
     if ratio >= _TIMES:
-        return f"{more} by a factor of {ratio:.3g} (95%: {difference.low:.3g} .. {difference.high:.3g})"
+        return (
+            f"{more} by a factor of {ratio:.3g} (95%: {difference.low:.3g} .."
+            f" {difference.high:.3g})"
+        )
     return f"{abs(ratio - 1):.1%} {more if ratio > 1 else less} {interval}"
 
 
@@ -145,18 +187,31 @@ def _notes(first: Side, second: Side, figures: _Figures) -> Iterator[Text]:
     if step is None or step.difference is None:
         return
     if not step.difference.measured:
-        taken = max(first.between_runs(STEP), second.between_runs(STEP))
-        why = f"{taken:.1%}" + (", since other programs held up steps" if taken > BETWEEN_RUNS else "")
+        between = max(first.between_runs(STEP), second.between_runs(STEP))
+        assumed = f"{between:.1%}"
+        if between > BETWEEN_RUNS:
+            assumed += ", since other programs held up steps"
         more = "Measure it: voirkit compare A1 A2 A3 --with B1 B2 B3"
-        yield Text(f"One run a side: how much runs themselves differ is not known (assumed: {why}). {more}", mood="note")
+        yield Text(
+            f"One run a side: how much runs themselves differ is not known (assumed: {assumed})."
+            f" {more}",
+            mood="note",
+        )
     elif any(len(runs) > 1 for side in grouped_runs(first, second) for runs in side):
-        why = "Many runs of one side in a row: what changed on the machine meanwhile looks like a difference, so each half counts as one."
+        why = (
+            "Many runs of one side in a row: what changed on the machine meanwhile looks like a"
+            " difference, so each half counts as one."
+        )
         yield Text(f"{why} Record the sides in turn: A B A B.", mood="note")
 
 
 def _other_scripts(first: Side, second: Side) -> Iterator[Text]:
-    """That not all runs are of one script, with a run of each."""
-    runs = [(name, script_name(summary)) for side in (first, second) for name, summary in zip(side.names, side.summaries, strict=True)]
+    """A note if not all runs are of one script, with a run of each."""
+    runs = [
+        (name, script_name(summary))
+        for side in (first, second)
+        for name, summary in zip(side.names, side.summaries, strict=True)
+    ]
     example = {script: name for name, script in reversed(runs) if script is not None}
     if len(example) > 1:
         words = [f"{name} ran {script}" for script, name in reversed(example.items())]
@@ -164,30 +219,39 @@ def _other_scripts(first: Side, second: Side) -> Iterator[Text]:
 
 
 def _other_work(first: Side, second: Side) -> Iterator[Text]:
-    """That the two sides have not done the same amount of work, so that their wall times are of different work."""
+    """A note if the two sides have not done the same amount of work, so that their wall times are
+    of different work."""
     amounts = []
     for unit, place in (("steps", ("steps", "n")), ("items", ("steps", "items"))):
         values = [side.median(*place) for side in (first, second)]
         if None not in values and values[0] != values[1]:
             amounts.append(f"{written(values[0], '')} and {written(values[1], '')} {unit}")
     if amounts:
-        yield Text(f"they trained {', '.join(amounts)}: compare throughput, not wall time.", "other work", mood="note")
+        yield Text(
+            f"they trained {', '.join(amounts)}: compare throughput, not wall time.",
+            "other work",
+            mood="note",
+        )
 
 
 _LEAST_CONTENTION = 0.02  # in logarithms: what widens an interval by less is not worth a line
 
 
 def _busy(*sides: tuple[str, Side]) -> Iterator[Text]:
-    """That other programs had the processors while a side ran, and by how much that may have held it up."""
+    """A warning if other programs had the processors while a side ran, and by how much that may
+    have held it up."""
     for head, side in sides:
         if side.contention < _LEAST_CONTENTION:
             continue
-        waited, others = (side.median("processors", key) for key in ("waited_share", "others_share"))
+        waited = side.median("processors", "waited_share")
+        other_work = side.median("processors", "others_share")
         most = f"{exp(side.contention):.3g}"
         yield Text(
-            f"the {head} side ran on a busy machine: its main thread waited for a processor {waited:.0%} of the time, and other "
-            f"programs used {others:.0%} of the processors. The intervals are wider for that: its times may be up to {most} times those "
-            "of an idle machine.",
+            f"the {head} side ran on a busy machine: its main thread waited for a processor"
+            f" {waited:.0%} of the time, and other programs used {other_work:.0%} of the"
+            " processors."
+            f" The intervals are wider for that: its times may be up to {most} times those of an"
+            " idle machine.",
             "busy",
             mood="warning",
         )
@@ -198,30 +262,58 @@ def _busy(*sides: tuple[str, Side]) -> Iterator[Text]:
 
 def figures_section(figures: Sequence[Figure]) -> Section:
     """A row for each figure that is compared."""
-    rows: list[Sequence[AnyCell]] = []
-    for one in figures:
-        more = "" if one.first is None or one.second is None else signed(one.second - one.first, one.units)
-        ratio = "" if one.ratio is None else f"{one.ratio:.2f}x"
-        mood = "" if one.is_better is None or ratio == "1.00x" else "good" if one.is_better else "bad"
-        found = one.difference
-        sides = ("", "") if found is None else (_either_way(*found.first), _either_way(*found.second))
-        interval = "" if found is None else f"{found.low:.2f} .. {found.high:.2f}"
-        bounds: AnyCell = (
-            Cell(f"{interval} *", "strong") if found is not None and found.significant else Cell(interval and f"{interval}  ", "dim")
-        )
-        values = (written(one.first, one.units), written(one.second, one.units), more, Cell(ratio, mood))
-        rows.append((one.name, *values, bounds, *sides))
-    ratios = (Column("second - first", narrowest=110), Column("ratio", narrowest=60), Column("95%  ", narrowest=76))
-    sides_heads = (Column("first ±", narrowest=130), Column("second ±", narrowest=130))
-    heads: list[str | Column] = [Column("", left=True, cut=True), "first", "second", *ratios, *sides_heads]
+    rows = [_figure_row(figure) for figure in figures]
+    heads: list[str | Column] = [
+        Column("", left=True, cut=True),
+        "first",
+        "second",
+        Column("second - first", narrowest=110),
+        Column("ratio", narrowest=60),
+        Column("95%  ", narrowest=76),
+        Column("first ±", narrowest=130),
+        Column("second ±", narrowest=130),
+    ]
     notes: list[Block] = [OnPage([Text("+ is what the second has more.", mood="note")])]
-    notes += [Text(_DIFFERENCE, mood="note")] if any(one.difference is not None for one in figures) else []
+    if any(figure.difference is not None for figure in figures):
+        notes.append(Text(_DIFFERENCE, mood="note"))
     return Section("figures", "Figures", [Table(heads, rows, most=len(rows)), *notes])
 
 
+def _figure_row(figure: Figure) -> Sequence[AnyCell]:
+    """A figure of both sides, its difference, ratio and intervals."""
+    difference = ""
+    if figure.first is not None and figure.second is not None:
+        difference = signed(figure.second - figure.first, figure.units)
+    ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}x"
+    mood = ""
+    if figure.is_better is not None and ratio != "1.00x":
+        mood = "good" if figure.is_better else "bad"
+    return (
+        figure.name,
+        written(figure.first, figure.units),
+        written(figure.second, figure.units),
+        difference,
+        Cell(ratio, mood),
+        *_interval_cells(figure.difference),
+    )
+
+
+def _interval_cells(difference: Difference | None) -> tuple[AnyCell, AnyCell, AnyCell]:
+    """The interval of a ratio, and those of either side."""
+    if difference is None:
+        return Cell("", "dim"), "", ""
+    interval = f"{difference.low:.2f} .. {difference.high:.2f}"
+    if difference.significant:
+        cell = Cell(f"{interval} *", "strong")
+    else:
+        cell = Cell(f"{interval}  ", "dim")
+    return cell, _either_way(*difference.first), _either_way(*difference.second)
+
+
 _DIFFERENCE = (
-    "ratio: second / first. 95%, ±: where the true one is. *: significant, noise does not explain it. Of 100 comparisons of equal runs 5 "
-    "find one in the step time, and 5 in any of the others, whose intervals are wider for that."
+    "ratio: second / first; of rates, without compiling and imports. 95%, ±: where the true one is."
+    " *: significant, noise does not explain it. Of 100 comparisons of equal runs 5 find one in the"
+    " step time, and 5 in any of the others, whose intervals are wider for that."
 )
 
 
@@ -232,7 +324,9 @@ def _either_way(low: float, high: float) -> str:
 
 def differences_section(different: Pairs) -> Section:
     """What else is not the same: verdicts, the environment."""
-    rows = [(name, in_words(first), in_words(second)) for name, (first, second) in different.items()]
+    rows = [
+        (name, in_words(first), in_words(second)) for name, (first, second) in different.items()
+    ]
     lines = [Text(f"{first}  |  {second}", name) for name, first, second in rows]
     nothing = Text("Nothing that is known of both.")
     on_page = Table(("", "first", "second"), rows, left=(0, 1, 2)) if rows else nothing

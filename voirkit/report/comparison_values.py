@@ -4,24 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from voirkit.analysis.first_difference import CurveDifference, FirstDifference, RankDifference, curves_differ
+from voirkit.analysis.first_difference import (
+    CurveDifference,
+    FirstDifference,
+    RankDifference,
+    curves_differ,
+)
 from voirkit.report.comparison import Side
 from voirkit.report.sections import Text
 
 
-def losses_and_batches(first: Side, second: Side, differences: Sequence[RankDifference]) -> Iterator[Text]:
-    """A line for the losses and one for the batches, of what was recorded of them. Of several runs a side, the first of each."""
-    whose = f" ({first.names[0]} and {second.names[0]})" if len(first.names) + len(second.names) > 2 else ""
-    for label, line in (("losses", _losses(first, second, differences)), ("batches", _batches(differences))):
+def losses_and_batches(
+    first: Side, second: Side, differences: Sequence[RankDifference]
+) -> Iterator[Text]:
+    """A line for the losses and one for the batches, of what was recorded of them. Of several runs
+    a side, the first of each."""
+    runs = ""
+    if len(first.names) + len(second.names) > 2:
+        runs = f" ({first.names[0]} and {second.names[0]})"
+    lines = {"losses": _losses(first, second, differences), "batches": _batches(differences)}
+    for label, line in lines.items():
         if line is not None:
-            yield line._replace(text=f"{line.text}{whose}.", label=label)
+            yield line._replace(text=f"{line.text}{runs}.", label=label)
 
 
 _Parts = Sequence[tuple[int, FirstDifference]]
 
 
 def _losses(first: Side, second: Side, differences: Sequence[RankDifference]) -> Text | None:
-    parts = [(one.rank, one.losses) for one in differences if one.losses is not None]
+    parts = [(rank.rank, rank.losses) for rank in differences if rank.losses is not None]
     if any(part.compared for _, part in parts):
         return _line(parts, "backward passes", _pass_place)
     if not parts:
@@ -31,8 +42,10 @@ def _losses(first: Side, second: Side, differences: Sequence[RankDifference]) ->
 
 
 def _batches(differences: Sequence[RankDifference]) -> Text | None:
-    """None where samplers handed out nothing: iterable datasets, no loader, or a run of an older version."""
-    parts = [(one.rank, one.batches) for one in differences if one.batches is not None and one.batches.compared]
+    """None where samplers handed out nothing: iterable datasets, no loader, or a run of an older
+    version."""
+    parts = [(rank.rank, rank.batches) for rank in differences if rank.batches is not None]
+    parts = [(rank, part) for rank, part in parts if part.compared]
     return _line(parts, "batches", _batch_place) if parts else None
 
 
@@ -41,19 +54,20 @@ def _line(parts: _Parts, unit: str, place: Callable[[FirstDifference], str]) -> 
     if not apart:
         return Text(_equal([part for _, part in parts], unit))
     rank, part = min(apart, key=lambda pair: pair[1].index or 0)
-    of_ranks = f", first on rank {rank} ({len(apart)} of {len(parts)} ranks differ)" if len(parts) > 1 else ""
-    return Text(f"{place(part)}{_again(part, unit)}{of_ranks}", mood="warning")
+    words = f"{place(part)}{_later_differences(part, unit)}"
+    if len(parts) > 1:
+        words += f", first on rank {rank} ({len(apart)} of {len(parts)} ranks differ)"
+    return Text(words, mood="warning")
 
 
 def _equal(parts: Sequence[FirstDifference], unit: str) -> str:
     most = max(parts, key=lambda part: part.compared)
     n, lengths = most.compared, most.lengths
-    what = "the same indices" if unit == "batches" else "equal"
+    equal = "the same indices" if unit == "batches" else "equal"
     if n == max(lengths):
-        return f"{what} in all {n:,} {unit}"
-    if n == min(lengths):
-        return f"{what} in the {n:,} {unit} that both have ({lengths[0]:,} and {lengths[1]:,})"
-    return f"{what} in the {n:,} {unit} that are known of both ({lengths[0]:,} and {lengths[1]:,})"
+        return f"{equal} in all {n:,} {unit}"
+    extent = "both have" if n == min(lengths) else "are known of both"
+    return f"{equal} in the {n:,} {unit} that {extent} ({lengths[0]:,} and {lengths[1]:,})"
 
 
 def _pass_place(part: FirstDifference) -> str:
@@ -74,8 +88,8 @@ def _where(part: FirstDifference) -> str:
     return f"equal to step {part.step - 1:,}; differ from step {part.step:,} on"
 
 
-def _again(part: FirstDifference, unit: str) -> str:
-    """That what comes after the first difference is equal again, in part."""
+def _later_differences(part: FirstDifference, unit: str) -> str:
+    """How many differ after the first difference, if some are equal again."""
     assert part.index is not None
     later = min(part.lengths) - part.index
     return f", in {part.differing:,} of {later:,} {unit}" if part.differing < later else ""
@@ -86,15 +100,22 @@ _MOST_DIGITS = 17  # that tell a float64 from every other
 
 def _apart(first: float, second: float) -> tuple[str, str]:
     """Two numbers with as many digits as tell them apart, four at least."""
-    texts = [(f"{first:.{digits}g}", f"{second:.{digits}g}") for digits in range(4, _MOST_DIGITS + 1)]
+    texts = [
+        (f"{first:.{digits}g}", f"{second:.{digits}g}") for digits in range(4, _MOST_DIGITS + 1)
+    ]
     return next((pair for pair in texts if pair[0] != pair[1]), texts[-1])
 
 
 def _curves(curves: CurveDifference) -> Text:
-    """Of losses on a device, of which only those of the curve are read, when the script has ended."""
-    known = f"known are {curves.compared:,} of {curves.losses:,}, since they lie on a device"
+    """The line for losses on a device, of which only those of the curve are read, when the script
+    has ended."""
+    extent = f"known are {curves.compared:,} of {curves.losses:,}, since they lie on a device"
     if curves.first_different is None or curves.values is None:
-        return Text(f"equal as far as they are known; {known}")
-    values = " / ".join(_apart(*(float("nan") if value is None else value for value in curves.values)))
+        return Text(f"equal as far as they are known; {extent}")
+    first, second = (float("nan") if value is None else value for value in curves.values)
+    values = " / ".join(_apart(first, second))
     before = f"equal to loss {curves.last_equal:,}; " if curves.last_equal is not None else ""
-    return Text(f"{before}differ at loss {curves.first_different:,} or before ({values}); {known}", mood="warning")
+    return Text(
+        f"{before}differ at loss {curves.first_different:,} or before ({values}); {extent}",
+        mood="warning",
+    )

@@ -1,8 +1,10 @@
-"""Completes the record of a run that has just ended: steps and verdict in ``summary.json``, from what lies in segments.
+"""Completes the record of a run that has just ended: steps and verdict in ``summary.json``, from
+what lies in segments.
 
 A program of its own, so that the training process loads nothing for it:
 
-    python -m voirkit.report.finish RUN --rank R --pid PID [--compact] [--draw COLUMNS [--colour] --shown RUN]
+    python -m voirkit.report.finish RUN --rank R --pid PID [--compact] [--draw COLUMNS [--colour]
+    --shown RUN]
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ def finish(path: str, rank: int, pid: int, compact: bool = False) -> dict[str, A
 
     Args:
         pid: The process that has recorded it, which is about to end.
-        compact: Whether its trace is compacted and its steps are rolled up now, and not when somebody first reads them.
+        compact: Whether its trace is compacted and its steps are rolled up now, and not when
+            somebody first reads them.
 
     Returns:
         The summary.
@@ -53,17 +56,26 @@ def main(argv: Sequence[str]) -> int:
     if options.compact:
         from voirkit.runs import compaction
 
-        compaction.compact(options.RUN, options.rank, ended=[options.pid])  # nothing is left to do, or this says why
+        # nothing is left to do, or this says why
+        compaction.compact(options.RUN, options.rank, ended=[options.pid])
     return 0
 
 
 def _with_own_cost(summary: dict[str, Any]) -> dict[str, Any]:
-    """The summary with what completing it has taken until now; the process that waits for this one writes down all of it."""
+    """The summary with what completing it has taken until now; the process that waits for this one
+    writes down all of it."""
     overhead = summary.get("overhead")
     if not overhead:
         return summary
-    completing = {"seconds": sum(os.times()[:4])}  # perf and others that read what was sampled are children
-    return {**summary, "overhead": {**overhead, "parts": {**(overhead.get("parts") or {}), "completing": completing}}}
+    # perf and others that read what was sampled are children
+    completing = {"seconds": sum(os.times()[:4])}
+    return {
+        **summary,
+        "overhead": {
+            **overhead,
+            "parts": {**(overhead.get("parts") or {}), "completing": completing},
+        },
+    }
 
 
 def _draw(summary: dict[str, Any], options: Any) -> None:
@@ -71,9 +83,15 @@ def _draw(summary: dict[str, Any], options: Any) -> None:
 
     from voirkit.report.terminal import LINES, draw
 
-    # The stream may not take what is drawn (an ASCII locale): it is the caller's, who prints it on the program's own.
+    # The stream may not take what is drawn (an ASCII locale): it is the caller's, who prints it on
+    # the program's own.
     with open(sys.stdout.fileno(), "w", encoding="utf-8", closefd=False) as file:
-        draw(summary, Console(file=file, width=options.draw, force_terminal=options.colour, highlight=False), options.shown, LINES)
+        draw(
+            summary,
+            Console(file=file, width=options.draw, force_terminal=options.colour, highlight=False),
+            options.shown,
+            LINES,
+        )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
-"""A run as Markdown (GitHub's flavour): for the summaries of CI, for issues, and for agents. It measures nothing."""
+"""A run as Markdown (GitHub's flavour): for the summaries of CI, for issues, and for agents.
+
+It measures nothing. Each block has a function of its own, which ``_lines`` dispatches to.
+"""
 
 from __future__ import annotations
 
 import html
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import partial, singledispatch
 from typing import Any
 
 from voirkit.errors import left_out, reason, visible
@@ -29,17 +32,24 @@ def markdown(summary: Summary, run_dir: str | None = None) -> str:
     parts |= {name: partial(_drawn_sections, part) for name, part in parts_of_report().items()}
     for name, part in parts.items():
         try:
-            texts.append("\n\n".join(filter(None, part(summary))))
-        except Exception as exc:  # a summary of another version, or one that is damaged: the rest is shown
+            texts.append(_joined(part(summary)))
+        except Exception as exc:
+            # a summary of another version, or one that is damaged: the rest is shown
             texts.append(f"> {_escaped(left_out(name, reason(exc)))}")
     if run_dir is not None:
         texts.append(f"Run directory: {_code(run_dir)}")
-    return "\n\n".join(filter(None, texts)) + "\n"
+    return _joined(texts) + "\n"
 
 
 def in_markdown(title: str, parts: Iterable[sections.Section]) -> str:
     """Sections below a heading."""
-    return "\n\n".join(filter(None, [f"# {_escaped(title)}", *("\n".join(_section(one)) for one in parts)])) + "\n"
+    texts = ["\n".join(_section(section)) for section in parts]
+    return _joined([f"# {_escaped(title)}", *texts]) + "\n"
+
+
+def _joined(texts: Iterable[str]) -> str:
+    """Texts with an empty line between them, without those that are empty."""
+    return "\n\n".join(filter(None, texts))
 
 
 def _head(summary: Summary) -> Iterator[str]:
@@ -60,83 +70,179 @@ def _section(section: sections.Section) -> Iterator[str]:
 
 
 def _blocks(blocks: Iterable[sections.Block]) -> str:
-    return "\n\n".join(filter(None, ("\n".join(_block(block)) for block in blocks)))
+    return _joined("\n".join(_lines(block)) for block in blocks)
 
 
-def _block(block: sections.Block) -> Iterator[str]:
-    if isinstance(block, sections.Text):
-        text = f"[{_escaped(block.text)}]({block.link})" if sections.is_link(block.link) else _escaped(block.text)
-        if block.mood == "warning":
-            yield f"> {f'**{_escaped(block.label)}** ' if block.label not in ('', 'warning') else ''}{text}"
-        else:
-            yield f"**{_escaped(block.label)}** {text}" if block.label else f"**{text}**" if block.strong else text
-    elif isinstance(block, sections.Figures) and block.figures:
-        heads = ("figure", "value", *([""] if any(one.note for one in block.figures) else []))
-        yield from _table(heads, [(one.name, written(one.value, one.unit), one.note)[: len(heads)] for one in block.figures])
-    elif isinstance(block, sections.Facts):
-        for label, facts in block.lines:
-            words = _escaped(" · ".join(sections.fact_text(*fact) for fact in facts))
-            yield f"- **{_escaped(label)}:** {words}" if label else f"- {words}"
-    elif isinstance(block, sections.Finding):
-        yield f"### {_escaped(block.name)}\n\n{_escaped(block.because)}\n"
-        yield from (f"- **{name.capitalize()}:** {_escaped(words)}" for name, words in block.following())
-    elif isinstance(block, sections.Table) and block.rows:
-        columns = [(at, one) for at, one in sections.columns_of(block) if not at or any(sections.cell_text(row[at]) for row in block.rows)]
-        rows: list[Sequence[str]] = [[_cell(row[at]) for at, _ in columns] for row in block.rows[: block.most]]
-        yield from [_escaped(block.caption), ""] if block.caption else []
-        yield from _table([one.head for _, one in columns], rows, [at for at, (_, one) in enumerate(columns) if one.left])
-        more = max(len(block.rows), block.total) - len(rows)
-        yield from ["", f"{more:,} more rows"] if more else []
-    elif isinstance(block, sections.Bars) and block.rows:
+@singledispatch
+def _lines(block: sections.Block) -> Iterator[str]:
+    """The lines of a block; none of one that other reports show."""
+    return iter(())
+
+
+@_lines.register
+def _(block: sections.Text) -> Iterator[str]:
+    text = _escaped(block.text)
+    if sections.is_link(block.link):
+        text = f"[{text}]({block.link})"
+    if block.mood == "warning":
+        label = f"**{_escaped(block.label)}** " if block.label not in ("", "warning") else ""
+        yield f"> {label}{text}"
+    elif block.label:
+        yield f"**{_escaped(block.label)}** {text}"
+    elif block.strong:
+        yield f"**{text}**"
+    else:
+        yield text
+
+
+@_lines.register
+def _(block: sections.Figures) -> Iterator[str]:
+    if not block.figures:
+        return
+    heads = ["figure", "value"]
+    rows = [[figure.name, written(figure.value, figure.unit)] for figure in block.figures]
+    if any(figure.note for figure in block.figures):
+        heads.append("")
+        for row, figure in zip(rows, block.figures, strict=True):
+            row.append(figure.note)
+    yield from _table(heads, rows)
+
+
+@_lines.register
+def _(block: sections.Facts) -> Iterator[str]:
+    for label, facts in block.lines:
+        words = _escaped(" · ".join(sections.fact_text(*fact) for fact in facts))
+        yield f"- **{_escaped(label)}:** {words}" if label else f"- {words}"
+
+
+@_lines.register
+def _(block: sections.Finding) -> Iterator[str]:
+    yield f"### {_escaped(block.name)}\n\n{_escaped(block.because)}\n"
+    for name, words in block.following():
+        yield f"- **{name.capitalize()}:** {_escaped(words)}"
+
+
+@_lines.register
+def _(block: sections.Table) -> Iterator[str]:
+    if not block.rows:
+        return
+    columns = _columns_with_text(block)
+    rows = [[_cell(row[place]) for place, _ in columns] for row in block.rows[: block.most]]
+    if block.caption:
+        yield _escaped(block.caption)
+        yield ""
+    heads = [column.head for _, column in columns]
+    left_columns = [number for number, (_, column) in enumerate(columns) if column.left]
+    yield from _table(heads, rows, left_columns)
+    more = max(len(block.rows), block.total) - len(rows)
+    if more:
+        yield ""
+        yield f"{more:,} more rows"
+
+
+def _columns_with_text(table: sections.Table) -> list[tuple[int, sections.Column]]:
+    """The first column and those that hold more than bars, with their places."""
+    columns = []
+    for place, column in sections.columns_of(table):
+        has_text = any(sections.cell_text(row[place]) for row in table.rows)
+        if place == 0 or has_text:
+            columns.append((place, column))
+    return columns
+
+
+@_lines.register
+def _(block: sections.Bars) -> Iterator[str]:
+    if block.rows:
         yield from _table((block.caption, ""), [(label, end) for label, _, end in block.rows])
-    elif isinstance(block, sections.Stacked) and block.rows:
-        parts = block.parts()
-        rows = [
-            (label, end, *(written(values[part], block.unit) if values.get(part) else "" for part in parts))
-            for label, values, end in block.rows
-        ]
-        yield from _table((block.caption, "", *parts), rows)
-    elif isinstance(block, sections.Series):
-        curves = [(name, [y for _, y in points]) for name, points in block.curves.items() if points]
-        rows = [
-            (name, *(written(values[at], block.unit) for at in (0, -1)), sections.sparkline(values, _POINTS)) for name, values in curves
-        ]
-        yield from _table((block.caption, "first", "last", ""), rows) if rows else ()
-    elif isinstance(block, sections.Timeline) and block.rows:
-        rows = [
-            (name, sections.sparkline(values, _POINTS), written(sum(values) / ((len(values) or 1) if block.mean else 1), block.unit))
-            for name, values in block.rows
-        ]
-        yield from _table((block.caption, "over time", "mean" if block.mean else "in all"), rows, (0, 1))
-    elif isinstance(block, (sections.Group, sections.Grid, sections.InText, sections.Details)):
-        inner = _blocks(block.blocks)
-        if inner and isinstance(block, sections.Group):
-            inner = "\n\n".join(filter(None, (f"### {_escaped(block.title)}", inner, f"*{_escaped(block.note)}*" if block.note else "")))
-        elif inner and isinstance(block, sections.Details):
-            inner = f"<details><summary>{html.escape(visible(block.title, in_line=True))}</summary>\n\n{inner}\n\n</details>"
-        yield from [inner] if inner else []
+
+
+@_lines.register
+def _(block: sections.Stacked) -> Iterator[str]:
+    if not block.rows:
+        return
+    parts = block.parts()
+    rows = []
+    for label, values, end in block.rows:
+        amounts = [written(values[part], block.unit) if values.get(part) else "" for part in parts]
+        rows.append((label, end, *amounts))
+    yield from _table((block.caption, "", *parts), rows)
+
+
+@_lines.register
+def _(block: sections.Series) -> Iterator[str]:
+    rows = []
+    for name, points in block.curves.items():
+        if points:
+            values = [y for _, y in points]
+            first, last = written(values[0], block.unit), written(values[-1], block.unit)
+            rows.append((name, first, last, sections.sparkline(values, _POINTS)))
+    if rows:
+        yield from _table((block.caption, "first", "last", ""), rows)
+
+
+@_lines.register
+def _(block: sections.Timeline) -> Iterator[str]:
+    if not block.rows:
+        return
+    rows = []
+    for name, values in block.rows:
+        n_values = (len(values) or 1) if block.mean else 1
+        amount = written(sum(values) / n_values, block.unit)
+        rows.append((name, sections.sparkline(values, _POINTS), amount))
+    head = "mean" if block.mean else "in all"
+    yield from _table((block.caption, "over time", head), rows, (0, 1))
+
+
+@_lines.register
+def _(block: sections.Group) -> Iterator[str]:
+    inner = _blocks(block.blocks)
+    if inner:
+        note = f"*{_escaped(block.note)}*" if block.note else ""
+        yield _joined([f"### {_escaped(block.title)}", inner, note])
+
+
+@_lines.register
+def _(block: sections.Details) -> Iterator[str]:
+    inner = _blocks(block.blocks)
+    if inner:
+        title = html.escape(visible(block.title, in_line=True))
+        yield f"<details><summary>{title}</summary>\n\n{inner}\n\n</details>"
+
+
+@_lines.register(sections.Grid)
+@_lines.register(sections.InText)
+def _(block: sections.Grid | sections.InText) -> Iterator[str]:
+    inner = _blocks(block.blocks)
+    if inner:
+        yield inner
 
 
 def _cell(cell: sections.AnyCell) -> str:
-    return ("· " * cell.indent if isinstance(cell, sections.Cell) else "") + sections.cell_text(cell)
+    indent = "· " * cell.indent if isinstance(cell, sections.Cell) else ""
+    return indent + sections.cell_text(cell)
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], left_columns: Sequence[int] = (0,)) -> Iterator[str]:
+def _table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], left_columns: Sequence[int] = (0,)
+) -> Iterator[str]:
+    alignments = [" --- " if number in left_columns else " ---: " for number in range(len(heads))]
     yield "| " + " | ".join(map(_escaped, heads)) + " |"
-    yield "|" + "|".join(" --- " if at in left_columns else " ---: " for at in range(len(heads))) + "|"
+    yield "|" + "|".join(alignments) + "|"
     for row in rows:
         yield "| " + " | ".join(map(_escaped, row)) + " |"
 
 
 def _escaped(text: str) -> str:
-    """Text of a program's, such as a path, that must not become Markdown, nor a link, nor call for somebody on GitHub."""
+    """A text of the program, such as a path, that must not become Markdown, nor a link, nor call
+    somebody on GitHub."""
     for mark in "\\`*_[]<>|#&~":
         text = text.replace(mark, f"\\{mark}")
     text = _ADDRESS.sub(r"\1\\\2", visible(" ".join(text.split())))
     return _CALLS.sub("\\g<0><!-- -->", text)
 
 
-# Without brackets too GitHub makes links of addresses; and of @names and #numbers, whatever they are escaped with, unless they are apart.
+# Without brackets too GitHub makes links of addresses; and of @names and #numbers, whatever they
+# are escaped with, unless they are apart.
 _ADDRESS = re.compile(r"(\b(?:https?|ftp|mailto|xmpp)|\bwww)([:.])", re.IGNORECASE)
 _CALLS = re.compile(r"@(?=\w)|#(?=\d)|\bGH-(?=\d)")
 
@@ -144,5 +250,6 @@ _CALLS = re.compile(r"@(?=\w)|#(?=\d)|\bGH-(?=\d)")
 def _code(text: str) -> str:
     """Text between as many backticks as it takes."""
     text = visible(" ".join(text.split()))
-    ticks = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
+    longest_run = max(map(len, re.findall("`+", text)), default=0)
+    ticks = "`" * (longest_run + 1)
     return f"{ticks} {text} {ticks}" if "`" in text else f"`{text}`"

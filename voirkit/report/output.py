@@ -1,4 +1,5 @@
-"""Files that reports and exports write: whole or not at all, under a temporary name until they are complete. ``-`` is the stdout."""
+"""Files that reports and exports write: whole or not at all, under a temporary name until they are
+complete. ``-`` is the stdout."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ _unfinished: set[str] = set()
 
 
 def remove_unfinished() -> None:
-    """Remove what is under a temporary name: a signal may come between ``complete`` and the block that it is for."""
+    """Remove what is under a temporary name: a signal may come between ``complete`` and the block
+    that it is for."""
     for path in list(_unfinished):
         if os.path.lexists(path):
             os.unlink(path)
@@ -36,14 +38,17 @@ def remove_unfinished() -> None:
 
 @contextmanager
 def complete(path: str) -> Iterator[str]:
-    """Yield a name to write under; the file gets its own when the block has ended well, and is removed if not. Raises OSError: the disk is
-    full, or the folder is gone; VoirkitError: there is no room for what is to go to the standard output."""
+    """Yield a name to write under; the file gets its own when the block has ended well, and is
+    removed if not. Raises OSError: the disk is full, or the folder is gone; VoirkitError: there is
+    no room for what is to go to the standard output."""
     folder = tempfile.gettempdir() if path == STDOUT else os.path.dirname(path)
-    # Short and in ASCII, whatever the file is called: its name may be as long as the file system allows, and not even text.
+    # Short and in ASCII, whatever the file is called: its name may be as long as the file system
+    # allows, and not even text.
     temporary = ""
     try:
         try:
-            temporary = _make_new(folder, 0o600 if path == STDOUT else 0o666)  # what cannot be made is told here, whoever writes to it then
+            # what cannot be made is told here, whoever writes to it then
+            temporary = _make_new(folder, 0o600 if path == STDOUT else 0o666)
             yield temporary
         except OSError as exc:
             if path == STDOUT:
@@ -64,12 +69,17 @@ def complete(path: str) -> Iterator[str]:
 
 
 def _make_new(folder: str, mode: int) -> str:
-    """An empty file that was not there before: in a folder of everybody's, such as /tmp, others may have guessed its name."""
+    """An empty file that was not there before: in a folder of everybody's, such as /tmp, others may
+    have guessed its name."""
     while True:
         path = os.path.join(folder, f".voirkit-{os.getpid()}-{next(_number)}.tmp")
         _unfinished.add(path)  # before it is made: see remove_unfinished
         try:
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), mode))
+            os.close(
+                os.open(
+                    path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), mode
+                )
+            )
             return path
         except FileExistsError:
             _unfinished.discard(path)  # another's
@@ -80,8 +90,8 @@ def _make_new(folder: str, mode: int) -> str:
 
 @contextmanager
 def text(path: str) -> Iterator[Callable[[str], object]]:
-    """Yield what writes text to a file in UTF-8, compressed with gzip (one member) if its name ends in ``.gz``. Raises OSError: the disk is
-    full, or the folder is gone."""
+    """Yield what writes text to a file in UTF-8, compressed with gzip (one member) if its name ends
+    in ``.gz``. Raises OSError: the disk is full, or the folder is gone."""
     with complete(path) as temporary, open(temporary, "wb", buffering=1 << 20) as file:
         if not path.endswith(".gz"):
             yield lambda text: file.write(text.encode())
@@ -93,15 +103,18 @@ def text(path: str) -> Iterator[Callable[[str], object]]:
 
 
 def copy(run: Run, query: str, path: str, options: str) -> None:
-    """Have DuckDB write what a query of a run gives, to its end, into a file (``-``: standard output), with options of ``COPY``. Raises
-    OSError: the disk is full, for instance; RunDirectoryError: the trace is damaged where it could not be seen before."""
+    """Have DuckDB write what a query of a run gives, to its end, into a file (``-``: standard
+    output), with options of ``COPY``. Raises OSError: the disk is full, for instance;
+    RunDirectoryError: the trace is damaged where it could not be seen before."""
     import duckdb
 
     from voirkit.runs.parquet import file, system_error
 
     with complete(path) as temporary:
         try:
-            run.connection().execute(f"COPY ({query}) TO {file(temporary)} ({options}, USE_TMP_FILE false)").fetchall()
+            run.connection().execute(
+                f"COPY ({query}) TO {file(temporary)} ({options}, USE_TMP_FILE false)"
+            ).fetchall()
         except duckdb.Error as exc:
             raise system_error(exc, temporary) or run.damaged(exc) from None
 

@@ -1,4 +1,5 @@
-"""What every report shows of a run besides its instruments, as sections: verdict, alerts, phases of a step, ranks, rates, machine.
+"""The sections that every report shows of a run besides those of its instruments: verdict, alerts,
+phases of a step, ranks, rates, machine.
 
 A report draws how the run ended in a form of its own, with the words of this module.
 """
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from voirkit.phase_table import PHASES, shown_phases
 from voirkit.plugins import installed_instruments
 from voirkit.report import duration, figure, size
 from voirkit.report.sections import (
@@ -34,12 +36,10 @@ from voirkit.report.sections import (
 )
 from voirkit.runs.summary import (
     PARTS,
-    PHASES,
     evaluation_name,
     has_losses_of_evaluation,
     loss_note,
     saving,
-    shown_phases,
     throughput,
     training_counts,
 )
@@ -53,10 +53,11 @@ Part: TypeAlias = Callable[[Summary], Iterator[Section]]
 _LEAST = 0.005  # of the run's wall time, or of a step: what is less is not shown
 _MANY_RANKS = 8
 _ROWS = 200  # of tables on the page
-_DRAWN = 128  # ranks
+_DRAWN_RANKS = 128
 _WARNINGS = 12
 _PLACES = 3  # of optimizer steps that lie in no step
-_VERDICT = 16  # lines of verdict and advice, which are never cut: at a width of 80 they are some ten
+# lines of verdict and advice, which are never cut: at a width of 80 they are some ten
+_VERDICT = 16
 BREAKDOWN = 1 + len(PHASES) + 4 + 1  # lines: the head, the phases, the parts of other, the step
 _HOW = {
     "running": "is still running",
@@ -76,30 +77,49 @@ def command_of(summary: Summary) -> str:
 
 
 def how_it_went(summary: Summary) -> list[str]:
-    """How long a run took, its exit code and end, its ranks; also how voirkit ended where a check (``--verify``, ``--require``) failed."""
-    words = [duration(summary["duration_s"])] if summary.get("duration_s") is not None else []
+    """How long a run took, its exit code and end, its ranks; also how voirkit ended where a check
+    (``--verify``, ``--require``) failed."""
+    words = []
+    if summary.get("duration_s") is not None:
+        words.append(duration(summary["duration_s"]))
     code = summary.get("exit_code")
     if code is not None:
-        own = summary.get("script_exit_code", code)
-        words += [f"exit code {own}", *([f"a check failed: exit code {code}"] if own != code else [])]
-    words += [f"{summary['world_size']} ranks"] if (summary.get("world_size") or 1) > 1 else []
-    return words + ([_HOW[str(summary["ended"])]] if str(summary.get("ended")) in _HOW else [])
+        script_code = summary.get("script_exit_code", code)
+        words.append(f"exit code {script_code}")
+        if script_code != code:
+            words.append(f"a check failed: exit code {code}")
+    if _has_several_ranks(summary):
+        words.append(f"{summary['world_size']} ranks")
+    end = _HOW.get(str(summary.get("ended")))
+    if end is not None:
+        words.append(end)
+    return words
+
+
+def _has_several_ranks(summary: Summary) -> bool:
+    return (summary.get("world_size") or 1) > 1
 
 
 def wall_line(wall: Mapping[str, Any], evaluation: Mapping[str, Any] | None = None) -> str:
-    """The parts of the wall time, the largest first, in one line: ``import 41% (1.6 s) · training 30% (1.2 s) · …``."""
+    """The parts of the wall time, the largest first, in one line: ``import 41% (1.6 s) · training
+    30% (1.2 s) · …``."""
     names = {"evaluation": evaluation_name(evaluation)}
     always = ("training", "evaluation")
-    shown = [(names.get(name, name), part) for name, part in wall["parts"].items() if part["share"] >= _LEAST or name in always]
-    shown.sort(key=lambda item: -item[1]["total_s"])
-    return " · ".join(f"{name} {part['share']:.0%} ({duration(part['total_s'])})" for name, part in shown)
+    parts = [
+        (names.get(name, name), part["share"], part["total_s"])
+        for name, part in wall["parts"].items()
+        if part["share"] >= _LEAST or name in always
+    ]
+    parts.sort(key=lambda part: -part[-1])
+    return " · ".join(f"{name} {share:.0%} ({duration(total_s)})" for name, share, total_s in parts)
 
 
 def spread(of: Mapping[str, float] | None) -> tuple[str, str]:
-    """Median, and p10 .. p90; nothing of what is not known."""
+    """Median, and p10 .. p90; empty texts for what is not known."""
     if not of:
         return "", ""
-    return duration(of["median"]), f"{duration(of['p10'])} .. {duration(of['p90'])}" if "p10" in of else ""
+    range_ = f"{duration(of['p10'])} .. {duration(of['p90'])}" if "p10" in of else ""
+    return duration(of["median"]), range_
 
 
 def number(value: float | None) -> str:
@@ -108,10 +128,14 @@ def number(value: float | None) -> str:
 
 
 def _name_of_row(row: Mapping[str, Any]) -> str:
-    """``rank 3``, or ``process 4711`` of one that is in no group of ranks; of one of its threads ``process 4711, thread 4713``."""
+    """``rank 3``, or ``process 4711`` of one that is in no group of ranks; of one of its threads
+    ``process 4711, thread 4713``."""
     if row["rank"] is not None:
         return f"rank {row['rank']}"
-    return f"process {row['pid']}" + (f", thread {row['thread']}" if row.get("thread") else "")
+    name = f"process {row['pid']}"
+    if row.get("thread"):
+        name += f", thread {row['thread']}"
+    return name
 
 
 # parts
@@ -121,71 +145,94 @@ def _wall(summary: Summary) -> Iterator[Section]:
     wall = summary.get("wall")
     if not wall:
         return
-    evaluation = evaluation_name(summary.get("evaluation"))
-    parts = {evaluation if name == "evaluation" else name: wall["parts"][name] for name in PARTS if name in wall["parts"]}
-    shares = {name: part["share"] for name, part in parts.items()}
-    legend = {name: f"{duration(part['total_s'])}, {part['share']:.1%}" for name, part in parts.items()}
-    bar = Stacked([("wall time", shares, duration(wall["total_s"]))], "share", whole=1.0, legend=legend, high=True)
-    yield Section("wall", "", [InText([Text(wall_line(wall, summary.get("evaluation")), "wall time")]), OnPage([bar])], least=2)
+    shares: dict[str, float] = {}
+    legend: dict[str, str] = {}
+    for name in PARTS:
+        if name in wall["parts"]:
+            part = wall["parts"][name]
+            if name == "evaluation":
+                name = evaluation_name(summary.get("evaluation"))
+            shares[name] = part["share"]
+            legend[name] = f"{duration(part['total_s'])}, {part['share']:.1%}"
+    rows = [("wall time", shares, duration(wall["total_s"]))]
+    bar = Stacked(rows, "share", whole=1.0, legend=legend, high=True)
+    line = Text(wall_line(wall, summary.get("evaluation")), "wall time")
+    yield Section("wall", "", [InText([line]), OnPage([bar])], least=2)
 
 
 def _goodput(summary: Summary) -> Iterator[Section]:
-    """Of a job that was restarted."""
+    """The goodput of a job that was restarted."""
     goodput = summary.get("goodput")
     if not goodput:
         return
-    attempts, lost, total = goodput["by_attempt"], goodput["steps_lost"], duration(goodput["total_s"])
-    steps = f"{lost:,} step{'s' if lost != 1 else ''} lost since the last checkpoint"
+    attempts, n_lost = goodput["by_attempt"], goodput["steps_lost"]
+    total = duration(goodput["total_s"])
+    steps = f"{n_lost:,} step{'s' if n_lost != 1 else ''} lost since the last checkpoint"
     line = f"{len(attempts)} attempts in {total}, {steps}: {wall_line(goodput)}"
     shares = {name: part["share"] for name, part in goodput["parts"].items()}
-    bar = Stacked([("all attempts", shares, total)], "share", whole=1.0, legend={name: f"{share:.1%}" for name, share in shares.items()})
-    rows = [
-        (
-            f"{at}",
-            f"{one['steps']:,}",
-            f"{one['steps_lost']:,}",
-            *(duration(one[key]) for key in ("lasted_s", "hang_s", "lost_s", "restart_s")),
-        )
-        for at, one in enumerate(attempts, 1)
-    ]
-    table = Table(("attempt", "steps", "steps lost", "lasted", "hung", "time lost", "until the next"), rows)
-    yield Section("goodput", "", [InText([Text(line, "goodput")]), OnPage([Text(line), bar, table])], least=4)
+    legend = {name: f"{share:.1%}" for name, share in shares.items()}
+    bar = Stacked([("all attempts", shares, total)], "share", whole=1.0, legend=legend)
+    heads = ("attempt", "steps", "steps lost", "lasted", "hung", "time lost", "until the next")
+    rows = []
+    for number, attempt in enumerate(attempts, 1):
+        counts = [f"{attempt['steps']:,}", f"{attempt['steps_lost']:,}"]
+        times = [duration(attempt[key]) for key in ("lasted_s", "hang_s", "lost_s", "restart_s")]
+        rows.append([f"{number}", *counts, *times])
+    page = OnPage([Text(line), bar, Table(heads, rows)])
+    yield Section("goodput", "", [InText([Text(line, "goodput")]), page], least=4)
 
 
 def _uncounted(summary: Summary) -> Iterator[Section]:
-    """What of the training was recorded, but lies in no step."""
+    """The training that was recorded, but lies in no step."""
     rows = (summary.get("steps") or {}).get("uncounted") or ()
-    # A pass whose step was not done, as of a loop that was left or interrupted there, is nothing to warn of.
+    # A pass whose step was not done, as of a loop that was left or interrupted there, is nothing to
+    # warn of.
     rows = [row for row in rows if row["optimizer_steps"] or row["backward_passes"] > 1]
     if not rows:
         return
-    counted = training_counts(sum(row["optimizer_steps"] for row in rows), sum(row["backward_passes"] for row in rows))
-    n_processes = len({row.get("pid") for row in rows})
-    places = [_uncounted_place(row, summary, n_processes > 1, len(rows) > 1) for row in rows[:_PLACES]]
+    n_optimizer_steps = sum(row["optimizer_steps"] for row in rows)
+    n_backward_passes = sum(row["backward_passes"] for row in rows)
+    counts = training_counts(n_optimizer_steps, n_backward_passes)
+    names_process = len({row.get("pid") for row in rows}) > 1
+    places = []
+    for row in rows[:_PLACES]:
+        place = _uncounted_place(row, summary, names_process)
+        if len(rows) > 1:
+            row_counts = training_counts(row["optimizer_steps"], row["backward_passes"])
+            place = f"{row_counts} in {place}"
+        places.append(place)
     if len(rows) > _PLACES:
         places.append(f"and in {len(rows) - _PLACES:,} more places")
-    line = f"{counted} lie in no counted step: {'; '.join(places)}."
+    line = f"{counts} lie in no counted step: {'; '.join(places)}."
     yield Section("uncounted", "", [Text(line, "warning", mood="warning")], fixed=True)
 
 
-def _uncounted_place(row: Mapping[str, Any], summary: Summary, names_process: bool, names_counts: bool) -> str:
-    """Where optimizer steps lie that are in no step: ``12 optimizer steps in process 4711, thread 4713, from 3.2 s on``."""
-    rank = f"rank {row['rank']}" if (summary.get("world_size") or 1) > 1 and row.get("rank") is not None else ""
-    process = f"process {row['pid']}" if names_process and row.get("pid") is not None else ""
-    thread = f"thread {row['thread']}" if row.get("thread") is not None else ""
-    since = f"from {duration(row['first_s'])} on" if row.get("first_s") is not None else ""
-    counts = f"{training_counts(row['optimizer_steps'], row['backward_passes'])} in " if names_counts else ""
-    return counts + ", ".join(filter(None, (rank, process, thread, since)))
+def _uncounted_place(row: Mapping[str, Any], summary: Summary, names_process: bool) -> str:
+    """The place of training that lies in no step: ``process 4711, thread 4713, from 3.2 s on``."""
+    words = []
+    if _has_several_ranks(summary) and row.get("rank") is not None:
+        words.append(f"rank {row['rank']}")
+    if names_process and row.get("pid") is not None:
+        words.append(f"process {row['pid']}")
+    if row.get("thread") is not None:
+        words.append(f"thread {row['thread']}")
+    if row.get("first_s") is not None:
+        words.append(f"from {duration(row['first_s'])} on")
+    return ", ".join(words)
 
 
 def _verdict(summary: Summary) -> Iterator[Section]:
     verdict = summary.get("verdict")
-    if verdict:
-        calm = verdict["kind"] in ("balanced", "unknown")
-        more = [_following(one) for one in summary.get("advice") or () if one["do"] not in verdict["next"]]
-        yield Section(
-            "verdict", "", [Finding(verdict["kind"], verdict["because"], verdict["next"], more, "good" if calm else "bad")], least=_VERDICT
-        )
+    if not verdict:
+        return
+    more = [
+        _following(advice)
+        for advice in summary.get("advice") or ()
+        if advice["do"] not in verdict["next"]
+    ]
+    mood = "good" if verdict["kind"] in ("balanced", "unknown") else "bad"
+    block = Finding(verdict["kind"], verdict["because"], verdict["next"], more, mood)
+    yield Section("verdict", "", [block], least=_VERDICT)
 
 
 def _following(advice: Mapping[str, Any]) -> str:
@@ -195,40 +242,68 @@ def _following(advice: Mapping[str, Any]) -> str:
 
 
 def _findings(summary: Summary) -> Iterator[Section]:
-    """What rules have found to be wrong, but for what only costs time: that is advice of the verdict."""
-    for at, finding in enumerate(summary.get("findings") or ()):
-        if finding["severity"] != "time":
-            block = Finding(finding["kind"], finding["because"], finding["next"], mood="bad" if finding["severity"] == "bug" else "warning")
-            yield Section(f"finding-{at}", "", [block], fixed=True)
+    """The faults that rules have found, without what only costs time: that is advice of the
+    verdict. What to do about a hang is said once, by the verdict of a run that hung for most of its
+    time."""
+    is_hung = (summary.get("verdict") or {}).get("kind") == "hung"
+    for number, finding in enumerate(summary.get("findings") or ()):
+        kind, severity = finding["kind"], finding["severity"]
+        if severity != "time":
+            next_ = "" if is_hung and kind == "hang" else finding["next"]
+            mood = "bad" if severity == "bug" else "warning"
+            block = Finding(kind, finding["because"], next_, mood=mood)
+            yield Section(f"finding-{number}", "", [block], fixed=True)
 
 
 def _alerts(summary: Summary) -> Iterator[Section]:
     """Alerts that are no findings, as in run directories of earlier releases."""
     elsewhere = {finding["kind"] for finding in summary.get("findings") or ()}
-    others = [alert for alert in summary.get("alerts") or () if alert["kind"] not in elsewhere]
-    for at, alert in enumerate(others):
+    alerts = [alert for alert in summary.get("alerts") or () if alert["kind"] not in elsewhere]
+    for number, alert in enumerate(alerts):
         block = Finding(alert["kind"], alert["because"], alert["next"], mood="warning")
-        yield Section(f"alert-{at}", "", [block], least=2 if at < 3 else 1)
+        yield Section(f"alert-{number}", "", [block], least=2 if number < 3 else 1)
 
 
 def _steps(summary: Summary) -> Iterator[Section]:
     steps = summary.get("steps")
     if not steps or not steps["n"]:
-        training = {"optimizer_steps", "backward_passes"} & set(summary.get("recorded_work") or ())
-        words = "What was recorded of a training lies in no step." if training else "No step of a training was seen."
+        has_training = {"optimizer_steps", "backward_passes"} & set(
+            summary.get("recorded_work") or ()
+        )
+        words = (
+            "What was recorded of a training lies in no step."
+            if has_training
+            else "No step of a training was seen."
+        )
         yield Section("step", "", [OnPage([Text(words, mood="note")])])
         return
-    known, phases = steps.get("wait_known", True), steps["phases"]
     device = " on the device" if steps.get("time_of") == "device" else ""
-    shares = {phase: phases[phase]["share"] for phase in shown_phases(phases) if phase != "wait" or known}
-    legend = {phase: f"{share:.1%}" for phase, share in shares.items()}
     median, _ = spread(steps.get("time_s"))
-    bar = Stacked([(f"a step{device}", shares, median)], "share", whole=1.0, legend=legend, high=True)
-    more = [Column(name, narrowest=at) for name, at in (("total", 32), ("a step", 42), ("p10 .. p90", 62))]
-    heads: list[str | Column] = ["phase", Column("", narrowest=64), "share", *more]
-    rows = list(_phase_rows(steps, device))
-    table = Table(heads, rows, most=len(rows))
-    yield Section("step", "", [OnPage([bar, Details("the same as a table", [table])]), InText([table])], least=BREAKDOWN)
+    shares = _known_shares(steps)
+    legend = {phase: f"{share:.1%}" for phase, share in shares.items()}
+    rows = [(f"a step{device}", shares, median)]
+    bar = Stacked(rows, "share", whole=1.0, legend=legend, high=True)
+    heads: list[str | Column] = [
+        "phase",
+        Column("", narrowest=64),
+        "share",
+        Column("total", narrowest=32),
+        Column("a step", narrowest=42),
+        Column("p10 .. p90", narrowest=62),
+    ]
+    phase_rows = list(_phase_rows(steps, device))
+    table = Table(heads, phase_rows, most=len(phase_rows))
+    picture = OnPage([bar, Details("the same as a table", [table])])
+    yield Section("step", "", [picture, InText([table])], least=BREAKDOWN)
+
+
+def _known_shares(steps: Mapping[str, Any]) -> dict[str, float]:
+    """The share of each phase in a step; without the wait, where it is not known."""
+    phases = steps["phases"]
+    names = shown_phases(phases)
+    if not steps.get("wait_known", True):
+        names = [phase for phase in names if phase != "wait"]
+    return {phase: phases[phase]["share"] for phase in names}
 
 
 def _phase_rows(steps: Mapping[str, Any], device: str) -> Iterator[Sequence[AnyCell]]:
@@ -237,60 +312,90 @@ def _phase_rows(steps: Mapping[str, Any], device: str) -> Iterator[Sequence[AnyC
         if phase == "wait" and not steps.get("wait_known", True):
             yield "wait", Cell("of no data loader", "dim"), "unknown", "", "", ""
             continue
-        yield phase, Bar(row["share"], phase), f"{row['share']:.1%}", duration(row["total_s"]), *spread(row.get("step_s"))
-        for part, one in (row.get("parts") or {}).items():
-            if one["share"] >= _LEAST:
-                yield Cell(part, "dim", indent=1), "", f"{one['share']:.1%}", duration(one["total_s"]), "", ""
-    total = sum(phase["total_s"] for phase in steps["phases"].values())
-    yield Cell(f"step{device}", "strong"), "", "", duration(total), *spread(steps.get("time_s"))
+        bar = Bar(row["share"], phase)
+        share, total = f"{row['share']:.1%}", duration(row["total_s"])
+        yield phase, bar, share, total, *spread(row.get("step_s"))
+        for name, part in (row.get("parts") or {}).items():
+            if part["share"] >= _LEAST:
+                share, total = f"{part['share']:.1%}", duration(part["total_s"])
+                yield Cell(name, "dim", indent=1), "", share, total, "", ""
+    total_s = sum(phase["total_s"] for phase in steps["phases"].values())
+    head = Cell(f"step{device}", "strong")
+    yield head, "", "", duration(total_s), *spread(steps.get("time_s"))
 
 
 def _ranks(summary: Summary) -> Iterator[Section]:
     rows: list[Mapping[str, Any]] = list(summary.get("processes") or summary.get("ranks") or ())
     if not rows:
         return
-    slow = ((summary.get("verdict") or {}).get("evidence") or {}).get("rank")
-    phases, bars = shown_phases(rows[0]["phases"]), []
-    for row in rows[:_DRAWN]:
-        median = row["time_s"]["median"]
-        name = _name_of_row(row) + (" (the straggler)" if row["rank"] == slow and slow is not None else "")
-        bars.append((name, {phase: row["phases"][phase]["share"] * median for phase in phases}, duration(median)))
+    drawn_rows = rows[:_DRAWN_RANKS]
+    phases = shown_phases(rows[0]["phases"])
+    straggler = ((summary.get("verdict") or {}).get("evidence") or {}).get("rank")
+    bars = [_rank_bar(row, phases, straggler) for row in drawn_rows]
     kind = "process" if "pid" in rows[0] else "rank"
-    heads: list[str | Column] = [kind, Column("host", left=True), "steps", "a step", Column("p10 .. p90", narrowest=110)]
+    heads: list[str | Column] = [
+        kind,
+        Column("host", left=True),
+        "steps",
+        "a step",
+        Column("p10 .. p90", narrowest=110),
+    ]
     heads += [Column(phase, narrowest=76) for phase in phases]
-    cells = [
-        (
-            _name_of_row(row).removeprefix(f"{kind} "), row["host"], f"{row['steps']:,}", *spread(row["time_s"]),
-            *(f"{row['phases'][phase]['share']:.0%}" for phase in phases),
-        )
-        for row in rows[:_DRAWN]
-    ]  # fmt: skip
+    cells = []
+    for row in drawn_rows:
+        name = _name_of_row(row).removeprefix(f"{kind} ")
+        shares = [f"{row['phases'][phase]['share']:.0%}" for phase in phases]
+        cells.append([name, row["host"], f"{row['steps']:,}", *spread(row["time_s"]), *shares])
     table = Table(heads, cells, left=(), most=_MANY_RANKS, total=len(rows))
     picture = OnPage([Stacked(bars, "s", order=phases), Details("the same as a table", [table])])
     note = OnPage([Text("A median step of each, divided as its steps are in all.", mood="note")])
     yield Section("ranks", "Ranks", [note, picture, InText([table])], least=3)
 
 
+def _rank_bar(
+    row: Mapping[str, Any], phases: Sequence[str], straggler: int | None
+) -> tuple[str, Mapping[str, float], str]:
+    """The median step of a rank, divided as its steps are in all."""
+    name = _name_of_row(row)
+    if straggler is not None and row["rank"] == straggler:
+        name += " (the straggler)"
+    median_s = row["time_s"]["median"]
+    times_s = {phase: row["phases"][phase]["share"] * median_s for phase in phases}
+    return name, times_s, duration(median_s)
+
+
 def _facts(summary: Summary) -> Iterator[Section]:
     steps = summary.get("steps") or {}
     blocks: list[Block] = []
     if steps.get("unlike"):
-        mean, median = steps["mean_s"], steps["time_s"]["median"]
-        rare = "a few steps take most of the time" if mean > median else "a few steps take hardly any time"
-        words = f"a step takes {duration(mean)} on average and {duration(median)} at the median: {rare}. The rates are items over time."
-        blocks.append(Text(words, "unlike steps"))
-    saving = steps.get("checkpoints_between")
-    if saving and saving["share"] >= _LEAST:
-        words = f"{duration(saving['total_s'])}, {saving['share']:.1%} of the steps and these together"
+        blocks.append(Text(_unlike_steps(steps), "unlike steps"))
+    checkpoints = steps.get("checkpoints_between")
+    if checkpoints and checkpoints["share"] >= _LEAST:
+        words = (
+            f"{duration(checkpoints['total_s'])}, {checkpoints['share']:.1%} of the steps and these"
+            " together"
+        )
         blocks.append(Text(words, "checkpoints between steps"))
     monitor = summary.get("monitor") or {}
-    lines = [
-        ("", [*_counts(summary)]), ("seen", [*_seen(summary.get("recorded_work"))]), ("memory", [*_memory(summary)]),
-        ("used", [*_used(monitor)]), ("GPU", [*_gpus(monitor)]),
-        ("overhead", [*_overhead(summary.get("overhead"))]),
-    ]  # fmt: skip
-    blocks.append(Facts([(label, facts) for label, facts in lines if facts]))
+    facts_by_label = {
+        "": [*_counts(summary)],
+        "seen": [*_recorded_work(summary.get("recorded_work"))],
+        "memory": [*_memory(summary)],
+        "used": [*_resources(monitor)],
+        "GPU": [*_gpus(monitor)],
+        "overhead": [*_overhead(summary.get("overhead"))],
+    }
+    blocks.append(Facts([(label, facts) for label, facts in facts_by_label.items() if facts]))
     yield Section("facts", "", blocks)
+
+
+def _unlike_steps(steps: Mapping[str, Any]) -> str:
+    mean, median = steps["mean_s"], steps["time_s"]["median"]
+    time = "most of the time" if mean > median else "hardly any time"
+    return (
+        f"a step takes {duration(mean)} on average and {duration(median)} at the median:"
+        f" a few steps take {time}. The rates are items over time."
+    )
 
 
 def _rates(summary: Summary) -> Iterator[Section]:
@@ -299,9 +404,10 @@ def _rates(summary: Summary) -> Iterator[Section]:
 
 def _each_rate(summary: Summary) -> Iterator[Figure]:
     for name, rate in (summary.get("rates") or {}).items():
-        note = (
-            f"typically {figure(rate['median'])}, {figure(rate['p10'])} .. {figure(rate['p90'])}" if rate["n"] > 1 and "p10" in rate else ""
-        )
+        note = ""
+        if rate["n"] > 1 and "p10" in rate:
+            range_ = f"{figure(rate['p10'])} .. {figure(rate['p90'])}"
+            note = f"typically {figure(rate['median'])}, {range_}"
         yield Figure(name, throughput(rate), rate["units"], note=note)
 
 
@@ -314,20 +420,29 @@ def _counts(summary: Summary) -> _Facts:
         items = f", {steps['items']:,} items" if steps.get("items") else ""
         yield f"{{}} step{'s' if steps['n'] != 1 else ''}{items}", f"{steps['n']:,}"
     if evaluation:
-        each = f" of {duration(evaluation['time_s']['median'])}" if evaluation.get("time_s") and not steps.get("n") else ""
-        yield f"{{}} {evaluation_name(evaluation)} batch{'es' if evaluation['n'] != 1 else ''}{each}", f"{evaluation['n']:,}"
+        yield _evaluation_batches(evaluation, bool(steps.get("n"))), f"{evaluation['n']:,}"
     if loss:
-        of_evaluation = " with those of the evaluation" if has_losses_of_evaluation(summary) else ""
-        yield "loss", f"{number(loss['first'])} -> {number(loss['last'])}{loss_note(loss)}{of_evaluation}"
+        words = f"{number(loss['first'])} -> {number(loss['last'])}{loss_note(loss)}"
+        if has_losses_of_evaluation(summary):
+            words += " with those of the evaluation"
+        yield "loss", words
     workers = (summary.get("loader") or steps.get("loader") or {}).get("workers")
     if workers is not None:
         yield f"{{}} loader worker{'s' if workers != 1 else ''}", f"{workers}"
 
 
-def _seen(seen: Mapping[str, Any] | None) -> _Facts:
-    """What was recorded of a run that has no steps."""
-    for name, one in (seen or {}).items():
-        yield name.replace("_", " "), f"{one['n']:,} ({duration(one['total_s'])})"
+def _evaluation_batches(evaluation: Mapping[str, Any], has_steps: bool) -> str:
+    """The name of the count of an evaluation's batches; with their time in a run without steps."""
+    words = f"{{}} {evaluation_name(evaluation)} batch{'es' if evaluation['n'] != 1 else ''}"
+    if evaluation.get("time_s") and not has_steps:
+        words += f" of {duration(evaluation['time_s']['median'])}"
+    return words
+
+
+def _recorded_work(work: Mapping[str, Any] | None) -> _Facts:
+    """The work that was recorded of a run that has no steps."""
+    for name, amount in (work or {}).items():
+        yield name.replace("_", " "), f"{amount['n']:,} ({duration(amount['total_s'])})"
 
 
 def _memory(summary: Summary) -> _Facts:
@@ -335,90 +450,130 @@ def _memory(summary: Summary) -> _Facts:
     if memory.get("peak"):
         yield "peak", size(memory["peak"])
     if "rss" in monitor:
-        yield f"all processes {{}}, at most {size(monitor['rss']['max'])}", size(monitor["rss"]["mean"])
+        yield (
+            f"all processes {{}}, at most {size(monitor['rss']['max'])}",
+            size(monitor["rss"]["mean"]),
+        )
     for name, device in (memory.get("devices") or {}).items():
         yield f"{name} peak", size(device["peak"])
 
 
-def _used(monitor: Mapping[str, Any]) -> _Facts:
-    """What --monitor saw of processors, files and network."""
+def _resources(monitor: Mapping[str, Any]) -> _Facts:
+    """The use of processors, files and network, as --monitor recorded it."""
     if "cpu" in monitor:
         yield f"{{}} cores, at most {figure(monitor['cpu']['max'])}", figure(monitor["cpu"]["mean"])
     if "host_cpu" in monitor:
         yield "the machine's processors", f"{monitor['host_cpu']['mean']:.0%}"
-    for name, done in (("read", "read"), ("write", "written"), ("net_received", "received"), ("net_sent", "sent")):
-        if (monitor.get(name) or {}).get("total"):
-            yield f"{{}} {done}", size(monitor[name]["total"])
+    for key, participle in (
+        ("read", "read"),
+        ("write", "written"),
+        ("net_received", "received"),
+        ("net_sent", "sent"),
+    ):
+        if (monitor.get(key) or {}).get("total"):
+            yield f"{{}} {participle}", size(monitor[key]["total"])
 
 
 def _gpus(monitor: Mapping[str, Any]) -> _Facts:
     for name in monitor:
         if name.startswith("gpu") and name.endswith("_load"):
+            words = f"{monitor[name]['mean']:.0%} busy"
             power = monitor.get(name.replace("_load", "_power"))
-            yield f"{name[3:-5]}:", f"{monitor[name]['mean']:.0%} busy" + (f", {power['mean']:.0f} W" if power else "")
+            if power:
+                words += f", {power['mean']:.0f} W"
+            yield f"{name[3:-5]}:", words
 
 
 def _overhead(overhead: Mapping[str, Any] | None) -> _Facts:
-    if overhead:
-        once = {"start": "at its start", "completing": "after it"}
-        parts = overhead.get("parts", {})
-        after = "".join(f", {duration(parts[name]['seconds'])} {when}" for name, when in once.items() if parts.get(name, {}).get("seconds"))
-        after += "".join(f", without what {name} costs" for name, part in parts.items() if part.get("unmeasured"))
-        yield f"{{}} of the run{after}, for {overhead['events']:,} records", f"{overhead['share']:.2%}"
+    if not overhead:
+        return
+    parts = overhead.get("parts", {})
+    costs = ""
+    for name, when in (("start", "at its start"), ("completing", "after it")):
+        seconds = parts.get(name, {}).get("seconds")
+        if seconds:
+            costs += f", {duration(seconds)} {when}"
+    for name, part in parts.items():
+        if part.get("unmeasured"):
+            costs += f", without what {name} costs"
+    words = f"{{}} of the run{costs}, for {overhead['events']:,} records"
+    yield words, f"{overhead['share']:.2%}"
 
 
 def _warnings(summary: Summary) -> Iterator[Section]:
     dropped = summary.get("dropped") or {}
-    lines = [str(one) for one in summary.get("warnings") or ()]
+    lines = [str(line) for line in summary.get("warnings") or ()]
     if dropped:
-        most = ", ".join(f"{name} ({n:,})" for name, n in list(dropped.items())[:4])
-        lines.insert(0, f"{sum(dropped.values()):,} records were dropped: {most}")
-    shown = [Text(line, "warning", mood="warning") for line in lines]
-    rest = [Details(f"{len(shown) - _WARNINGS} more warnings", shown[_WARNINGS:_ROWS])] if len(shown) > _WARNINGS else []
-    blocks: list[Block] = [OnPage([*shown[:_WARNINGS], *rest]), InText(shown)]
-    silent = [f"{one['selector']} ({one['where']})" for one in summary.get("probes") or [] if not one["events"]]
+        names = ", ".join(f"{name} ({n:,})" for name, n in list(dropped.items())[:4])
+        lines.insert(0, f"{sum(dropped.values()):,} records were dropped: {names}")
+    warnings = [Text(line, "warning", mood="warning") for line in lines]
+    on_page: list[Block] = [*warnings[:_WARNINGS]]
+    if len(warnings) > _WARNINGS:
+        title = f"{len(warnings) - _WARNINGS} more warnings"
+        on_page.append(Details(title, warnings[_WARNINGS:_ROWS]))
+    blocks: list[Block] = [OnPage(on_page), InText(warnings)]
+    silent = [
+        f"{probe['selector']} ({probe['where']})"
+        for probe in summary.get("probes") or []
+        if not probe["events"]
+    ]
     if silent:
         blocks.append(Text(", ".join(silent), "probes that never fired", mood="warning"))
     yield Section("warnings", "", blocks, least=2)
 
 
 def _machine(summary: Summary) -> Iterator[Section]:
-    yield Section("machine", "Machine and cost", [OnPage(lambda run: _machine_blocks(run, summary))])
+    yield Section(
+        "machine", "Machine and cost", [OnPage(lambda run: _machine_blocks(run, summary))]
+    )
 
 
 def _machine_blocks(run: Run, summary: Summary) -> Iterator[Block]:
     yield Table(("", ""), list(_machine_rows(run, summary)), left=(0, 1))
-    packages = [(str(name), str(version)) for name, version in (run.manifest.get("packages") or {}).items()]
+    packages = [
+        (str(name), str(version)) for name, version in (run.manifest.get("packages") or {}).items()
+    ]
     if packages:
-        yield Details(f"{len(packages)} packages", [Table(("package", "version"), packages[:_ROWS], left=(0, 1))])
-    dropped = summary.get("dropped") or {}
-    yield Table(("dropped", "records"), [(name, f"{n:,}") for name, n in list(dropped.items())[:_ROWS]])
-    probes = [(one["selector"], one["where"], f"{one['events']:,}") for one in summary.get("probes") or ()]
+        table = Table(("package", "version"), packages[:_ROWS], left=(0, 1))
+        yield Details(f"{len(packages)} packages", [table])
+    dropped = [(name, f"{n:,}") for name, n in (summary.get("dropped") or {}).items()]
+    yield Table(("dropped", "records"), dropped[:_ROWS])
+    probes = [
+        (probe["selector"], probe["where"], f"{probe['events']:,}")
+        for probe in summary.get("probes") or ()
+    ]
     if probes:
-        yield Details(f"{len(probes)} probes", [Table(("probe", "where", "events"), probes[:_ROWS], left=(0, 1))])
-    given = [(key, f"{n:,}") for key, n in (summary.get("given") or {}).items()]
-    if given:
-        yield Details(f"{len(given)} names given", [Table(("name", "times"), given[:_ROWS])])
+        table = Table(("probe", "where", "events"), probes[:_ROWS], left=(0, 1))
+        yield Details(f"{len(probes)} probes", [table])
+    names = [(key, f"{n:,}") for key, n in (summary.get("given") or {}).items()]
+    if names:
+        yield Details(f"{len(names)} names given", [Table(("name", "times"), names[:_ROWS])])
+
+
+_MANIFEST_ROWS = {
+    "voirkit_options": "voirkit's options",
+    "voirkit": "voirkit",
+    "started": "started",
+    "cwd": "folder",
+    "git_revision": "git revision",
+    "host": "host",
+    "platform": "platform",
+    "cpus": "processors",
+    "world_size": "ranks",
+}
 
 
 def _machine_rows(run: Run, summary: Summary) -> Iterator[tuple[str, str]]:
-    manifest = run.manifest
     yield "command", shlex.join(map(str, summary.get("command") or []))
-    for key, name in (("voirkit_options", "voirkit's options"), ("voirkit", "voirkit"), ("started", "started"), ("cwd", "folder"),
-                      ("git_revision", "git revision"), ("host", "host"), ("platform", "platform"), ("cpus", "processors"),
-                      ("world_size", "ranks")):  # fmt: skip
-        value = manifest.get(key)
+    for key, name in _MANIFEST_ROWS.items():
+        value = run.manifest.get(key)
         if value:
             yield name, shlex.join(map(str, value)) if isinstance(value, list) else str(value)
-    python = manifest.get("python")
+    python = run.manifest.get("python")
     if isinstance(python, dict):
-        yield "python", " ".join(str(python[key]) for key in ("version", "executable") if python.get(key))
-    overhead = summary.get("overhead")
-    if overhead:
-        after = f"; {duration(overhead['completing_s'])} of a processor after it" if overhead.get("completing_s") is not None else ""
-        yield "overhead", f"{overhead['share']:.2%} of the run: {duration(overhead['seconds'])} for {overhead['events']:,} records{after}"
-        for name, part in (overhead.get("parts") or {}).items():
-            yield f"of it {name}", f"{duration(part['seconds'])}{', estimated' if part.get('estimated') else ''}"
+        words = (str(python[key]) for key in ("version", "executable") if python.get(key))
+        yield "python", " ".join(words)
+    yield from _overhead_rows(summary.get("overhead"))
     yield "dropped records", f"{sum((summary.get('dropped') or {}).values()):,}"
     processors = summary.get("processors") or {}
     if processors.get("others_share") is not None:
@@ -426,35 +581,64 @@ def _machine_rows(run: Run, summary: Summary) -> Iterator[tuple[str, str]]:
     yield "run directory", run.where
 
 
-# From top to bottom. What was found to be wrong stands between the first two, the rest of what leads (findings, experiments) behind them.
+def _overhead_rows(overhead: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
+    if not overhead:
+        return
+    words = (
+        f"{overhead['share']:.2%} of the run: {duration(overhead['seconds'])} for"
+        f" {overhead['events']:,} records"
+    )
+    if overhead.get("completing_s") is not None:
+        words += f"; {duration(overhead['completing_s'])} of a processor after it"
+    yield "overhead", words
+    for name, part in (overhead.get("parts") or {}).items():
+        estimated = ", estimated" if part.get("estimated") else ""
+        yield f"of it {name}", f"{duration(part['seconds'])}{estimated}"
+
+
+# From top to bottom. What was found to be wrong stands between the first two, the rest of what
+# leads (findings, experiments) behind them.
 ABOVE: dict[str, Part] = {"wall": _wall, "goodput": _goodput, "uncounted": _uncounted}
 VERDICT: dict[str, Part] = {"findings": _findings, "verdict": _verdict}
 BELOW: dict[str, Part] = {"alerts": _alerts, "steps": _steps}
-LAST: dict[str, Part] = {"ranks": _ranks, "rates": _rates, "facts": _facts, "warnings": _warnings, "machine": _machine}
+LAST: dict[str, Part] = {
+    "ranks": _ranks,
+    "rates": _rates,
+    "facts": _facts,
+    "warnings": _warnings,
+    "machine": _machine,
+}
 
 
 def instrument_parts(leads: bool) -> dict[str, Part]:
-    """What instruments show, of those that lead or of the others, by the part of the summary: ``steps``, say, is a report's own."""
-    shown = [one for one in installed_instruments() if one.sections and one.leads is leads]
-    parts: dict[str, Part] = {next(iter(one.parts), one.name).replace("_", " "): partial(sections_of, one) for one in shown}
+    """The parts that instruments show, of those that lead or of the others, by the part of the
+    summary: ``steps``, say, is a report's own."""
+    parts: dict[str, Part] = {}
+    for instrument in installed_instruments():
+        if instrument.sections and instrument.leads is leads:
+            name = next(iter(instrument.parts), instrument.name)
+            parts[name.replace("_", " ")] = partial(sections_of, instrument)
     return parts if leads else {**parts, "voirfile": stored_sections}
 
 
 def parts_of_report() -> dict[str, Part]:
-    """All parts of a report from top to bottom: a function of each that makes its sections of a summary."""
+    """All parts of a report from top to bottom: a function of each that makes its sections of a
+    summary."""
     leading = instrument_parts(True)
     wrong = {f"found by {name}": partial(_fixed_sections, part) for name, part in leading.items()}
-    others = {name: partial(_other_sections, part) for name, part in leading.items()}
-    return {**ABOVE, **wrong, **VERDICT, **others, **BELOW, **instrument_parts(False), **LAST}
+    not_wrong = {name: partial(_other_sections, part) for name, part in leading.items()}
+    return {**ABOVE, **wrong, **VERDICT, **not_wrong, **BELOW, **instrument_parts(False), **LAST}
 
 
 def _fixed_sections(part: Part, summary: Summary) -> Iterator[Section]:
-    """The sections of which nothing may be cut; none of a part that fails, which is said in the place of its other sections."""
+    """The sections of which nothing may be cut; none of a part that fails."""
     try:
-        shown = [section for section in part(summary) if section.fixed]
+        fixed = [section for section in part(summary) if section.fixed]
     except Exception:
+        # an instrument's own code, or a damaged summary: it is said in the place of its other
+        # sections
         return
-    yield from shown
+    yield from fixed
 
 
 def _other_sections(part: Part, summary: Summary) -> Iterator[Section]:

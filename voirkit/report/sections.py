@@ -1,10 +1,12 @@
 """What an instrument shows: sections of blocks, which each report draws in its own way.
 
-``Instrument.sections`` names a function ``(part, summary) -> Iterable[Section]``; ``part`` is the instrument's own key of the summary. The
-terminal, the HTML page, Markdown and ``voirkit compare`` draw every block; an instrument draws nothing itself. ``docs/architecture.md``
-says which block serves what.
+``Instrument.sections`` names a function ``(part, summary) -> Iterable[Section]``; ``part`` is the
+instrument's own key of the summary. The terminal, the HTML page, Markdown and ``voirkit compare``
+draw every block; an instrument draws nothing itself. ``docs/architecture.md`` says which block
+serves what.
 
-A section that has nothing to draw in a report is left out of it. Text is written as it is: each report escapes it.
+A section that has nothing to draw in a report is left out of it. Text is written as it is: each
+report escapes it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ _LEVELS = "▁▂▃▄▅▆▇█"
 
 
 class Text(NamedTuple):
-    """A sentence or a few, on a line of its own: ``Text("33 calls of 10 functions · 10 a step", "calls")``.
+    """A sentence or a few, on a line of its own: ``Text("33 calls of 10 functions · 10 a step",
+    "calls")``.
 
     Attributes:
         text: What it reports.
@@ -45,10 +48,11 @@ class Text(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A number with its unit (``s``, ``share``, ``bytes``, ``items/s`` ...): ``Figure("time of a batch", 0.02, "s", "lower")``.
+    """A number with its unit (``s``, ``share``, ``bytes``, ``items/s`` ...): ``Figure("time of a
+    batch", 0.02, "s", "lower")``.
 
-    ``better`` is ``higher``, ``lower``, or nothing where neither is: ``voirkit compare`` colours the ratio by it. ``note`` says more of it,
-    and is not compared.
+    ``better`` is ``higher``, ``lower``, or nothing where neither is: ``voirkit compare`` colours
+    the ratio by it. ``note`` says more of it, and is not compared.
     """
 
     name: str
@@ -59,22 +63,26 @@ class Figure(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """Numbers that stand for the whole section. ``voirkit compare`` has a row for each figure that both runs have, in all its reports."""
+    """Numbers that stand for the whole section. ``voirkit compare`` has a row for each figure that
+    both runs have, in all its reports."""
 
     figures: Sequence[Figure]
 
 
 class Facts(NamedTuple):
-    """Short facts, a line of them for each label: ``Facts([("memory", [("peak", "2.3 GB"), ("{} read", "1 MB")])])``.
+    """Short facts, a line of them for each label: ``Facts([("memory", [("peak", "2.3 GB"), ("{}
+    read", "1 MB")])])``.
 
-    A fact is (name, value), written ``peak 2.3 GB``, or as the name says by ``{}``: ``1 MB read``. They are not compared.
+    A fact is (name, value), written ``peak 2.3 GB``, or as the name says by ``{}``: ``1 MB read``.
+    They are not compared.
     """
 
     lines: Sequence[tuple[str, Sequence[tuple[str, str]]]]
 
 
 class Finding(NamedTuple):
-    """What was found, why, and what to do about it: ``Finding("zero-grad", "step 3: gradients add up.", "Call zero_grad().")``.
+    """What was found, why, and what to do about it: ``Finding("zero-grad", "step 3: gradients add
+    up.", "Call zero_grad().")``.
 
     Attributes:
         name: What it is called, in the colour of its mood.
@@ -92,13 +100,19 @@ class Finding(NamedTuple):
 
     def following(self) -> list[tuple[str, str]]:
         """What to do, each with the word before it: ``next``, then ``then``."""
-        return [(name, words) for name, words in (("next", self.next), *(("then", words) for words in self.then)) if words]
+        return [
+            (name, words)
+            for name, words in (("next", self.next), *(("then", words) for words in self.then))
+            if words
+        ]
 
 
 class Amounts(NamedTuple):
-    """A number for each name: ``Amounts("time of its own", {"F.relu": 0.2, "nn.Linear": 1.5}, "s")``.
+    """A number for each name: ``Amounts("time of its own", {"F.relu": 0.2, "nn.Linear": 1.5},
+    "s")``.
 
-    Reports of one run leave it out; the page of two runs draws the largest differences, and has a table of all.
+    Reports of one run leave it out; the page of two runs draws the largest differences, and has a
+    table of all.
     """
 
     title: str
@@ -107,13 +121,16 @@ class Amounts(NamedTuple):
 
 
 class Column(NamedTuple):
-    """The head of a column of a table: ``Column("function", left=True, cut=True)``, ``Column("mean", narrowest=66)``.
+    """The head of a column of a table: ``Column("function", left=True, cut=True)``,
+    ``Column("mean", narrowest=66)``.
 
     Attributes:
         head: What stands above it.
         left: Whether it holds words; numbers stand to the right.
-        narrowest: The width of the narrowest terminal that shows it. A page and Markdown show every column.
-        cut: Whether a terminal cuts its cells where there is no room: after an item, if they are lists with commas.
+        narrowest: The width of the narrowest terminal that shows it. A page and Markdown show every
+            column.
+        cut: Whether a terminal cuts its cells where there is no room: after an item, if they are
+            lists with commas.
     """
 
     head: str
@@ -143,7 +160,8 @@ class Lines(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A cell with a bar: ``Bar(0.4, "wait")`` fills two fifths of the column, in the colour of that phase.
+    """A cell with a bar: ``Bar(0.4, "wait")`` fills two fifths of the column, in the colour of that
+    phase.
 
     ``title`` is what a pointer over it shows.
     """
@@ -179,12 +197,14 @@ class Table(NamedTuple):
 
 
 class Bars(NamedTuple):
-    """A bar a row: ``Bars([("decode", 0.8, "800 ms"), ("crop", 0.2, "200 ms")], "time of a sample")``.
+    """A bar a row: ``Bars([("decode", 0.8, "800 ms"), ("crop", 0.2, "200 ms")], "time of a
+    sample")``.
 
     Attributes:
         rows: (label, value, what stands at its end).
         caption: What it shows.
-        colours: Of each row, the name of its colour: a phase, or any word, which then has the same colour in the whole section.
+        colours: Of each row, the name of its colour: a phase, or any word, which then has the same
+            colour in the whole section.
     """
 
     rows: Sequence[tuple[str, float, str]]
@@ -193,14 +213,16 @@ class Bars(NamedTuple):
 
 
 class Stacked(NamedTuple):
-    """A bar a row, of parts one behind the other: ``Stacked([("rank 0", {"wait": 0.1, "forward": 0.3}, "400 ms")], "s")``.
+    """A bar a row, of parts one behind the other: ``Stacked([("rank 0", {"wait": 0.1, "forward":
+    0.3}, "400 ms")], "s")``.
 
     Attributes:
         rows: (label, {part: value}, what stands at its end).
         unit: Of the values.
         caption: What it shows.
         order: The parts from left to right; as they first appear if left out.
-        whole: What fills a row; the largest sum if left out. With 0 each row fills its own, so that shares are compared.
+        whole: What fills a row; the largest sum if left out. With 0 each row fills its own, so that
+            shares are compared.
         legend: What the legend adds to the name of a part.
         high: Whether it is what a reader should see first.
     """
@@ -215,7 +237,9 @@ class Stacked(NamedTuple):
 
     def parts(self) -> list[str]:
         """The parts that have a value in any row, from left to right."""
-        parts = dict.fromkeys([*self.order, *(part for _, values, _ in self.rows for part in values)])
+        parts = dict.fromkeys(
+            [*self.order, *(part for _, values, _ in self.rows for part in values)]
+        )
         return [part for part in parts if any(values.get(part) for _, values, _ in self.rows)]
 
 
@@ -223,14 +247,15 @@ Point: TypeAlias = tuple[float, "float | None"]
 
 
 class Series(NamedTuple):
-    """Curves: ``Series({"loss": [(0, 2.3), (10, 1.9)]}, "loss", axis="step")``. A value that was not finite is None, and is marked.
+    """Curves: ``Series({"loss": [(0, 2.3), (10, 1.9)]}, "loss", axis="step")``. A value that was
+    not finite is None, and is marked.
 
     Attributes:
         curves: (x, y) points by name, ascending.
         caption: What it shows.
         unit: Of y.
-        axis: What x counts, in words. ``s`` is seconds since the run began, ``s since ...`` are others; on a page curves of one axis are
-            zoomed together.
+        axis: What x counts, in words. ``s`` is seconds since the run began, ``s since ...`` are
+            others; on a page curves of one axis are zoomed together.
         from_zero: Whether the scale begins at zero; else at the least value.
         low: Whether it is drawn low, since it only adds to what stands above.
         logarithmic: Whether it is drawn by the logarithm, where no value is zero or less.
@@ -248,7 +273,8 @@ class Series(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """How much of something there was at each time, a row for each name: ``Timeline([("worker 0", [0.2, 0.9])], 0.0, 1.5, "share")``.
+    """How much of something there was at each time, a row for each name: ``Timeline([("worker 0",
+    [0.2, 0.9])], 0.0, 1.5, "share")``.
 
     Attributes:
         rows: (label, values), all equally many.
@@ -270,7 +296,8 @@ class Timeline(NamedTuple):
 
 
 class StackFrame(NamedTuple):
-    """A function on a stack: its name with the line, without it, and whose it is, which is its colour (``torch``)."""
+    """A function on a stack: its name with the line, without it, and whose it is, which is its
+    colour (``torch``)."""
 
     name: str
     function: str
@@ -278,7 +305,8 @@ class StackFrame(NamedTuple):
 
 
 class StackCount(NamedTuple):
-    """How often a stack was seen: in which phase, of which process or thread, and of which kind that is (``loader workers``)."""
+    """How often a stack was seen: in which phase, of which process or thread, and of which kind
+    that is (``loader workers``)."""
 
     phase: str
     process: str
@@ -288,7 +316,8 @@ class StackCount(NamedTuple):
 
 
 class FlameGraph(NamedTuple):
-    """Stacks as a flame graph that a page can look into: ``FlameGraph(counts, 0.01, ["the program", "torch"], ["threads that train"])``.
+    """Stacks as a flame graph that a page can look into: ``FlameGraph(counts, 0.01, ["the program",
+    "torch"], ["threads that train"])``.
 
     A page alone draws it. It is the largest of all blocks: give it in ``OnPage`` by a function.
 
@@ -314,14 +343,16 @@ class Group(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """Blocks beside each other on a page, drawn small; below each other elsewhere. ``wide``: two in a row, for bars with labels."""
+    """Blocks beside each other on a page, drawn small; below each other elsewhere. ``wide``: two in
+    a row, for bars with labels."""
 
     blocks: Sequence[Block]
     wide: bool = False
 
 
 class Details(NamedTuple):
-    """Blocks that a page and Markdown fold away and a terminal leaves out: ``Details("all 40 operators", [Table(...)])``."""
+    """Blocks that a page and Markdown fold away and a terminal leaves out: ``Details("all 40
+    operators", [Table(...)])``."""
 
     title: str
     blocks: Sequence[Block]
@@ -330,8 +361,8 @@ class Details(NamedTuple):
 class OnPage(NamedTuple):
     """Blocks that a page alone shows.
 
-    ``blocks`` may be a function ``(run) -> Iterable[Block]`` for what must be read of the run's records:
-    ``OnPage(lambda run: [Timeline(...)])``. It is called when a page is drawn.
+    ``blocks`` may be a function ``(run) -> Iterable[Block]`` for what must be read of the run's
+    records: ``OnPage(lambda run: [Timeline(...)])``. It is called when a page is drawn.
     """
 
     blocks: Sequence[Block] | Callable[[Run], Iterable[Block]]
@@ -344,8 +375,8 @@ class InText(NamedTuple):
 
 
 Block: TypeAlias = (
-    "Text | Figures | Facts | Finding | Amounts | Table | Bars | Stacked | Series | Timeline | FlameGraph | Group | Grid | Details"
-    " | OnPage | InText"
+    "Text | Figures | Facts | Finding | Amounts | Table | Bars | Stacked | Series | Timeline |"
+    " FlameGraph | Group | Grid | Details | OnPage | InText"
 )
 
 
@@ -358,8 +389,10 @@ class Section(NamedTuple):
         blocks: From top to bottom.
         note: What it shows, and what of it can be trusted.
         least: How many of its lines stay where a terminal's table is cut.
-        fixed: Whether a terminal cuts none of them, however little room there is: for what is wrong, in few lines.
-        measured_by: What its figures depend on (a tool). The page of two runs notes where it is not the same.
+        fixed: Whether a terminal cuts none of them, however little room there is: for what is
+            wrong, in few lines.
+        measured_by: What its figures depend on (a tool). The page of two runs notes where it is not
+            the same.
     """
 
     key: str
@@ -381,36 +414,59 @@ def sections_of(instrument: Instrument, summary: Mapping[str, Any]) -> Iterator[
 _STORED = {
     one.__name__: one
     for one in (
-        Text, Figure, Figures, Facts, Finding, Amounts, Column, Cell, Lines, Bar, Table, Bars, Stacked, Series, Timeline, Group, Grid,
-        Details, OnPage, InText,
+        Text,
+        Figure,
+        Figures,
+        Facts,
+        Finding,
+        Amounts,
+        Column,
+        Cell,
+        Lines,
+        Bar,
+        Table,
+        Bars,
+        Stacked,
+        Series,
+        Timeline,
+        Group,
+        Grid,
+        Details,
+        OnPage,
+        InText,
     )
-}  # fmt: skip
+}
 
 
 def stored_sections(summary: Mapping[str, Any]) -> Iterator[Section]:
-    """The sections that instruments of voirfiles have put into a summary (``ov.section``); one that is damaged says so."""
-    seen: dict[str, int] = {}
-    for one in summary.get("sections") or ():
-        title = str(one["title"])
-        seen[title] = seen.get(title, 0) + 1
+    """The sections that instruments of voirfiles have put into a summary (``ov.section``); one that
+    is damaged says so."""
+    counts: dict[str, int] = {}
+    for stored in summary.get("sections") or ():
+        title = str(stored["title"])
+        counts[title] = counts.get(title, 0) + 1
         try:
-            blocks = [Text(block) if isinstance(block, str) else _from_json(block) for block in one["blocks"]]
+            blocks = [
+                Text(block) if isinstance(block, str) else _from_json(block)
+                for block in stored["blocks"]
+            ]
         except (KeyError, TypeError, ValueError) as exc:
             blocks = [Text(f"it cannot be shown ({type(exc).__name__}: {exc}).", mood="warning")]
         # Two runs are compared by keys.
-        yield Section(f"own-{re.sub('[^A-Za-z0-9]+', '-', title)}-{seen[title]}", title, blocks, str(one["note"]))
+        key = f"own-{re.sub('[^A-Za-z0-9]+', '-', title)}-{counts[title]}"
+        yield Section(key, title, blocks, str(stored["note"]))
 
 
 def _from_json(value: Any) -> Any:
     if isinstance(value, list):
-        return [_from_json(one) for one in value]
+        return [_from_json(item) for item in value]
     if not isinstance(value, dict):
         return value
     if "block" not in value:
-        return {key: _from_json(one) for key, one in value.items()}
+        return {key: _from_json(item) for key, item in value.items()}
     if value["block"] == "dict":
-        return {str(key): _from_json(one) for key, one in value["items"]}
-    fields = {key: _from_json(one) for key, one in value.items() if key != "block"}
+        return {str(key): _from_json(item) for key, item in value["items"]}
+    fields = {key: _from_json(field) for key, field in value.items() if key != "block"}
     if "indent" in fields:
         fields["indent"] = min(max(int(fields["indent"]), 0), 20)
     if value["block"] == "Figure":
@@ -419,10 +475,10 @@ def _from_json(value: Any) -> Any:
 
 
 def begin_ns(run: Run, otherwise: int) -> int:
-    """When a run began, on the clock of its spans: zero of an axis of seconds."""
+    """The start of a run, on the clock of its spans: zero of an axis of seconds."""
     clocks = run.manifest.get("clocks")
-    found = clocks.get("perf_counter_ns") if isinstance(clocks, dict) else None
-    return found if isinstance(found, int) else otherwise
+    start_ns = clocks.get("perf_counter_ns") if isinstance(clocks, dict) else None
+    return start_ns if isinstance(start_ns, int) else otherwise
 
 
 def blocks_within(blocks: Iterable[Block]) -> Iterator[Block]:
@@ -438,13 +494,18 @@ def figures_of(sections: Iterable[Section]) -> Iterator[tuple[str, Figure]]:
     for section in sections:
         for block in blocks_within(section.blocks):
             if isinstance(block, Figures):
-                yield from ((f"{section.title}: {one.name}", one) for one in block.figures)
+                for row in block.figures:
+                    yield f"{section.title}: {row.name}", row
 
 
 def columns_of(table: Table) -> list[tuple[int, Column]]:
     """The columns of a table that are not empty, with their places."""
-    columns = [head if isinstance(head, Column) else Column(head, at in table.left) for at, head in enumerate(table.heads)]
-    return [(at, one) for at, one in enumerate(columns) if not at or any(not _is_empty(row[at]) for row in table.rows)]
+    columns = []
+    for place, head in enumerate(table.heads):
+        column = head if isinstance(head, Column) else Column(head, place in table.left)
+        if place == 0 or any(not _is_empty(row[place]) for row in table.rows):
+            columns.append((place, column))
+    return columns
 
 
 def _is_empty(cell: AnyCell) -> bool:
@@ -452,7 +513,8 @@ def _is_empty(cell: AnyCell) -> bool:
 
 
 def is_link(address: str) -> bool:
-    """Whether this is an address that a page may lead to: of the web, nothing that a browser would execute, and no spaces or brackets."""
+    """Whether this is an address that a page may lead to: of the web, nothing that a browser would
+    execute, and no spaces or brackets."""
     return re.fullmatch(r"https?://[\w.~/?#&=%:@,;+!$*'-]+", address) is not None
 
 
@@ -473,13 +535,17 @@ def fact_text(name: str, value: str) -> str:
 
 
 def sparkline(values: Sequence[float | None], most: int = 0) -> str:
-    """A curve of a line's height, from the smallest to the largest; ``!`` where a value is not finite. At most so many characters."""
+    """A curve of a line's height, from the smallest to the largest; ``!`` where a value is not
+    finite. At most so many characters."""
     if most and len(values) > most:
         values = [values[i * len(values) // most] for i in range(most)]
     finite = [value for value in values if value is not None and math.isfinite(value)]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     step = (high - low) / (len(_LEVELS) - 1) or 1.0
-    return "".join("!" if value is None or not math.isfinite(value) else _LEVELS[round((value - low) / step)] for value in values)
+    return "".join(
+        "!" if value is None or not math.isfinite(value) else _LEVELS[round((value - low) / step)]
+        for value in values
+    )
 
 
 def written(value: float | None, unit: str) -> str:
@@ -490,7 +556,9 @@ def written(value: float | None, unit: str) -> str:
         return duration(value)
     if unit == "share":
         return f"{value:.1%}"
-    return size(value) + unit[5:] if unit in ("bytes", "bytes/s") else f"{figure(value)} {unit}".rstrip()
+    if unit in ("bytes", "bytes/s"):
+        return size(value) + unit.removeprefix("bytes")
+    return f"{figure(value)} {unit}".rstrip()
 
 
 def signed(value: float, unit: str) -> str:

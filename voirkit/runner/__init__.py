@@ -1,1 +1,2 @@
-"""One run: the overseer that leads it, its script and voirfiles, where its spans go, and how it ends."""
+"""One run: the overseer that leads it, its script and voirfiles, where its spans go, and how it
+ends."""

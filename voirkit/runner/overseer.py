@@ -1,6 +1,7 @@
 """The Overseer: what an instrument sees as ``ov``, and what leads a run through its phases.
 
-The program comes first: what goes wrong in an instrument is reported once and switched off; it never reaches the program.
+The program comes first: what goes wrong in an instrument is reported once and switched off; it
+never reaches the program.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ if TYPE_CHECKING:
 
 
 class LogStream:
-    """``ov.log``: call it with a dictionary to log it; use it as any giving stream to read what is logged.
+    """``ov.log``: call it with a dictionary to log it; use it as any giving stream to read what is
+    logged.
 
-    The sinks (files, descriptors) get what is logged before the streams' subscribers, so that a subscriber that fails loses nothing.
-    giving is imported when somebody uses it as a stream.
+    The sinks (files, descriptors) get what is logged before the streams' subscribers, so that a
+    subscriber that fails loses nothing. giving is imported when somebody uses it as a stream.
     """
 
     def __init__(self) -> None:
@@ -86,14 +88,16 @@ class LogStream:
 
 
 class Overseer(GivenOverseer):
-    """Leads a run through ``init, parse_args, load_script, run_script, finalize``, and is what its instruments work with.
+    """Leads a run through ``init, parse_args, load_script, run_script, finalize``, and is what its
+    instruments work with.
 
     Args:
         instruments: Functions or generators of the overseer.
         logfile: A file descriptor to send the log to, line by line, or None.
         record: Whether to make a run directory.
         begun_ns: When the run began (``time.perf_counter_ns``), if that was before this is made.
-        program: What is run, if it is neither a file nor a module; the arguments name it all the same.
+        program: What is run, if it is neither a file nor a module; the arguments name it all the
+            same.
 
     Attributes:
         phases: The phases; ``yield ov.phases.run_script`` waits for the end of one.
@@ -110,15 +114,21 @@ class Overseer(GivenOverseer):
     """
 
     def __init__(
-        self, instruments: Iterable[Instrument] = (), logfile: int | None = None, record: bool = False, begun_ns: int | None = None,
+        self,
+        instruments: Iterable[Instrument] = (),
+        logfile: int | None = None,
+        record: bool = False,
+        begun_ns: int | None = None,
         program: Program | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._current: Instrument | None = None
         self._is_recorded = record
         self._precedences: dict[int, int] = {}  # of instruments that are not a voirfile's, by id
         self.argparser = ExtendedArgumentParser()
         _own_options(self.argparser)
-        super().__init__(["init", "parse_args", "load_script", "run_script", "finalize"], args=(self,))
+        super().__init__(
+            ["init", "parse_args", "load_script", "run_script", "finalize"], args=(self,)
+        )
         self.log = LogStream()
         self.options: Namespace
         self.probes: list[Probe] = []
@@ -129,7 +139,9 @@ class Overseer(GivenOverseer):
         self.program: Program | None = None
         self._other_program = program
         self.outcome = Outcome()
-        self.record = RunRecord(self, logfile, record, time.perf_counter_ns() if begun_ns is None else begun_ns)
+        self.record = RunRecord(
+            self, logfile, record, time.perf_counter_ns() if begun_ns is None else begun_ns
+        )
         self.is_quiet = False
         self._required: list[Condition] = []  # what the summary must fulfil
         self._pid = os.getpid()
@@ -139,14 +151,17 @@ class Overseer(GivenOverseer):
         self.require(*instruments)
 
     def adopt(self, instruments: Iterable[Instrument], precedence: int) -> None:
-        """Take in instruments whose options give way to those of a higher precedence (``voirkit.options``: BUILT_IN, PLUGIN, VOIRFILE)."""
+        """Take in instruments whose options give way to those of a higher precedence
+        (``voirkit.options``: BUILT_IN, PLUGIN, VOIRFILE)."""
         for instrument in instruments:
             self._precedences[id(instrument)] = precedence
             self.require(instrument)
 
     def _require(self, instrument: Instrument) -> Any:
         if self._current is not None:  # what an instrument requires is of its kind
-            self._precedences.setdefault(id(instrument), self._precedences.get(id(self._current), VOIRFILE))
+            self._precedences.setdefault(
+                id(instrument), self._precedences.get(id(self._current), VOIRFILE)
+            )
         return super()._require(instrument)
 
     # what instruments call
@@ -154,11 +169,13 @@ class Overseer(GivenOverseer):
     def probe(self, *selectors: str, **options: Any) -> Probe:
         """A probe on variables of the program's functions: a giving stream of what they are set to.
 
-        It is checked before the script starts, and active from the end of ``load_script`` to the end of ``run_script``.
+        It is checked before the script starts, and active from the end of ``load_script`` to the
+        end of ``run_script``.
 
         Args:
             selectors: Such as ``"//train_epoch > loss"``.
-            options: ``raw``, ``probe_type``, ``env`` and ``overridable``, as in ``voirkit.probing``.
+            options: ``raw``, ``probe_type``, ``env`` and ``overridable``, as in
+                ``voirkit.probing``.
 
         Raises:
             SelectorError: A selector cannot be read.
@@ -167,7 +184,9 @@ class Overseer(GivenOverseer):
 
         frame = sys._getframe(1)
         options.setdefault("env", Scope(frame))
-        probe = Probe(*selectors, where=f"{shorten(frame.f_code.co_filename)}:{frame.f_lineno}", **options)
+        probe = Probe(
+            *selectors, where=f"{shorten(frame.f_code.co_filename)}:{frame.f_lineno}", **options
+        )
         self.probes.append(probe)
         if self.program is not None:
             probe.check(self.program)
@@ -181,7 +200,8 @@ class Overseer(GivenOverseer):
         return probe
 
     def give(self, **data: Any) -> None:
-        """Give values into ``given``, from any thread; they have arrived when the call returns, in the order of the calls."""
+        """Give values into ``given``, from any thread; they have arrived when the call returns, in
+        the order of the calls."""
         given = self.given
         import giving
 
@@ -189,11 +209,13 @@ class Overseer(GivenOverseer):
             giving.give.produce(data)
 
     def offer(self, data: dict[str, Any], yielding: bool = False) -> None:
-        """Give what voirkit has measured or seen itself: to those who listen in this run, without counting it as given.
+        """Give what voirkit has measured or seen itself: to those who listen in this run, without
+        counting it as given.
 
         Args:
             data: What to give.
-            yielding: Whether nothing is given where the script or a voirfile gives one of the keys itself.
+            yielding: Whether nothing is given where the script or a voirfile gives one of the keys
+                itself.
         """
         given = self._given
         if given is not None and not self._given_closed:
@@ -209,9 +231,11 @@ class Overseer(GivenOverseer):
 
     @property
     def may_be_listened_to(self) -> bool:
-        """Whether somebody may subscribe to ``given``, or has: an instrument that is not voirkit's own may do so later."""
+        """Whether somebody may subscribe to ``given``, or has: an instrument that is not voirkit's
+        own may do so later."""
         return self._given is not None or any(
-            not str(getattr(handler, "__module__", "")).startswith("voirkit") for handler in self.handlers
+            not str(getattr(handler, "__module__", "")).startswith("voirkit")
+            for handler in self.handlers
         )
 
     def say(self, text: str) -> None:
@@ -226,9 +250,11 @@ class Overseer(GivenOverseer):
             tell(text)
 
     def when_complete(self, callback: Callable[[dict[str, Any]], None]) -> None:
-        """Call back with the summary when the record of the run is complete: steps and verdict are in it. It may not be changed any more.
+        """Call back with the summary when the record of the run is complete: steps and verdict are
+        in it. It may not be changed any more.
 
-        Also of a run that failed, and of one without a run directory, whose summary has what the run itself knows.
+        Also of a run that failed, and of one without a run directory, whose summary has what the
+        run itself knows.
         """
         self._when_complete.append(callback)
 
@@ -237,25 +263,29 @@ class Overseer(GivenOverseer):
         self.outcome.failures.append(reason)
 
     def section(self, title: str, *blocks: Any, note: str = "") -> None:
-        """Have every report of this run show a section; for voirfiles, whose instruments are not there when a run is read. Of several
-        ranks, that of rank 0 is shown.
+        """Have every report of this run show a section; for voirfiles, whose instruments are not
+        there when a run is read. Of several ranks, that of rank 0 is shown.
 
         Args:
             title: Its heading.
-            blocks: From top to bottom: ``Table``, ``Bars``, ``Series``, ``Figures`` and the others of ``voirkit.report.sections``; a
-                string is a line of text. What must be read of the run's records (``OnPage`` with a function) cannot be among them.
+            blocks: From top to bottom: ``Table``, ``Bars``, ``Series``, ``Figures`` and the others
+                of ``voirkit.report.sections``; a string is a line of text. What must be read of the
+                run's records (``OnPage`` with a function) cannot be among them.
             note: What it shows, and what of it can be trusted.
 
         Raises:
             TypeError: Something is no block.
         """
-        shown = [summary.block_as_json(block) for block in blocks]
-        self.summary.setdefault("sections", []).append({"title": str(title), "note": str(note), "blocks": shown})
+        documents = [summary.block_as_json(block) for block in blocks]
+        self.summary.setdefault("sections", []).append(
+            {"title": str(title), "note": str(note), "blocks": documents}
+        )
 
     # a run
 
     @property
-    def current(self) -> Instrument | None:  # a property, so that the parser knows who adds an option
+    # a property, so that the parser knows who adds an option
+    def current(self) -> Instrument | None:
         """The instrument that runs right now."""
         return self._current
 
@@ -289,25 +319,39 @@ class Overseer(GivenOverseer):
         self.log({"$event": "phase", "$data": {"name": phase.name}})
         return super().run_phase(phase)
 
+    def _read_conditions(self) -> None:
+        """Read the conditions of ``--require``."""
+        from voirkit.runs import conditions
+
+        parts = None if self.voirfiles else set(self.summary)
+        self._required = [conditions.read(text, parts) for text in self.options.require]
+        for condition in self._required:
+            part = condition.path[0]
+            if part not in self.summary:
+                self.say(
+                    f"note: --require {condition.text!r} holds only if a voirfile adds"
+                    f" {part!r} to the summary."
+                )
+
     def _run(self, argv: Sequence[str]) -> None:
-        typed = self.argparser.guess_script(argv)[0]
+        script, _ = self.argparser.guess_script(argv)
         with self.run_phase(self.phases.init):
-            chosen, trusted = (self.argparser.early_values(argv, option) for option in ("--config", FLAG))
-            settings = configuration.collect(typed, current_folder(), chosen, search=self._is_recorded, trusted=trusted)
+            configs = self.argparser.early_values(argv, "--config")
+            trusted = self.argparser.early_values(argv, FLAG)
+            settings = configuration.collect(
+                script, current_folder(), configs, search=self._is_recorded, trusted=trusted
+            )
             self.argparser.apply(settings)
         self._refuse()
         with self.run_phase(self.phases.parse_args):
             self.options = self._parse(argv)
-            self.is_quiet = bool(self.options.quiet) or rank_and_world_size()[0] > 0  # one rank speaks for all
+            # one rank speaks for all
+            self.is_quiet = bool(self.options.quiet) or rank_and_world_size()[0] > 0
             if self.options.require:
-                from voirkit.runs import conditions
-
-                known = None if self.voirfiles else set(self.summary)
-                self._required = [conditions.read(text, known) for text in self.options.require]
-                for one in self._required:
-                    if one.path[0] not in self.summary:
-                        self.say(f"note: --require {one.text!r} holds only if a voirfile adds {one.path[0]!r} to the summary.")
-            self.script = self.options.SCRIPT if self.options.MODULE is None else self.options.MODULE
+                self._read_conditions()
+            self.script = (
+                self.options.SCRIPT if self.options.MODULE is None else self.options.MODULE
+            )
             self._report_displaced()
         self._refuse()
         with self.run_phase(self.phases.load_script):
@@ -334,12 +378,18 @@ class Overseer(GivenOverseer):
                 self.record.end_script()
                 self._deactivate()
                 if os.getpid() != self._pid:
-                    self._abandon()  # a forked child came to the end of the script: the run, and its instruments, are its parent's
+                    # a forked child came to the end of the script: the run, and its instruments,
+                    # are its parent's
+                    self._abandon()
         self.outcome.end_normally()
 
     @staticmethod
     def _find(options: Namespace) -> Program:
-        return script(options.SCRIPT, options.ARGV) if options.MODULE is None else module(options.MODULE, options.ARGV)
+        return (
+            script(options.SCRIPT, options.ARGV)
+            if options.MODULE is None
+            else module(options.MODULE, options.ARGV)
+        )
 
     def _parse(self, argv: Sequence[str]) -> Namespace:
         try:
@@ -353,13 +403,21 @@ class Overseer(GivenOverseer):
         for option, who in self.argparser.displaced.items():
             by.setdefault(who, []).append(option)
         for who, options in by.items():
-            self.say(f"note: {', '.join(options)} {'is' if len(options) == 1 else 'are'} of {who} here, not voirkit's own.")
+            self.say(
+                f"note: {', '.join(options)} {'is' if len(options) == 1 else 'are'} of {who} here,"
+                " not voirkit's own."
+            )
 
     def _report_voirfiles(self) -> None:
         if self.voirfiles:
             overridden = [", ".join(probe.selectors) for probe in self.probes if probe.overrides]
-            changes = f"; the values of {', '.join(overridden)} are overridden" if overridden else ""
-            self.say(f"with {', '.join(os.path.relpath(one['path'], current_folder()) for one in self.voirfiles)}{changes}")
+            changes = (
+                f"; the values of {', '.join(overridden)} are overridden" if overridden else ""
+            )
+            self.say(
+                "with"
+                f" {', '.join(os.path.relpath(one['path'], current_folder()) for one in self.voirfiles)}{changes}"
+            )
 
     def _abandon(self) -> None:
         """Resume no instrument any more."""
@@ -368,7 +426,8 @@ class Overseer(GivenOverseer):
 
     def _prepare(self) -> None:
         voirkit.set_current_overseer(self)
-        # The script may give without any instrument that listens: what is given is counted all the same.
+        # The script may give without any instrument that listens: what is given is counted all the
+        # same.
         when_imported("voirkit.streams", self._report_of_streams)
         when_imported("voirkit.streams.reactive", self._notice_streams)
         when_imported("giving", _load_streams)
@@ -385,9 +444,11 @@ class Overseer(GivenOverseer):
     # given
 
     def when_given(self, callback: Callable[[Any], None]) -> None:
-        """Call back with the stream of given values as soon as anything uses it: at once, later, or never.
+        """Call back with the stream of given values as soon as anything uses it: at once, later, or
+        never.
 
-        For an instrument that is always on, and must not load giving for a script that gives nothing.
+        For an instrument that is always on, and must not load giving for a script that gives
+        nothing.
         """
         self._when_given.append(callback)
         if self._given is not None:
@@ -403,7 +464,8 @@ class Overseer(GivenOverseer):
         return given
 
     def _report_of_streams(self, streams: Any) -> None:
-        # Patches need this module, and no stream: giving and reactivex, 170 ms of CPU and 7,000 live objects, stay away.
+        # Patches need this module, and no stream: giving and reactivex, 170 ms of CPU and 7,000
+        # live objects, stay away.
         if not self._given_closed:
             streams.report = self.warn
 
@@ -421,9 +483,16 @@ class Overseer(GivenOverseer):
 
     def _on_instrument_error(self, exc: BaseException) -> None:
         instrument = self.current
-        self.log({"$event": "overseer_error", "$data": {"type": type(exc).__name__, "message": text_of(exc)}})
+        self.log(
+            {
+                "$event": "overseer_error",
+                "$data": {"type": type(exc).__name__, "message": text_of(exc)},
+            }
+        )
         error = as_error(exc, instrument)
-        not_begun = self.phases.load_script.pending or (isinstance(exc, VoirkitError) and self.phases.run_script.pending)
+        not_begun = self.phases.load_script.pending or (
+            isinstance(exc, VoirkitError) and self.phases.run_script.pending
+        )
         if not_begun and self.status == "running":
             self._faults.append(error)  # the script has not started: the user had better know now
         else:
@@ -444,9 +513,14 @@ class Overseer(GivenOverseer):
     def _on_error(self, exc: BaseException) -> None:
         try:
             self.outcome.end_by(exc)
-            self.outcome.is_refused = isinstance(exc, VoirkitError) and not self.is_the_programs(exc)
-            self.log({"$event": "error", "$data": {"type": type(exc).__name__, "message": text_of(exc)}})
-        except BaseException as later:  # a signal handler of the program's: this is what python ends with
+            self.outcome.is_refused = isinstance(exc, VoirkitError) and not self.is_the_programs(
+                exc
+            )
+            self.log(
+                {"$event": "error", "$data": {"type": type(exc).__name__, "message": text_of(exc)}}
+            )
+        except BaseException as later:
+            # a signal handler of the program's: this is what python ends with
             self.outcome.end_by(later)
             raise
 
@@ -456,9 +530,13 @@ class Overseer(GivenOverseer):
         self.record.end_script()  # it may have failed where it only defines
         try:
             self.status = "ended"
-            ends = [self._close, self._end_streams] if self.outcome.is_refused else [self._finalize, self._close]
+            ends = (
+                [self._close, self._end_streams]
+                if self.outcome.is_refused
+                else [self._finalize, self._close]
+            )
             run_all([*ends, recording.end, plugins.remove_aliases, self.log.end], self.warn)
-        except BaseException as exc:
+        except BaseException as exc:  # raised again
             self.outcome.end_by(exc)
             raise
         finally:
@@ -474,7 +552,10 @@ class Overseer(GivenOverseer):
             try:
                 callback(self.summary)
             except Exception as exc:  # an instrument's: the program has ended as it has
-                self.warn(f"what was to be done when the record is complete has failed ({describe_exception(exc)}).")
+                self.warn(
+                    "what was to be done when the record is complete has failed"
+                    f" ({describe_exception(exc)})."
+                )
 
     def _finalize(self) -> None:
         with self.run_phase(self.phases.finalize):
@@ -490,7 +571,8 @@ class Overseer(GivenOverseer):
             return None  # there is nothing left to stop
 
     def check_requirements(self) -> None:
-        """Hold the conditions of ``--require`` against the summary; of several ranks the first does, which has that of all."""
+        """Hold the conditions of ``--require`` against the summary; of several ranks the first
+        does, which has that of all."""
         if rank_and_world_size()[0] == 0:
             failures = [condition.failure(self.summary) for condition in self._required]
             self.outcome.failures += [failure for failure in failures if failure is not None]
@@ -502,7 +584,7 @@ def run_all(steps: Iterable[Callable[[], object]], warn: Callable[[str], None]) 
     for step in steps:
         try:
             step()
-        except BaseException as exc:
+        except BaseException as exc:  # the first is raised when all are done
             if first is not None:
                 warn(f"at the end of the run there was also {describe_exception(exc)}")
             first = first or exc
@@ -515,22 +597,67 @@ def _load_streams(_: object) -> None:
 
 
 def _own_options(parser: ExtendedArgumentParser) -> None:
-    parser.epilog = "An optional [VALUE] is attached with '=': --monitor=0.5. voirkit's options stand before SCRIPT."
+    parser.epilog = (
+        "An optional [VALUE] is attached with '=': --monitor=0.5. voirkit's options stand before"
+        " SCRIPT."
+    )
     add = parser.add_argument
-    add("--version", action="version", version=f"voirkit {voirkit.__version__}", help="print voirkit's version and exit")
-    add("--config", action="append", default=[], metavar="FILE", help="read options from a TOML, YAML or JSON file (repeatable)")
-    trust = f"take voirfiles and configuration files in DIR and below, whoever owns them; also {VARIABLE} (repeatable)"
+    add(
+        "--version",
+        action="version",
+        version=f"voirkit {voirkit.__version__}",
+        help="print voirkit's version and exit",
+    )
+    add(
+        "--config",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="read options from a TOML, YAML or JSON file (repeatable)",
+    )
+    trust = (
+        "take voirfiles and configuration files in DIR and below, whoever owns them; also"
+        f" {VARIABLE} (repeatable)"
+    )
     add(FLAG, action="append", default=[], metavar="DIR", type=trusted_folder, help=trust)
-    add("--follow", action="store_true", help="SCRIPT is a shell script: run each python that it starts under voirkit, torchrun's too")
+    add(
+        "--follow",
+        action="store_true",
+        help=(
+            "SCRIPT is a shell script: run each python that it starts under voirkit, torchrun's too"
+        ),
+    )
     for title in GROUPS:
         parser.group(title)
-    require = 'exit with code 3 if the run misses a target: "train_rate>=500", "memory<2GB", any figure of summary.json (repeatable)'
-    parser.group("CI").add_argument("--require", action="append", default=[], metavar="CONDITION", help=require)
+    require = (
+        'exit with code 3 if the run misses a target: "train_rate>=500", "memory<2GB", any figure'
+        " of summary.json (repeatable)"
+    )
+    parser.group("CI").add_argument(
+        "--require", action="append", default=[], metavar="CONDITION", help=require
+    )
     add = parser.group("output").add_argument
-    add("--run-dir", metavar="DIR", help="directory to record the run in (default: voirkit-runs/<time>-<script>)")
+    add(
+        "--run-dir",
+        metavar="DIR",
+        help="directory to record the run in (default: voirkit-runs/<time>-<script>)",
+    )
     add("--force", action="store_true", help="replace the run in --run-dir")
-    limit = "disk space for the trace, such as 500MB; events beyond it are only counted (default: 4GB)"
-    add("--compact", action="store_true", help="compact the trace when the run ends, not when it is first read: it takes less space then")
+    limit = (
+        "disk space for the trace, such as 500MB; events beyond it are only counted (default: 4GB)"
+    )
+    add(
+        "--compact",
+        action="store_true",
+        help=(
+            "compact the trace when the run ends, not when it is first read: it takes less space"
+            " then"
+        ),
+    )
     add("--trace-limit", type=size, default=recording.LIMIT, metavar="SIZE", help=limit)
-    add("--html", action="store_true", help="also write the report as one HTML page, report.html in the run directory")
+    add(
+        "--html",
+        action="store_true",
+        help="also write the report as one HTML page, report.html in the run directory",
+    )
     add("--quiet", action="store_true", help="print errors and warnings only")

@@ -1,4 +1,5 @@
-"""What is kept of a run: how it ended, its log from the first line on, its directory once there is a script to run, and its summary."""
+"""What is kept of a run: how it ended, its log from the first line on, its directory once there is
+a script to run, and its summary."""
 
 from __future__ import annotations
 
@@ -8,7 +9,13 @@ import time
 from collections.abc import Sequence
 
 from voirkit import __version__
-from voirkit.errors import EXIT_CHECK_FAILED, PartFailures, RunDirectoryError, VoirkitError, say_as_it_is
+from voirkit.errors import (
+    EXIT_CHECK_FAILED,
+    PartFailures,
+    RunDirectoryError,
+    VoirkitError,
+    say_as_it_is,
+)
 from voirkit.processes import children
 from voirkit.runner import completion, recording
 from voirkit.runner.script import current_folder, shorten
@@ -25,8 +32,8 @@ if TYPE_CHECKING:
 
 
 class Outcome:
-    """How the run of a program ended. ``ended``: ``normal``, ``exit``, ``exception`` or ``signal``; ``script_exit_code``: the script's own,
-    as the shell sees it."""
+    """How the run of a program ended. ``ended``: ``normal``, ``exit``, ``exception`` or ``signal``;
+    ``script_exit_code``: the script's own, as the shell sees it."""
 
     def __init__(self) -> None:
         self.ended, self.script_exit_code = "exception", 1  # until it has come to its end
@@ -36,7 +43,11 @@ class Outcome:
     @property
     def exit_code(self) -> int:
         """The script's own, or 3 if that is 0 and a check failed."""
-        return EXIT_CHECK_FAILED if self.failures and self.script_exit_code == 0 else self.script_exit_code
+        return (
+            EXIT_CHECK_FAILED
+            if self.failures and self.script_exit_code == 0
+            else self.script_exit_code
+        )
 
     def end_normally(self) -> None:
         """The program came to its end, or was stopped by an instrument."""
@@ -46,11 +57,17 @@ class Outcome:
         """An exception ended the program."""
         if isinstance(exc, SystemExit):
             code = exc.code
-            self.ended, self.script_exit_code = "exit", 0 if code is None else code & 0xFF if isinstance(code, int) else 1
+            self.ended, self.script_exit_code = (
+                "exit",
+                0 if code is None else code & 0xFF if isinstance(code, int) else 1,
+            )
         elif isinstance(exc, KeyboardInterrupt):
             self.ended, self.script_exit_code = "signal", 130  # 128 + SIGINT
         else:
-            self.ended, self.script_exit_code = "exception", exc.exit_code if isinstance(exc, VoirkitError) else 1
+            self.ended, self.script_exit_code = (
+                "exception",
+                exc.exit_code if isinstance(exc, VoirkitError) else 1,
+            )
 
 
 class RunRecord:
@@ -62,13 +79,16 @@ class RunRecord:
         begun_ns: When the run began (``time.perf_counter_ns``).
     """
 
-    def __init__(self, ov: Overseer, logfile: int | None, has_directory: bool, begun_ns: int) -> None:
+    def __init__(
+        self, ov: Overseer, logfile: int | None, has_directory: bool, begun_ns: int
+    ) -> None:
         self._ov, self._logfile, self._begun_ns = ov, logfile, begun_ns
         self._pid = os.getpid()
         self.path: str | None = None  # absolute path of the run directory, or None
         self.table = ""  # the summary of a run that recorded something, as text
         self._files: Record | None = None
-        self._early: list[str] | None = [] if has_directory else None  # log lines from before the run directory is made
+        # log lines from before the run directory is made
+        self._early: list[str] | None = [] if has_directory else None
         self._descriptor: DataDescriptor | None = None
         self._script_ended_ns: int | None = None
         self._imports_ns = 0
@@ -80,7 +100,9 @@ class RunRecord:
         """Have what is logged written from now on."""
         from voirkit.runs.record import DataDescriptor, to_json
 
-        descriptor = self._descriptor = DataDescriptor(self._logfile) if self._logfile is not None else None
+        descriptor = self._descriptor = (
+            DataDescriptor(self._logfile) if self._logfile is not None else None
+        )
 
         def sink(data: Any) -> None:
             line = to_json(data)
@@ -111,17 +133,22 @@ class RunRecord:
                 raise
             ov.warn(f"{exc}\n  This run is not recorded; --run-dir DIR records it elsewhere.")
             return
-        own = list(argv[: len(argv) - len(command)])
-        begun = {**manifest.begin(__version__, command, own, current_folder(), self._begun_ns), "voirfiles": ov.voirfiles}
+        own_words = list(argv[: len(argv) - len(command)])
+        start = {
+            **manifest.begin(__version__, command, own_words, current_folder(), self._begun_ns),
+            "voirfiles": ov.voirfiles,
+        }
         if ov.program.source_names:
-            begun["source_names"] = dict(ov.program.source_names)
+            start["source_names"] = dict(ov.program.source_names)
         if earlier := manifest.attempts(directory.read_manifest(path)):
-            begun["attempts"] = earlier
-            if begun["rank"] == 0:
+            start["attempts"] = earlier
+            if start["rank"] == 0:
                 directory.remove_summary(path)
-        self.path, self._files = path, Record(path, ov.warn, begun)
-        ov.summary.update(command=command, world_size=begun["world_size"])
-        recording.prepare(path, begun["rank"], begun["host"], options.trace_limit, ov.warn, begun["world_size"])
+        self.path, self._files = path, Record(path, ov.warn, start)
+        ov.summary.update(command=command, world_size=start["world_size"])
+        recording.prepare(
+            path, start["rank"], start["host"], options.trace_limit, ov.warn, start["world_size"]
+        )
         for line in early:
             self._files.log(line)
         recording.time_imports()
@@ -137,7 +164,9 @@ class RunRecord:
         """Nothing is recorded from here on."""
         recorder = sys.modules.get(recording.RECORDER)
         if recorder is not None:
-            recording.record_imports()  # the recorder is loaded with torch: a program that does nothing with it has a report too
+            # the recorder is loaded with torch: a program that does nothing with it has a report
+            # too
+            recording.record_imports()
         self._imports_ns = recording.end_imports()
         if self._files is not None:
             self._files.manifest["moments"]["imports_ns"] = self._imports_ns
@@ -168,18 +197,32 @@ class RunRecord:
             if not late and ov.summary.get("unrecorded_processes") and not _training(ov.summary)[0]:
                 verdict = summary.no_steps(ov.summary["unrecorded_processes"])
                 ov.warn(f"{verdict['because']}\n  {verdict['next']}")
-            if not late and children.has_running_children() and children.after_children(self._complete_late):
+            if (
+                not late
+                and children.has_running_children()
+                and children.after_children(self._complete_late)
+            ):
                 self._records_of_others = completion.records_of_others(files.path)
-                ov.say("processes that the script has started still run: if they train on, a second report follows when they have ended.")
+                ov.say(
+                    "processes that the script has started still run: if they train on, a second"
+                    " report follows when they have ended."
+                )
             if not late:
                 ov.check_requirements()
-            files.end(ov.outcome.ended, ov.exit_code, {**ov.summary, "warnings": ov.warnings, "exit_code": ov.exit_code})
+            files.end(
+                ov.outcome.ended,
+                ov.exit_code,
+                {**ov.summary, "warnings": ov.warnings, "exit_code": ov.exit_code},
+            )
         except Exception as exc:  # an instrument may have put anything into the summary
             ov.warn(f"the summary cannot be written ({type(exc).__name__}: {text_of(exc)}).")
 
     def _can_be_completed(self, files: Record) -> bool:
-        """Whether there are records, maybe of processes that the script has started, or sections of rank 0 to be drawn."""
-        return completion.has_records(files.path) or bool(self._ov.summary.get("sections") and not files.manifest["rank"])
+        """Whether there are records, maybe of processes that the script has started, or sections of
+        rank 0 to be drawn."""
+        return completion.has_records(files.path) or bool(
+            self._ov.summary.get("sections") and not files.manifest["rank"]
+        )
 
     def _complete(self, files: Record) -> None:
         """Have steps and verdict put into the summary."""
@@ -188,21 +231,29 @@ class RunRecord:
             before = os.times()
             draw = None if ov.is_quiet else (*_terminal(), shorten(files.path))
             if self._can_be_completed(files):
-                completed, self.table = completion.finish(files.path, rank, ov.warn, draw, bool(ov.options.compact))
+                completed, self.table = completion.finish(
+                    files.path, rank, ov.warn, draw, bool(ov.options.compact)
+                )
                 ov.summary = completed or ov.summary
             after = os.times()
             # Of all children: the only one that ends meanwhile.
-            used = after.children_user + after.children_system - before.children_user - before.children_system
+            usage = (
+                after.children_user
+                + after.children_system
+                - before.children_user
+                - before.children_system
+            )
             cost = ov.summary["overhead"]
-            cost["completing_s"] = round(used, 3)
+            cost["completing_s"] = round(usage, 3)
             cost.setdefault("parts", {})["completing"] = {"seconds": cost["completing_s"]}
         ov.warnings += [text for text in ov.summary["warnings"] if text not in ov.warnings]
         for line in completion.describe_dropped(ov.summary["dropped"]):
             ov.warn(line)
 
     def _complete_late(self) -> None:
-        """Python has waited for the processes that the script had left behind: what they have done since is part of the run. Workers that
-        only waited for work, those of joblib for example, change nothing."""
+        """Python has waited for the processes that the script had left behind: what they have done
+        since is part of the run. Workers that only waited for work, those of joblib for example,
+        change nothing."""
         if self._files is None or os.getpid() != self._pid:
             return
         if completion.records_of_others(self._files.path) == self._records_of_others:
@@ -216,37 +267,56 @@ class RunRecord:
             say_as_it_is(self.table)
 
     def _summarise(self, files: Record) -> None:
-        """Put what the run itself knows into the summary; what completes the record knows more."""
-        ov, given = self._ov, self._ov.given_stream
+        """Put the run's own facts into the summary; what completes the record knows more."""
+        ov = self._ov
         if ov.summary.get("loss"):
             from voirkit.findings import alerts_of, findings_of
 
             findings = findings_of(ov.summary, PartFailures())
-            ov.summary.update(findings=[finding.document() for finding in findings], alerts=alerts_of(findings))
+            documents = [finding.document() for finding in findings]
+            ov.summary.update(findings=documents, alerts=alerts_of(findings))
         self._duration_s = self._duration_s or files.duration_s
         for key, value in summary.empty(__version__).items():
             ov.summary.setdefault(key, value)
         if "unrecorded_processes" in ov.summary and ov.summary["steps"] is None:
             ov.summary["verdict"] = summary.no_steps(ov.summary["unrecorded_processes"])
+        moments = summary.Moments(files.manifest)
+        imports_s = {"import": self._imports_ns * 1e-9}
         ov.summary.update(
-            wall=summary.without_steps(summary.Moments(files.manifest), self._duration_s, {"import": self._imports_ns * 1e-9}),
+            wall=summary.without_steps(moments, self._duration_s, imports_s),
             warnings=ov.warnings,
             exit_code=ov.exit_code,
             script_exit_code=ov.outcome.script_exit_code,
             ended=ov.outcome.ended,
             duration_s=self._duration_s or None,
-            given={} if given is None else {k: n for k, n in given.counts.items() if not str(k).startswith("$")},
+            given=self._given_counts(),
             probes=[
-                {"selector": ", ".join(p.selectors), "where": p.site or p.made_at, "events": p.events, "overrides": p.overrides}
+                {
+                    "selector": ", ".join(p.selectors),
+                    "where": p.site or p.made_at,
+                    "events": p.events,
+                    "overrides": p.overrides,
+                }
                 for p in ov.probes
             ],
-            dropped={**ov.summary["dropped"], **{", ".join(p.selectors): p.dropped for p in ov.probes if p.dropped}},
+            dropped={**ov.summary["dropped"], **self._dropped_by_probe()},
         )
+
+    def _given_counts(self) -> dict[Any, int]:
+        """How often each key was given, but for voirkit's own."""
+        stream = self._ov.given_stream
+        if stream is None:
+            return {}
+        return {key: n for key, n in stream.counts.items() if not str(key).startswith("$")}
+
+    def _dropped_by_probe(self) -> dict[str, int]:
+        return {", ".join(p.selectors): p.dropped for p in self._ov.probes if p.dropped}
 
 
 def _training(of_run: Mapping[str, Any]) -> tuple[int, int]:
     """How many batches a run has trained with and evaluated, in all of its processes."""
-    steps, evaluation = of_run["steps"] or {}, of_run["evaluation"] or {}
+    steps = of_run["steps"] or {}
+    evaluation = of_run["evaluation"] or {}
     return steps.get("n", 0), evaluation.get("n", 0)
 
 

@@ -1,11 +1,14 @@
-"""Where the spans of this process go, and when: a run that voirkit leads, a folder that the user names, or nowhere.
+"""Where the spans of this process go, and when: a run that voirkit leads, a folder that the user
+names, or nowhere.
 
-The recorder is loaded by what records, not from here: a run that records nothing pays nothing.  Whatever fails, the program goes on.
+The recorder is loaded by what records, not from here: a run that records nothing pays nothing.
+Whatever fails, the program goes on.
 
-The imports of the program's main thread are timed here, the outermost ones, also those inside of functions; and those of other threads,
-as far as the main thread waits for them.  Python takes a lock around
-each import that finds nothing in ``sys.modules``.  That lock's manager is what is timed: its frames are in no traceback, and imports inside
-of an import go on as ever.  Where it is not there, nothing is timed.
+The imports of the program's main thread are timed here, the outermost ones, also those inside of
+functions; and those of other threads, as far as the main thread waits for them.  Python takes a
+lock around each import that finds nothing in ``sys.modules``.  That lock's manager is what is
+timed: its frames are in no traceback, and imports inside of an import go on as ever.  Where it is
+not there, nothing is timed.
 """
 
 from __future__ import annotations
@@ -37,12 +40,18 @@ _RECEIVER = "voirkit.runner.recording:accept"
 _plan: dict[str, Any] | None = None  # folder, rank, host, limit, world_size
 _report: Callable[[str], None] = tell
 _ended: dict[str, Any] | None = None  # the plan of the run that has ended
-_late: tuple[dict[str, Any], int] | None = None  # that plan while what comes after its run is recorded, and by which process
+# that plan while what comes after its run is recorded, and by which process
+_late: tuple[dict[str, Any], int] | None = None
 _compacts_late = False
 
 
 def prepare(
-    folder: str, rank: int, host: str | None = None, limit: int = LIMIT, report: Callable[[str], None] = tell, world_size: int = 1
+    folder: str,
+    rank: int,
+    host: str | None = None,
+    limit: int = LIMIT,
+    report: Callable[[str], None] = tell,
+    world_size: int = 1,
 ) -> None:
     """From now on what records in this process, and in those it starts, does so in a run directory.
 
@@ -55,15 +64,23 @@ def prepare(
     end_late()
     atexit.unregister(end_late)
     atexit.register(end_late)  # before the program registers anything, so that it is called last
-    _plan, _report = {"folder": folder, "rank": rank, "host": host, "limit": limit, "world_size": world_size}, report
+    _plan, _report = (
+        {"folder": folder, "rank": rank, "host": host, "limit": limit, "world_size": world_size},
+        report,
+    )
     inherit.watch(_RECEIVER, offer_for_children, before_main=True)
     when_imported(RECORDER, _start_recorder)
 
 
 def join_group(rank: int, world_size: int) -> None:
-    """This process is one of several ranks, which it may learn late; those that it starts from now on belong to the same rank."""
+    """This process is one of several ranks, which it may learn late; those that it starts from now
+    on belong to the same rank."""
     global _plan
-    if _plan is None or world_size < 2 or (rank, world_size) == (_plan["rank"], _plan["world_size"]):
+    if (
+        _plan is None
+        or world_size < 2
+        or (rank, world_size) == (_plan["rank"], _plan["world_size"])
+    ):
         return  # what launched it has said so already
     _plan = {**_plan, "rank": rank, "world_size": world_size}
     recorder = sys.modules.get(RECORDER)
@@ -77,8 +94,8 @@ def is_prepared() -> bool:
 
 
 def end() -> Any:
-    """Recording ends here. Returns what came to be recorded (``events``, ``dropped`` by name, ``seconds`` that it took), or None if nothing
-    has used the recorder."""
+    """Recording ends here. Returns what came to be recorded (``events``, ``dropped`` by name,
+    ``seconds`` that it took), or None if nothing has used the recorder."""
     global _plan, _ended
     inherit.unwatch(_RECEIVER)
     plan, _plan = _plan, None
@@ -88,14 +105,16 @@ def end() -> Any:
 
 
 def go_on(compacts: bool) -> None:
-    """Record what comes after the run as well: callbacks of ``atexit``, threads that outlive the main one. It goes into files of its own,
-    compacted when python ends if asked for; what the run came to does not count it."""
+    """Record what comes after the run as well: callbacks of ``atexit``, threads that outlive the
+    main one. It goes into files of its own, compacted when python ends if asked for; what the run
+    came to does not count it."""
     global _late, _compacts_late
     _compacts_late = compacts
     recorder = sys.modules.get(RECORDER)
     if recorder is not None and _ended is not None and _plan is None:
         _late = _ended, os.getpid()
-        recorder.begin(**_ended, tell=_report, ends_with_python=False)  # callbacks that were registered before it are called after it
+        # callbacks that were registered before it are called after it
+        recorder.begin(**_ended, tell=_report, ends_with_python=False)
 
 
 def end_late() -> None:
@@ -130,7 +149,8 @@ def offer_for_children() -> dict[str, Any] | None:
 
 
 def accept(offer: dict[str, Any]) -> None:
-    """In such a process: record where its parent does, as soon as anything records, and time imports, those of its main module first."""
+    """In such a process: record where its parent does, as soon as anything records, and time
+    imports, those of its main module first."""
     global _plan
     if _plan is not None:
         return  # it was told by $VOIRKIT_RUN_DIR already
@@ -139,7 +159,9 @@ def accept(offer: dict[str, Any]) -> None:
     if world_size > 1:  # a launcher has started it
         _plan = {**_plan, "rank": rank, "world_size": world_size}
     begun = offer["begun"] if world_size < 2 else None
-    when_imported(RECORDER, _start_recorder if begun is None else lambda recorder: recorder.adopt(begun))
+    when_imported(
+        RECORDER, _start_recorder if begun is None else lambda recorder: recorder.adopt(begun)
+    )
     time_imports()
 
 
@@ -147,7 +169,8 @@ def accept(offer: dict[str, Any]) -> None:
 
 
 def begin_from_environment() -> None:
-    """Begin, if nothing has, in the folder that ``$VOIRKIT_RUN_DIR`` names; called by what annotates, before it records."""
+    """Begin, if nothing has, in the folder that ``$VOIRKIT_RUN_DIR`` names; called by what
+    annotates, before it records."""
     folder = os.environ.get(VARIABLE)
     if folder and _plan is None:
         begin_standalone(os.path.abspath(folder), f"{VARIABLE}={folder}")
@@ -158,8 +181,9 @@ _alone_pid = 0
 
 
 def begin_standalone(folder: str, where: str) -> bool:
-    """Begin to record in a run directory that no runner has made; whether that went well.  It ends with the process at the latest.
-    ``folder``: absolute path; ``where``: what named it, for messages."""
+    """Begin to record in a run directory that no runner has made; whether that went well.  It ends
+    with the process at the latest. ``folder``: absolute path; ``where``: what named it, for
+    messages."""
     global _alone, _alone_pid
     from voirkit.runs.record import join
 
@@ -170,7 +194,8 @@ def begin_standalone(folder: str, where: str) -> bool:
         return False
     prepare(folder, _alone.rank, _alone.host, world_size=_alone.world_size)
     __import__(RECORDER)
-    atexit.unregister(end_late)  # the program may have registered callbacks already, which are called after it
+    # the program may have registered callbacks already, which are called after it
+    atexit.unregister(end_late)
     atexit.unregister(_end_with_python)
     atexit.register(_end_with_python)
     return True
@@ -192,36 +217,50 @@ def end_standalone() -> None:
 
 # imports of the program's main thread, and those that it waits for
 
-LEAST_IMPORT_NS = 1_000_000  # what is shorter is not kept: an import that fails, in a loop, takes 50 us each time
+# what is shorter is not kept: an import that fails, in a loop, takes 50 us each time
+LEAST_IMPORT_NS = 1_000_000
 _MOST_IMPORTS = 4096  # that are kept until they are recorded
 
-PATCH_POINTS = (PatchPoint("importlib._bootstrap", "_get_module_lock", "python 3.10 to 3.15", ("name",)),)
+PATCH_POINTS = (
+    PatchPoint("importlib._bootstrap", "_get_module_lock", "python 3.10 to 3.15", ("name",)),
+)
 _get_module_lock: Any = getattr(_bootstrap, "_get_module_lock", None)
 _main = 0  # the thread whose imports are timed
 _is_timing = False
-_kept: list[tuple[str, int, int]] = []  # imports that are not in the trace yet: module, begin and end on the clock of time.perf_counter_ns
+# imports that are not in the trace yet: module, begin and end on the clock of time.perf_counter_ns
+_kept: list[tuple[str, int, int]] = []
 _imports_ns = 0
 _recorder: Any = None  # where they are written
-# The process whose first thread that is. In a fork of another thread, and where the timed thread may end, its clock must not be asked for.
+# The process whose first thread that is. In a fork of another thread, and where the timed thread
+# may end, its clock must not be asked for.
 _main_pid = 0
 _importing: set[int] = set()  # the other threads that are in an import
 _waited_until = 0  # when the last import ended that the main thread waited for
 # Where a thread is that waits for another one.
-_WAITS = ("threading", "queue", "concurrent.futures._base", "concurrent.futures.thread", "asyncio.base_events", "selectors")
+_WAITS = (
+    "threading",
+    "queue",
+    "concurrent.futures._base",
+    "concurrent.futures.thread",
+    "asyncio.base_events",
+    "selectors",
+)
 
 
-_import_edges: list[Callable[[], object]] = []  # called where such an import begins, and where it ends
+# called where such an import begins, and where it ends
+_import_edges: list[Callable[[], object]] = []
 
 
 def report_imports(begins: Callable[[], object], ends: Callable[[], object]) -> None:
-    """Have something called where an import that is timed begins, and where it ends; not for those inside of another, and voirkit's own.
-    It may not raise.
+    """Have something called where an import that is timed begins, and where it ends; not for those
+    inside of another, and voirkit's own. It may not raise.
     """
     _import_edges[:] = begins, ends
 
 
 class _TimedLock:
-    """The lock that python holds as it imports a module; nothing of voirkit is on the stack while it does."""
+    """The lock that python holds as it imports a module; nothing of voirkit is on the stack while
+    it does."""
 
     def __init__(self, module: str, lock: Any) -> None:
         self._module = module
@@ -274,10 +313,20 @@ def _get_timed_lock(name: str) -> Any:
     thread = get_ident()
     if thread == _main:
         return _TimedLock(name, lock)
-    return _TimedElsewhere(name, lock) if thread not in _importing and os.getpid() == _main_pid else lock
+    return (
+        _TimedElsewhere(name, lock)
+        if thread not in _importing and os.getpid() == _main_pid
+        else lock
+    )
 
 
-for _function in (_TimedLock.acquire, _TimedLock.release, _TimedElsewhere.acquire, _TimedElsewhere.release, _get_timed_lock):
+for _function in (
+    _TimedLock.acquire,
+    _TimedLock.release,
+    _TimedElsewhere.acquire,
+    _TimedElsewhere.release,
+    _get_timed_lock,
+):
     _function.__code__ = as_importlib(_function.__code__)
 
 
@@ -308,7 +357,8 @@ def end_imports() -> int:
 
 
 def record_imports() -> None:
-    """Put what was timed so far, and what will be, into the trace; called by what is about to record there. A trace is not begun for it."""
+    """Put what was timed so far, and what will be, into the trace; called by what is about to
+    record there. A trace is not begun for it."""
     global _recorder
     recorder = sys.modules.get("voirkit.trace.recorder")
     if not _is_timing or recorder is None or not recorder.is_recording():
@@ -323,7 +373,8 @@ def _import_ended(module: str, begun_ns: int) -> None:
     if not _is_timing:
         return
     _time_next_import()
-    ended = _waited_until = perf_counter_ns()  # what the main thread waits for later begins after this
+    # what the main thread waits for later begins after this
+    ended = _waited_until = perf_counter_ns()
     if ended - begun_ns < LEAST_IMPORT_NS or module.startswith("voirkit"):
         return  # what a script imports for its annotations is no work of its own
     _imports_ns += ended - begun_ns
@@ -341,11 +392,17 @@ def _main_cpu_ns() -> int:
 
 
 def _import_ended_elsewhere(module: str, begun_ns: int, main_cpu_ns: int) -> None:
-    """Another thread has imported a module: if the main thread waits in a lock, a queue or for a thread, it was for this, as long as it did
-    nothing itself. The main thread writes it down when it records its own."""
+    """Another thread has imported a module: if the main thread waits in a lock, a queue or for a
+    thread, it was for this, as long as it did nothing itself. The main thread writes it down when
+    it records its own."""
     global _imports_ns, _waited_until
     ended = perf_counter_ns()
-    if not _is_timing or os.getpid() != _main_pid or ended - begun_ns < LEAST_IMPORT_NS or module.startswith("voirkit"):
+    if (
+        not _is_timing
+        or os.getpid() != _main_pid
+        or ended - begun_ns < LEAST_IMPORT_NS
+        or module.startswith("voirkit")
+    ):
         return
     if _bootstrap._get_module_lock is not _get_timed_lock:  # type: ignore[attr-defined]
         return  # the main thread is in an import of its own, which counts this time

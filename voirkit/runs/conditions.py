@@ -1,4 +1,5 @@
-"""Conditions over the figures of a summary, for ``--require``: ``train_rate>=500``, ``memory.peak<2GB``, ``duration<10min``.
+"""Conditions over the figures of a summary, for ``--require``: ``train_rate>=500``,
+``memory.peak<2GB``, ``duration<10min``.
 
 Of two runs also ``step_time<+3%``: what the second has more, as a part of what the first has.
 """
@@ -13,7 +14,7 @@ from typing import Any
 
 from voirkit.errors import CommandLineError, did_you_mean
 from voirkit.options import size
-from voirkit.runs.summary import PHASES
+from voirkit.phase_table import PHASES
 
 _HOLDS = {">=": ge, "<=": le, "==": eq, "!=": ne, ">": gt, "<": lt}
 _FORM = re.compile(r"\s*([A-Za-z_][\w.\-]*)\s*(>=|<=|==|!=|>|<)\s*(\S.*?)\s*")
@@ -41,7 +42,8 @@ class Condition:
     operator: str  # one of ``>= <= == != > <``
     bound: float  # what it is compared with
     unit: str = ""  # as it was written
-    relative: bool = False  # whether the bound is what one run may have more than another, as a part of that one's
+    # whether the bound is what one run may have more than another, as a part of that one's
+    relative: bool = False
 
     def holds(self, value: float) -> bool:
         """Whether a value fulfils it."""
@@ -53,11 +55,18 @@ class Condition:
         for at, key in enumerate(self.path):
             there = _inside(value)
             if key not in there:
-                return f"{self.text}: this run has no {'.'.join(self.path)}{_hint(self.text, key, there, at)}"
+                return (
+                    f"{self.text}: this run has no"
+                    f" {'.'.join(self.path)}{_hint(self.text, key, there, at)}"
+                )
             value = there[key]
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             where = ".".join(self.path)
-            inside = [f"{where}.{name}" for name, held in _inside(value).items() if isinstance(held, (int, float))]
+            inside = [
+                f"{where}.{name}"
+                for name, held in _inside(value).items()
+                if isinstance(held, (int, float))
+            ]
             more = f"; it has {', '.join(inside[:6])}" if inside else ""
             return f"{self.text}: {where} is no number{more}"
         return None if self.holds(value) else f"{self.text}: it is {_shown(value, self.unit)}"
@@ -70,7 +79,8 @@ def _inside(value: Any) -> dict[str, Any]:
 
 
 def _hint(text: str, key: str, there: dict[str, Any], at: int) -> str:
-    own = f".{key}" in text if at else text.lstrip().startswith(key)  # not of what a short name stands for
+    # not of what a short name stands for
+    own = f".{key}" in text if at else text.lstrip().startswith(key)
     near = did_you_mean(key, there if at else [*SHORT, *there]) if own else ""
     return f". {near}" if near else ""
 
@@ -89,7 +99,8 @@ def read(text: str, known: set[str] | None, *, baseline: bool = False) -> Condit
 
     Args:
         text: Such as ``train_rate>=500``.
-        known: The first keys that a summary has; None if it may have others, since a voirfile adds some.
+        known: The first keys that a summary has; None if it may have others, since a voirfile adds
+            some.
         baseline: Whether there is a run that the figures stand beside.
 
     Raises:
@@ -98,12 +109,20 @@ def read(text: str, known: set[str] | None, *, baseline: bool = False) -> Condit
     where = f"--require {text!r}"
     match = _FORM.fullmatch(text)
     if match is None:
-        raise CommandLineError("this is no condition.", where=where, next="Write a figure, a comparison and a number: train_rate>=500")
+        raise CommandLineError(
+            "this is no condition.",
+            where=where,
+            next="Write a figure, a comparison and a number: train_rate>=500",
+        )
     name, operator, number = match.groups()
     path = tuple(SHORT.get(name, name).split("."))
     if known is not None and path[0] not in known:
         nearest = did_you_mean(name, [*SHORT, *known])
-        raise CommandLineError(f"a summary has no {name!r}.", where=where, next=nearest or f"Such as: {', '.join(SHORT)}.")
+        raise CommandLineError(
+            f"a summary has no {name!r}.",
+            where=where,
+            next=nearest or f"Such as: {', '.join(SHORT)}.",
+        )
     try:
         bound, unit = _bound(number)
     except ValueError:
@@ -112,7 +131,11 @@ def read(text: str, known: set[str] | None, *, baseline: bool = False) -> Condit
     if unit == "%" and number[0] in "+-":
         if not baseline:
             hint = f"Beside another run: voirkit compare BASELINE RUN --require {text!r}"
-            raise CommandLineError(f"{number} is more or less than a run had that is not given.", where=where, next=hint)
+            raise CommandLineError(
+                f"{number} is more or less than a run had that is not given.",
+                where=where,
+                next=hint,
+            )
         return Condition(text, path, operator, bound, unit, relative=True)
     measured = _measured_in(path)
     if unit and measured is not None and measured != _kind(unit):
@@ -140,7 +163,8 @@ def _kind(unit: str) -> str:
 
 
 def _bound(text: str) -> tuple[float, str]:
-    """A number, in seconds or bytes if it has such a unit, and that unit. Raises ValueError: it is none."""
+    """A number, in seconds or bytes if it has such a unit, and that unit. Raises ValueError: it is
+    none."""
     match = re.fullmatch(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-zµ%]*)", text)
     if match is None:
         raise ValueError(text)

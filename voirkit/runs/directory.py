@@ -1,4 +1,5 @@
-"""The directory of a run: makes one, refuses one that is not its own, finds the one that a user means, and reads and writes its documents.
+"""The directory of a run: makes one, refuses one that is not its own, finds the one that a user
+means, and reads and writes its documents.
 
 Never deletes or overwrites a file that voirkit did not write.
 """
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 MANIFEST, SUMMARY = "run.json", "summary.json"
-_OWN = (MANIFEST, SUMMARY, "report.html", "stream", "trace", "steps", "collectives")  # files and folders
+# files and folders
+_OWN = (MANIFEST, SUMMARY, "report.html", "stream", "trace", "steps", "collectives")
 PARENT = "voirkit-runs"
 _LARGEST = 1 << 27  # bytes of a document: python takes ten times that of memory for it
 _RECORD = re.compile(r".*-r\d+-\d+\.json")  # host, rank, process
@@ -32,7 +34,8 @@ def make(chosen: str | None, script: str, force: bool) -> str:
     """Make the directory of a run that starts now.
 
     Args:
-        chosen: What the user gave with ``--run-dir``, or None for ``voirkit-runs/<UTC time>-<script>``.
+        chosen: What the user gave with ``--run-dir``, or None for ``voirkit-runs/<UTC
+            time>-<script>``.
         script: What is run, for the name.
         force: Whether to replace a run that stands there.
 
@@ -40,17 +43,28 @@ def make(chosen: str | None, script: str, force: bool) -> str:
         Its absolute path.
 
     Raises:
-        RunDirectoryError: It holds another run, or something that is not voirkit's, or cannot be made.
+        RunDirectoryError: It holds another run, or something that is not voirkit's, or cannot be
+            made.
     """
     if chosen is not None and is_url(chosen):
         hint = "Copy it there when it is over; voirkit report reads it there."
-        raise RunDirectoryError("a run is recorded into a folder.", where=f"--run-dir {chosen}", next=hint)
+        raise RunDirectoryError(
+            "a run is recorded into a folder.", where=f"--run-dir {chosen}", next=hint
+        )
     rank, size = rank_and_world_size()
-    wanted = chosen if chosen is not None else os.path.join(PARENT, _name(script, size > 1 or "TORCHELASTIC_RUN_ID" in os.environ))
+    wanted = (
+        chosen
+        if chosen is not None
+        else os.path.join(PARENT, _name(script, size > 1 or "TORCHELASTIC_RUN_ID" in os.environ))
+    )
     where = f"--run-dir {chosen}" if chosen is not None else wanted
     try:
         path = os.path.abspath(wanted)
-        if chosen is None and size == 1 and not (restart() and is_continued(read_manifest(path) or {})):
+        if (
+            chosen is None
+            and size == 1
+            and not (restart() and is_continued(read_manifest(path) or {}))
+        ):
             path = _new(path)
         elif os.path.exists(path):
             _take(path, where, force, ranks=size > 1)
@@ -84,7 +98,8 @@ def _new(path: str) -> str:
 
 
 def _launched() -> float:
-    """When the process that launched the ranks began, so that all on a host choose the same name; seconds since the epoch."""
+    """When the process that launched the ranks began, so that all on a host choose the same name;
+    seconds since the epoch."""
     try:
         return began_s(os.getppid())[2]
     except (OSError, ValueError, IndexError, StopIteration):
@@ -101,7 +116,11 @@ def _take(path: str, where: str, force: bool, ranks: bool) -> None:
     if there and manifest is None and not ranks:
         raise _not_ours(there, where)
     follows = ranks and rank_and_world_size()[0] > 0
-    if manifest is None or is_continued(manifest) or (follows and (force or manifest.get("job") == job())):
+    if (
+        manifest is None
+        or is_continued(manifest)
+        or (follows and (force or manifest.get("job") == job()))
+    ):
         return  # the first rank replaces, or refuses, what was there
     if not force:
         raise RunDirectoryError(
@@ -128,21 +147,28 @@ def _of_instruments() -> set[str]:
 
 def _not_ours(names: list[str], where: str) -> RunDirectoryError:
     shown = ", ".join(names[:4])
-    return RunDirectoryError(f"this folder holds what is not voirkit's ({shown}).", where=where, next="Give a new or empty folder.")
+    return RunDirectoryError(
+        f"this folder holds what is not voirkit's ({shown}).",
+        where=where,
+        next="Give a new or empty folder.",
+    )
 
 
 def check_entries(path: str, where: str) -> None:
-    """Look at what kind of files a run directory holds, before anything in it is read, written or removed.
+    """Look at what kind of files a run directory holds, before anything in it is read, written or
+    removed.
 
-    It may be somebody else's work, and whoever reads it also writes into it (compaction, what was counted). A link would have that done
-    to other files of the reader's, and a pipe or device would never end. Links to what is in the directory may stay.
+    It may be somebody else's work, and whoever reads it also writes into it (compaction, what was
+    counted). A link would have that done to other files of the reader's, and a pipe or device would
+    never end. Links to what is in the directory may stay.
 
     Args:
         path: The directory, links resolved.
         where: What users call it.
 
     Raises:
-        RunDirectoryError: Something of it is a link that leads out of it, or neither a file nor a folder.
+        RunDirectoryError: Something of it is a link that leads out of it, or neither a file nor a
+            folder.
     """
     own, folders = {*_OWN, *_of_instruments()}, [path]
     while folders:
@@ -157,28 +183,44 @@ def check_entries(path: str, where: str) -> None:
             shown = os.path.join(where, os.path.relpath(entry.path, path))
             if entry.is_symlink():
                 if not os.path.realpath(entry.path).startswith(os.path.join(path, "")):
-                    hint = f"If you trust it, read a copy with the links resolved: cp -rL {where} COPY"
-                    raise RunDirectoryError("this link leads out of the run directory.", where=shown, next=hint)
+                    hint = (
+                        f"If you trust it, read a copy with the links resolved: cp -rL {where} COPY"
+                    )
+                    raise RunDirectoryError(
+                        "this link leads out of the run directory.", where=shown, next=hint
+                    )
             elif entry.is_dir():
                 folders.append(entry.path)
             elif not entry.is_file() and os.path.lexists(entry.path):
-                raise RunDirectoryError("a run directory holds files and folders, and this is neither.", where=shown)
+                raise RunDirectoryError(
+                    "a run directory holds files and folders, and this is neither.", where=shown
+                )
 
 
 def file_beside(path: str, name: object) -> str:
-    """The path of a file that a record names, which is in the record's own folder: of whatever it names, the last part."""
+    """The path of a file that a record names, which is in the record's own folder: of whatever it
+    names, the last part."""
     return os.path.join(os.path.dirname(path), os.path.basename(str(name)))
 
 
 def is_continued(manifest: dict[str, Any]) -> bool:
-    """Whether this process goes on with the run: torchrun started its ranks again, or the script executed itself anew."""
-    if restart() > manifest.get("restart", 0) and str(manifest.get("job")).split("/")[0] == job().split("/")[0]:
+    """Whether this process goes on with the run: torchrun started its ranks again, or the script
+    executed itself anew."""
+    if (
+        restart() > manifest.get("restart", 0)
+        and str(manifest.get("job")).split("/")[0] == job().split("/")[0]
+    ):
         return True
-    return manifest.get("pid") == os.getpid() and manifest.get("ended") == "running" and manifest.get("host") == machine()[0]
+    return (
+        manifest.get("pid") == os.getpid()
+        and manifest.get("ended") == "running"
+        and manifest.get("host") == machine()[0]
+    )
 
 
 def clear(path: str, before: float | None = None) -> None:
-    """Delete what voirkit wrote there; with ``before`` only what is older: the other ranks may have begun to write."""
+    """Delete what voirkit wrote there; with ``before`` only what is older: the other ranks may have
+    begun to write."""
     own = {*_OWN, *_of_instruments()}
     for folder, folders, files in os.walk(path, topdown=False):
         part = os.path.relpath(folder, path).split(os.sep)[0]
@@ -186,7 +228,9 @@ def clear(path: str, before: float | None = None) -> None:
             continue
         for name in files:
             file = os.path.join(folder, name)
-            if (part != "." or name in own or name.endswith(".tmp")) and (before is None or os.lstat(file).st_mtime < before):
+            if (part != "." or name in own or name.endswith(".tmp")) and (
+                before is None or os.lstat(file).st_mtime < before
+            ):
                 os.unlink(file)
         if part != ".":
             _remove_if_empty(folder)
@@ -195,7 +239,8 @@ def clear(path: str, before: float | None = None) -> None:
 
 
 def remove_summary(path: str) -> None:
-    """Delete the summary of an attempt of a job, which another one follows: that may be killed before it writes its own."""
+    """Delete the summary of an attempt of a job, which another one follows: that may be killed
+    before it writes its own."""
     try:
         os.unlink(os.path.join(path, SUMMARY))
     except OSError:
@@ -234,7 +279,8 @@ def read_summary(path: str) -> dict[str, Any] | None:
 
 
 def read_object(path: str) -> dict[str, Any] | None:
-    """The object in a JSON file, without numbers that JSON lacks; None if there is none, or one too deep for python to walk through."""
+    """The object in a JSON file, without numbers that JSON lacks; None if there is none, or one too
+    deep for python to walk through."""
     found = read_document(path)
     try:
         return finite(found) if isinstance(found, dict) else None
@@ -249,7 +295,8 @@ def read_json(path: str, schema: int) -> dict[str, Any] | None:
 
 
 def read_document(path: str) -> Any:
-    """What a JSON file holds; None if there is none, it is damaged, or larger than any that voirkit writes."""
+    """What a JSON file holds; None if there is none, it is damaged, or larger than any that voirkit
+    writes."""
     try:
         with open(path, encoding="utf-8") as file:
             return json.load(file) if os.fstat(file.fileno()).st_size <= _LARGEST else None
@@ -258,8 +305,8 @@ def read_document(path: str) -> Any:
 
 
 def write_json(path: str, document: Any) -> None:
-    """Write a JSON file in one step, so that a reader never sees half of it. Numbers that JSON lacks (nan, inf) become null. Raises
-    OSError: the disk is full, or the folder is gone."""
+    """Write a JSON file in one step, so that a reader never sees half of it. Numbers that JSON
+    lacks (nan, inf) become null. Raises OSError: the disk is full, or the folder is gone."""
     temporary = f"{path}.tmp"
     try:
         with open(temporary, "w", encoding="utf-8", opener=no_link) as file:
@@ -297,29 +344,45 @@ def _unknown(value: Any) -> str:
 def record_stems(folder: str) -> list[str]:
     """The paths, without ``.json``, of what each process says of what it recorded in a folder."""
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    return [os.path.join(folder, name.removesuffix(".json")) for name in names if _RECORD.fullmatch(name)]
+    return [
+        os.path.join(folder, name.removesuffix(".json"))
+        for name in names
+        if _RECORD.fullmatch(name)
+    ]
 
 
 def kept_counts(
-    stem: str, schema: int, count: Callable[[dict[str, Any]], tuple[dict[str, Any], Sequence[str]] | None]
+    stem: str,
+    schema: int,
+    count: Callable[[dict[str, Any]], tuple[dict[str, Any], Sequence[str]] | None],
 ) -> dict[str, Any] | None:
-    """What was counted of a process's records, as it is kept beside them, or counted now; who asks at the same moment waits for it.
+    """What was counted of a process's records, as it is kept beside them, or counted now; who asks
+    at the same moment waits for it.
 
     Args:
         stem: Of ``record_stems``.
         schema: Of the record and of the counts.
-        count: Counts by the record, if that can be done by now; also gives the endings of the files that are of no use once it is kept.
+        count: Counts by the record, if that can be done by now; also gives the endings of the files
+            that are of no use once it is kept.
     """
     path = f"{stem}.counts.json"
 
     def counts() -> dict[str, Any] | None:
         kept = read_json(path, schema)
-        if kept is not None or (record := read_json(f"{stem}.json", schema)) is None or (counted := count(record)) is None:
+        if (
+            kept is not None
+            or (record := read_json(f"{stem}.json", schema)) is None
+            or (counted := count(record)) is None
+        ):
             return kept
         try:
             write_json(path, counted[0])
             folder, name = os.path.split(stem)
-            for file in [one for one in os.listdir(folder) if one.startswith(f"{name}.") and one.endswith(tuple(counted[1]))]:
+            for file in [
+                one
+                for one in os.listdir(folder)
+                if one.startswith(f"{name}.") and one.endswith(tuple(counted[1]))
+            ]:
                 os.remove(os.path.join(folder, file))
         except OSError:
             pass  # the next reader of the run counts again
@@ -344,7 +407,8 @@ def is_url(path: str) -> bool:
 
 
 def fetch(url: str, folder: str) -> str:
-    """Copy a run from object storage, of what is there only what voirkit writes. Nothing is written there. Checked with s3fs 2026.9.
+    """Copy a run from object storage, of what is there only what voirkit writes. Nothing is written
+    there. Checked with s3fs 2026.9.
 
     Args:
         url: As fsspec takes it.
@@ -360,23 +424,39 @@ def fetch(url: str, folder: str) -> str:
     try:
         from fsspec.core import url_to_fs
 
-        storage, root = url_to_fs(url.rstrip("/"), skip_instance_cache=True)  # a process may look again, with other credentials
+        # a process may look again, with other credentials
+        storage, root = url_to_fs(url.rstrip("/"), skip_instance_cache=True)
         there = {path.rstrip("/").rpartition("/")[2] for path in storage.ls(root, detail=False)}
         if there.isdisjoint((MANIFEST, "trace")):
             runs = sorted(storage.glob(f"{root}/*/{MANIFEST}"))
-            hint = f"It holds runs: {', '.join(storage.unstrip_protocol(os.path.dirname(one)) for one in runs[-3:])}" if runs else ""
-            raise RunDirectoryError(f"this is no run directory: it has no {MANIFEST}.", where=url, next=hint)
+            hint = (
+                "It holds runs:"
+                f" {', '.join(storage.unstrip_protocol(os.path.dirname(one)) for one in runs[-3:])}"
+                if runs
+                else ""
+            )
+            raise RunDirectoryError(
+                f"this is no run directory: it has no {MANIFEST}.", where=url, next=hint
+            )
         own = {*_OWN, *_of_instruments()}
         names = [path.removeprefix(root).lstrip("/") for path in storage.find(root)]
-        names = [name for name in names if name.split("/")[0] in own and ".." not in name and not name.endswith("/")]
+        names = [
+            name
+            for name in names
+            if name.split("/")[0] in own and ".." not in name and not name.endswith("/")
+        ]
         path = os.path.join(folder, os.path.basename(root))
         failed = "it was removed while it was read."
-        storage.get([f"{root}/{name}" for name in names], [os.path.join(path, name) for name in names])
+        storage.get(
+            [f"{root}/{name}" for name in names], [os.path.join(path, name) for name in names]
+        )
     except RunDirectoryError:
         raise
     except ImportError as exc:
         hint = "pip install 'voirkit[s3]'" if url.startswith("s3:") else str(exc)
-        raise RunDirectoryError("what reads runs there is not installed.", where=url, next=hint) from None
+        raise RunDirectoryError(
+            "what reads runs there is not installed.", where=url, next=hint
+        ) from None
     except FileNotFoundError:
         raise RunDirectoryError(failed, where=url) from None
     except Exception as exc:  # each kind of storage has its own
@@ -388,9 +468,17 @@ def find(path: str) -> str:
     """The absolute path of a run directory. Raises RunDirectoryError: it is none."""
     hint = "A run directory is made by: voirkit SCRIPT"
     if is_url(path):
-        raise RunDirectoryError("a run there is read as a whole, and not watched.", where=path, next=f"voirkit report {path}")
+        raise RunDirectoryError(
+            "a run there is read as a whole, and not watched.",
+            where=path,
+            next=f"voirkit report {path}",
+        )
     if path == LATEST and not os.path.lexists(path):
-        raise RunDirectoryError("there is no run in this folder.", where=path, next=f"Name a run directory, or record one.  {hint}")
+        raise RunDirectoryError(
+            "there is no run in this folder.",
+            where=path,
+            next=f"Name a run directory, or record one.  {hint}",
+        )
     if not os.path.exists(path):
         raise RunDirectoryError("there is no such folder.", where=path, next=_others(path) or hint)
     if not os.path.isdir(path):
@@ -404,16 +492,22 @@ def find(path: str) -> str:
         from voirkit.runs.trace_files import layout  # loads numpy
 
         if not any(layout(path)):
-            raise RunDirectoryError(f"this is no run directory: it has no {MANIFEST}.", where=path, next=_runs_in(path) or hint)
+            raise RunDirectoryError(
+                f"this is no run directory: it has no {MANIFEST}.",
+                where=path,
+                next=_runs_in(path) or hint,
+            )
     manifest = read_document(os.path.join(path, MANIFEST))
     if isinstance(manifest, dict) and manifest and "voirkit" not in manifest:
-        raise RunDirectoryError(f"this is no run directory: its {MANIFEST} is not voirkit's.", where=path, next=hint)
+        raise RunDirectoryError(
+            f"this is no run directory: its {MANIFEST} is not voirkit's.", where=path, next=hint
+        )
     return os.path.realpath(path)
 
 
 def check_manifest(path: str, where: str) -> list[str]:
-    """What whoever reads a run directory is to say of its manifest, a line at most; a damaged one is among what ``Run`` warns of. ``path``:
-    the directory; ``where``: what users call it."""
+    """What whoever reads a run directory is to say of its manifest, a line at most; a damaged one
+    is among what ``Run`` warns of. ``path``: the directory; ``where``: what users call it."""
     file = os.path.join(where, MANIFEST)
     if not os.path.lexists(os.path.join(path, MANIFEST)):
         return [f"{file} is missing: what was run, and how it ended, is not known."]
@@ -421,7 +515,10 @@ def check_manifest(path: str, where: str) -> list[str]:
     if not isinstance(manifest, dict):
         return []
     if manifest.get("schema") != SCHEMA:
-        return [f"{file} has schema {manifest.get('schema')!r}, this voirkit knows {SCHEMA}: a newer voirkit may read more of it."]
+        return [
+            f"{file} has schema {manifest.get('schema')!r}, this voirkit knows {SCHEMA}: a newer"
+            " voirkit may read more of it."
+        ]
     if len(os.listdir(path)) == 1 and manifest.get("ended") != "running":
         return [f"{where} holds nothing but its manifest: nothing that was recorded is left."]
     return []
@@ -431,7 +528,9 @@ def _others(path: str) -> str:
     """What is near a path that does not exist."""
     parent, name = os.path.split(path.rstrip("/"))
     try:
-        there = [one for one in os.listdir(parent or ".") if os.path.isdir(os.path.join(parent, one))]
+        there = [
+            one for one in os.listdir(parent or ".") if os.path.isdir(os.path.join(parent, one))
+        ]
     except OSError:
         return ""
     return did_you_mean(name, there)
@@ -439,5 +538,9 @@ def _others(path: str) -> str:
 
 def _runs_in(path: str) -> str:
     """What to do about a folder that is not a run, but may hold some."""
-    runs = sorted(one for one in os.listdir(path) if os.path.exists(os.path.join(path, one, MANIFEST)))
-    return f"It holds runs: {', '.join(os.path.join(path, one) for one in runs[-3:])}" if runs else ""
+    runs = sorted(
+        one for one in os.listdir(path) if os.path.exists(os.path.join(path, one, MANIFEST))
+    )
+    return (
+        f"It holds runs: {', '.join(os.path.join(path, one) for one in runs[-3:])}" if runs else ""
+    )

@@ -1,4 +1,5 @@
-"""``run.json``: what was run, where, when and with what, as which of a job's processes, and how it ended."""
+"""``run.json``: what was run, where, when and with what, as which of a job's processes, and how it
+ended."""
 
 from __future__ import annotations
 
@@ -15,12 +16,14 @@ if TYPE_CHECKING:
 SCHEMA = 1
 
 
-def begin(version: str, command: list[str], options: list[str], folder: str, begun_ns: int | None = None) -> dict[str, Any]:
+def begin(
+    version: str, command: list[str], options: list[str], folder: str, begun_ns: int | None = None
+) -> dict[str, Any]:
     """The manifest of a run that starts now, in a current folder.
 
-    ``clocks`` ties this process's ``time.perf_counter_ns`` to the wall clock: both were read at the same moment. ``moments`` are on that
-    clock too: when the run began, and when the script's first line runs, which is about now;
-    later also when it ended, and its time in imports.
+    ``clocks`` ties this process's ``time.perf_counter_ns`` to the wall clock: both were read at the
+    same moment. ``moments`` are on that clock too: when the run began, and when the script's first
+    line runs, which is about now; later also when it ended, and its time in imports.
 
     Args:
         begun_ns: When the run began; now, if left out.
@@ -63,21 +66,35 @@ def machine() -> tuple[str, str]:
 
 
 def usable_cpus() -> int:
-    """How many processors this process may use: those it is bound to, and no more than its container's quota, rounded up."""
-    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    for path in ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"):  # of two versions of control groups
+    """How many processors this process may use: those it is bound to, and no more than its
+    container's quota, rounded up."""
+    bound = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    # of two versions of control groups
+    for path in ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"):
         try:
             quota, *period = _read(path).split()
             if quota in ("max", "-1"):
                 return bound
-            return max(1, min(bound, -(-int(quota) // int(period[0] if period else _read(path.replace("quota", "period"))))))
+            return max(
+                1,
+                min(
+                    bound,
+                    -(
+                        -int(quota)
+                        // int(period[0] if period else _read(path.replace("quota", "period")))
+                    ),
+                ),
+            )
         except (OSError, ValueError):
             continue
     return bound
 
 
 def git_revision(folder: str) -> str | None:
-    """The commit that is checked out where the run starts, or None; read from ``.git``, since starting git takes 5 ms."""
+    """The commit that is checked out where the run starts, or None; read from ``.git``, since
+    starting git takes 5 ms."""
     while not os.path.exists(os.path.join(folder, ".git")):
         parent = os.path.dirname(folder)
         if parent == folder:
@@ -91,7 +108,11 @@ def git_revision(folder: str) -> str | None:
         if not head.startswith("ref:"):
             return head
         name = head.removeprefix("ref:").strip()
-        common = os.path.join(git, _read(os.path.join(git, "commondir"))) if os.path.exists(os.path.join(git, "commondir")) else git
+        common = (
+            os.path.join(git, _read(os.path.join(git, "commondir")))
+            if os.path.exists(os.path.join(git, "commondir"))
+            else git
+        )
         for place in (git, common):
             if os.path.exists(os.path.join(place, name)):
                 return _read(os.path.join(place, name))
@@ -106,7 +127,8 @@ def _read(path: str) -> str:
         return file.read().strip()
 
 
-# (rank, world size, rank on this host) of torchrun and others that speak its names, Slurm, Open MPI, MPICH and Intel MPI.
+# (rank, world size, rank on this host) of torchrun and others that speak its names, Slurm, Open
+# MPI, MPICH and Intel MPI.
 _NAMES = (
     ("RANK", "WORLD_SIZE"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
@@ -128,11 +150,20 @@ def rank_and_world_size() -> tuple[int, int]:
 
 
 def attempts(before: dict[str, Any] | None) -> list[dict[str, int]]:
-    """Attempts of this job before the one that begins now, by the manifest of the last: ``pid`` and ``begun_ns`` of the first rank."""
+    """Attempts of this job before the one that begins now, by the manifest of the last: ``pid`` and
+    ``begun_ns`` of the first rank."""
     moments = (before or {}).get("moments") or {}
-    if before is None or restart() <= before.get("restart", 0) or "begun_ns" not in moments or before.get("host") != machine()[0]:
+    if (
+        before is None
+        or restart() <= before.get("restart", 0)
+        or "begun_ns" not in moments
+        or before.get("host") != machine()[0]
+    ):
         return list((before or {}).get("attempts") or ()) if restart() else []
-    return [*(before.get("attempts") or ()), {"pid": before["pid"], "begun_ns": moments["begun_ns"]}]
+    return [
+        *(before.get("attempts") or ()),
+        {"pid": before["pid"], "begun_ns": moments["begun_ns"]},
+    ]
 
 
 def restart() -> int:

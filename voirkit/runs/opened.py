@@ -1,4 +1,5 @@
-"""A run directory, opened: what ran, and its trace as tables for DuckDB. Finished, killed and running ones are read alike.
+"""A run directory, opened: what ran, and its trace as tables for DuckDB. Finished, killed and
+running ones are read alike.
 
 What can be read is given; what is damaged or missing is in ``warnings``, once.
 """
@@ -45,7 +46,8 @@ if TYPE_CHECKING:
 
 BATCH = 10_000  # rows that are python objects at a time
 
-# (kind, category, name, start_ns on the wall clock since 1970, duration_ns, rank, host, pid, tid, arguments)
+# (kind, category, name, start_ns on the wall clock since 1970, duration_ns, rank, host, pid, tid,
+# arguments)
 Row = tuple[str, str, str, int, int, int, str, int, int, dict[str, Any]]
 
 
@@ -73,21 +75,21 @@ _RANKS_AT_ONCE = 32  # as many are read together at most: opening DuckDB (15 ms)
 _RECORDS_AT_ONCE = 500_000  # some 0.4 GB while steps are found in them
 _TASKS = 32  # as many at least for an executor, if there are so many ranks
 _TALLIES = (  # as trace_files.tally has them
-    f"SELECT rank, host, pid, kind, count(*), coalesce(sum((duration_ns > {COLD_NS})::INT + "
-    f"coalesce((start_ns - before_ns > {COLD_NS})::INT, 0)) FILTER (kind = 'phase' AND category <> '{COPIES}'), 0)::BIGINT, "
-    "coalesce(sum(duration_ns) FILTER (category = 'voirkit' AND name = 'look'), 0)::BIGINT, "
-    "count(*) FILTER (kind = 'counter' AND category = 'memory'), max(start_ns + duration_ns) FROM (SELECT *, "
-    f"lag(start_ns + duration_ns) OVER (PARTITION BY rank, host, pid, tid, kind = '{BATCH_KIND}' ORDER BY start_ns + duration_ns) "
-    "AS before_ns FROM spans) "
-    "GROUP BY rank, host, pid, kind"
+    f"SELECT rank, host, pid, kind, count(*), coalesce(sum((duration_ns > {COLD_NS})::INT +"
+    f" coalesce((start_ns - before_ns > {COLD_NS})::INT, 0)) FILTER (kind = 'phase' AND category <>"
+    f" '{COPIES}'), 0)::BIGINT, coalesce(sum(duration_ns) FILTER (category = 'voirkit' AND name ="
+    " 'look'), 0)::BIGINT, count(*) FILTER (kind = 'counter' AND category = 'memory'),"
+    " max(start_ns + duration_ns) FROM (SELECT *, lag(start_ns + duration_ns) OVER (PARTITION BY"
+    f" rank, host, pid, tid, kind = '{BATCH_KIND}' ORDER BY start_ns + duration_ns) AS before_ns"
+    " FROM spans) GROUP BY rank, host, pid, kind"
 )
 
 
 def open_run(path: str | os.PathLike[str] = LATEST) -> Run:
     """Open a run directory, or one on object storage (``s3://bucket/run``), which is fetched.
 
-    What a finished or killed run has left in segments is put to rest first, if the folder can be written to; one that still runs is
-    read as it is at this moment.
+    What a finished or killed run has left in segments is put to rest first, if the folder can be
+    written to; one that still runs is read as it is at this moment.
 
     Raises:
         RunDirectoryError: There is none at that path.
@@ -101,24 +103,33 @@ class Run:
     Args:
         path: The directory.
         ended: Ids of living processes of this host that record into it no more.
-        compacts: Whether what has ended is compacted before it is read. If not, small runs are read without DuckDB where that is possible.
+        compacts: Whether what has ended is compacted before it is read. If not, small runs are read
+            without DuckDB where that is possible.
         ranks: Only what these have recorded; all by default.
         documents: The manifest and the summary, if they have been read.
 
     Attributes:
-        path: Its absolute path, links resolved; of a run on object storage that of a copy, which goes when it is closed.
+        path: Its absolute path, links resolved; of a run on object storage that of a copy, which
+            goes when it is closed.
         where: What users call it: that path, or the address that it was fetched from.
-        executor: What computes the parts of a run of many ranks (``map_ranks``); this process, if it is None.
-        manifest: ``run.json``; empty if there is none, as of a script that recorded without voirkit's runner.
+        executor: What computes the parts of a run of many ranks (``map_ranks``); this process, if
+            it is None.
+        manifest: ``run.json``; empty if there is none, as of a script that recorded without
+            voirkit's runner.
         summary: ``summary.json``, or None: the run goes on, or was killed.
         is_live: Whether it still runs.
         warnings: What could not be read.
     """
 
     def __init__(
-        self, path: str, ended: Collection[int] = (), *, compacts: bool = True, ranks: Collection[int] | None = None,
+        self,
+        path: str,
+        ended: Collection[int] = (),
+        *,
+        compacts: bool = True,
+        ranks: Collection[int] | None = None,
         documents: Documents | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._folder = ""  # of temporary files
         if is_url(path):
             self._make_folder()
@@ -132,7 +143,10 @@ class Run:
         self._ended, self._compacts, self.ranks = ended, compacts, ranks
         self.executor: Executor | None = None
         self.warnings: list[str] = []
-        self.manifest, self.summary = documents or (self._json(directory.MANIFEST) or {}, self._json(directory.SUMMARY))
+        self.manifest, self.summary = documents or (
+            self._json(directory.MANIFEST) or {},
+            self._json(directory.SUMMARY),
+        )
         self.is_live = goes_on(self.manifest)
         self._closed = False
         self._segments: SegmentRecords | None = None
@@ -176,11 +190,13 @@ class Run:
     # the trace
 
     def connection(self) -> duckdb.DuckDBPyConnection:
-        """DuckDB with the table ``spans`` (columns: ``voirkit.runs.parquet``) and ``events``, the same with ``wall_ns``: a cursor.
+        """DuckDB with the table ``spans`` (columns: ``voirkit.runs.parquet``) and ``events``, the
+        same with ``wall_ns``: a cursor.
 
         Raises:
             ValueError: The run has been closed.
-            VoirkitError: The trace cannot be read, or there is no room for what is still in segments.
+            VoirkitError: The trace cannot be read, or there is no room for what is still in
+                segments.
         """
         if self._closed:
             raise ValueError(f"the run {self.path} has been closed")
@@ -208,7 +224,13 @@ class Run:
         from voirkit.runs.parquet import no_room, open_trace
 
         try:
-            opened = open_trace(self.path, connection, os.path.join(self._folder, "segments"), self.offset_ns(), self.ranks)
+            opened = open_trace(
+                self.path,
+                connection,
+                os.path.join(self._folder, "segments"),
+                self.offset_ns(),
+                self.ranks,
+            )
         except OSError as exc:
             if str(exc.filename).startswith(self._folder):
                 raise no_room(exc, os.path.dirname(self._folder)) from None
@@ -219,7 +241,9 @@ class Run:
     def warn(self, lines: Iterable[str]) -> None:
         """Add to the warnings what is not among them."""
         lines = [line.replace(self.path, self.where) for line in lines]
-        self.warnings += [line for line in dict.fromkeys(lines) if line and line not in self.warnings]
+        self.warnings += [
+            line for line in dict.fromkeys(lines) if line and line not in self.warnings
+        ]
 
     def _make_folder(self) -> None:
         import tempfile
@@ -233,10 +257,14 @@ class Run:
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def _unreadable(self, exc: OSError) -> RunDirectoryError:
-        return RunDirectoryError(f"its trace cannot be read: {exc.strerror or exc}.", where=str(exc.filename or self.path))
+        return RunDirectoryError(
+            f"its trace cannot be read: {exc.strerror or exc}.",
+            where=str(exc.filename or self.path),
+        )
 
     def segments(self) -> SegmentRecords | None:
-        """The records as arrays, of a run that is not compacted, if all of them fit into memory; None if they are to be read as tables.
+        """The records as arrays, of a run that is not compacted, if all of them fit into memory;
+        None if they are to be read as tables.
 
         Raises:
             RunDirectoryError: The trace cannot be read.
@@ -260,61 +288,92 @@ class Run:
             return None
         found = SegmentRecords(self.path, now)
         after = layout(self.path, self.ranks)
-        return None if after.spans or after.processes else found  # else some of the files may have gone before they were read
+        # else some of the files may have gone before they were read
+        return None if after.spans or after.processes else found
 
     # what its processes did, rank by rank
 
-    def map_ranks(self, function: Callable[[Run], T], of: Collection[int] | None = None, records: int = 0) -> list[T]:
-        """What a function makes of the run opened with some of its ranks at a time, for all of them, ascending.
+    def map_ranks(
+        self, function: Callable[[Run], T], of: Collection[int] | None = None, records: int = 0
+    ) -> list[T]:
+        """What a function makes of the run opened with some of its ranks at a time, for all of
+        them, ascending.
 
         Args:
-            function: Of a module, if there is an executor. It reads the files of those ranks, and returns what can be pickled.
+            function: Of a module, if there is an executor. It reads the files of those ranks, and
+                returns what can be pickled.
             records: How many the function reads of all ranks together, if it may be many.
         """
         every = [] if self.ranks is not None else ranks_of(self.path)
         ranks = every if of is None else [rank for rank in every if rank in of]
-        most = min(_RANKS_AT_ONCE, max(_RECORDS_AT_ONCE * len(every) // records, 1) if records else _RANKS_AT_ONCE)
+        most = min(
+            _RANKS_AT_ONCE,
+            max(_RECORDS_AT_ONCE * len(every) // records, 1) if records else _RANKS_AT_ONCE,
+        )
         if len(every) == len(ranks) <= (1 if self.executor is not None else most):
             return [function(self)]
         size = most if self.executor is None else max(1, min(most, len(ranks) // _TASKS))
         groups = [ranks[i : i + size] for i in range(0, len(ranks), size)]
         summary = {"memory": (self.summary or {}).get("memory")}
-        call = partial(_of_ranks, function, self.path, tuple(self._ended), self._compacts, (self.manifest, summary))
+        call = partial(
+            _of_ranks,
+            function,
+            self.path,
+            tuple(self._ended),
+            self._compacts,
+            (self.manifest, summary),
+        )
         found = []
-        for result, warnings in map(call, groups) if self.executor is None else self._executed(self.executor, call, groups):
+        for result, warnings in (
+            map(call, groups)
+            if self.executor is None
+            else self._executed(self.executor, call, groups)
+        ):
             self.warn(warnings)
             if isinstance(result, Exception):
                 raise result
             found.append(result)
         return found
 
-    def _executed(self, executor: Executor, call: Callable[[list[int]], T], groups: list[list[int]]) -> Iterator[T]:
+    def _executed(
+        self, executor: Executor, call: Callable[[list[int]], T], groups: list[list[int]]
+    ) -> Iterator[T]:
         try:
             yield from executor.map(call, groups)
         except EngineError:
             raise
         except Exception as exc:  # what the function itself raises is a result
             why = f"{type(exc).__name__}: {exc}".partition("\n")[0]
-            hint = "Each worker needs the voirkit that is installed here, and the run directory at the same path."
-            raise EngineError(f"what was to compute the parts of the run has failed ({why}).", where=self.path, next=hint) from None
+            hint = (
+                "Each worker needs the voirkit that is installed here, and the run directory at the"
+                " same path."
+            )
+            raise EngineError(
+                f"what was to compute the parts of the run has failed ({why}).",
+                where=self.path,
+                next=hint,
+            ) from None
 
     def _description(self) -> Description:
         """What is known of the processes, rank by rank; read once."""
         if self._described is None:
             parts = self.map_ranks(_describe)
             self._described = Description(
-                [one for part in parts for one in part.processes], [one for part in parts for one in part.tallies]
+                [one for part in parts for one in part.processes],
+                [one for part in parts for one in part.tallies],
             )
         return self._described
 
     def read_only(self, ranks: Collection[int]) -> None:
-        """Open none but the files of some ranks, if all of these have recorded something; to be called before the tables are opened."""
+        """Open none but the files of some ranks, if all of these have recorded something; to be
+        called before the tables are opened."""
         stems = {one["stem"]: one["rank"] for one in self._description().processes}
         if set(ranks) <= set(stems.values()):
             self.ranks = sorted({of_stem(stem)[1] for stem, rank in stems.items() if rank in ranks})
 
     def describe(self) -> Description:
-        """What is known of the processes that are read here; of those that are compacted without opening what they recorded."""
+        """What is known of the processes that are read here; of those that are compacted without
+        opening what they recorded."""
         segments = self.segments()
         if segments is not None:
             return Description(segments.described, tallies_of(segments.described))
@@ -326,9 +385,13 @@ class Run:
             self.connection()
             described = self._opened
         self.warn([*lines, *without_names(now.orphans), *map(truncation_warning, now.spans)])
-        if lines or not all("records" in one for one in described):  # of an older voirkit, or damaged
+        # of an older voirkit, or damaged
+        if lines or not all("records" in one for one in described):
             rows = self.connection().execute(_TALLIES).fetchall()
-            return Description(described, [(rank, host, pid, kind, Tally(*row)) for rank, host, pid, kind, *row in rows])
+            return Description(
+                described,
+                [(rank, host, pid, kind, Tally(*row)) for rank, host, pid, kind, *row in rows],
+            )
         return Description(described, tallies_of(described))
 
     def tallies(self) -> list[tuple[int, str, int, str, Tally]]:
@@ -342,7 +405,9 @@ class Run:
     def offset_ns(self) -> int:
         """From the clock of what is recorded to the wall clock."""
         clocks = self.manifest.get("clocks")
-        if not isinstance(clocks, dict) or not all(isinstance(clocks.get(key), int) for key in ("time_ns", "perf_counter_ns")):
+        if not isinstance(clocks, dict) or not all(
+            isinstance(clocks.get(key), int) for key in ("time_ns", "perf_counter_ns")
+        ):
             return 0
         return int(clocks["time_ns"] - clocks["perf_counter_ns"])
 
@@ -362,8 +427,10 @@ class Run:
             pass  # the folder cannot be written to, the disk is full: it is read as it is
 
     def trace(self) -> duckdb.DuckDBPyRelation:
-        """All that was recorded, as a relation of DuckDB with the columns of ``voirkit.runs.parquet``."""
-        self._kept.append(self.connection())  # duckdb 1.4 closes a cursor that nobody holds, with the relations made from it
+        """All that was recorded, as a relation of DuckDB with the columns of
+        ``voirkit.runs.parquet``."""
+        # duckdb 1.4 closes a cursor that nobody holds, with the relations made from it
+        self._kept.append(self.connection())
         return self._kept[-1].table("spans")
 
     def processes(self) -> list[Process]:
@@ -374,10 +441,15 @@ class Run:
 
     def threads(self) -> dict[tuple[str, int, int, int], str]:
         """Names of threads by (host, rank, pid, tid)."""
-        return {(one.host, one.rank, one.pid, tid): name for one in self.processes() for tid, name in one.threads.items()}
+        return {
+            (one.host, one.rank, one.pid, tid): name
+            for one in self.processes()
+            for tid, name in one.threads.items()
+        }
 
     def events(self, selection: Selection = EVERYTHING) -> str:
-        """A query for the selected events: the columns of ``spans``, and ``wall_ns``, the start on the wall clock. Not sorted.
+        """A query for the selected events: the columns of ``spans``, and ``wall_ns``, the start on
+        the wall clock. Not sorted.
 
         Raises:
             CommandLineError: The run has no such steps or ranks.
@@ -397,14 +469,20 @@ class Run:
             CommandLineError: The run has no such steps or ranks.
         """
         found = self.connection().execute(
-            f"SELECT host, rank, pid, count(*), min(wall_ns), max(wall_ns + duration_ns) FROM ({self.events(selection)}) GROUP BY ALL"
-        )  # fmt: skip
+            "SELECT host, rank, pid, count(*), min(wall_ns), max(wall_ns + duration_ns) FROM"
+            f" ({self.events(selection)}) GROUP BY ALL"
+        )
         counted = {(host, rank, pid): rest for host, rank, pid, *rest in found.fetchall()}
         ordered = sorted(self.processes(), key=lambda one: (one.host, one.rank, one.began_ns))
         unique = {(one.host, one.rank, one.pid): one for one in reversed(ordered)}
-        known = [Extent(unique[key], *counted.pop(key)) for key in reversed(unique) if key in counted]
+        known = [
+            Extent(unique[key], *counted.pop(key)) for key in reversed(unique) if key in counted
+        ]
         # of those that are left nothing is known but their events
-        return known + [Extent(Process(*key, 0, "", [], rest[1], 0, {}, {}), *rest) for key, rest in sorted(counted.items())]
+        return known + [
+            Extent(Process(*key, 0, "", [], rest[1], 0, {}, {}), *rest)
+            for key, rest in sorted(counted.items())
+        ]
 
     def fetch(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
         """Batches of a query's rows.
@@ -428,33 +506,45 @@ class Run:
         full = system_error(exc, self._folder)
         if full is not None:
             return no_room(full, os.path.dirname(self._folder))
-        return RunDirectoryError("its trace cannot be read; it is damaged.", where=self.where, next=str(exc).partition("\n")[0])
+        return RunDirectoryError(
+            "its trace cannot be read; it is damaged.",
+            where=self.where,
+            next=str(exc).partition("\n")[0],
+        )
 
     def rows(self, selection: Selection = EVERYTHING) -> Iterator[list[Row]]:
         """Batches of the selected events, sorted by start.
 
         Yields:
-            Lists of (kind, category, name, start_ns, duration_ns, rank, host, pid, tid, arguments): ``start_ns`` on the wall clock,
-            nanoseconds since 1970; in the arguments, an event's own number under the key of its name (``value`` for a counter without).
+            Lists of (kind, category, name, start_ns, duration_ns, rank, host, pid, tid, arguments):
+            ``start_ns`` on the wall clock, nanoseconds since 1970; in the arguments, an event's own
+            number under the key of its name (``value`` for a counter without).
 
         Raises:
             CommandLineError: The run has no such steps or ranks.
         """
-        columns = "kind, category, name, wall_ns, duration_ns, rank, host, pid, tid, args, value_key, value, number"
+        columns = (
+            "kind, category, name, wall_ns, duration_ns, rank, host, pid, tid, args, value_key,"
+            " value, number"
+        )
         parse = _Parse()
         for batch in self.fetch(
-            f"SELECT {columns} FROM ({self.events(selection)}) ORDER BY wall_ns, duration_ns DESC, rank, host, pid, tid, kind"
+            f"SELECT {columns} FROM ({self.events(selection)}) ORDER BY wall_ns, duration_ns DESC,"
+            " rank, host, pid, tid, kind"
         ):
             yield [(*row[:9], parse(row[9], row[10], row[11], row[12])) for row in batch]
 
 
 class _Parse:
-    """Arguments from JSON. The same text comes many times in a row; every event has a dictionary of its own."""
+    """Arguments from JSON. The same text comes many times in a row; every event has a dictionary of
+    its own."""
 
     def __init__(self) -> None:
         self._known: dict[str, dict[str, Any]] = {}
 
-    def __call__(self, text: str | None, key: str | None, value: int | None, number: float | None) -> dict[str, Any]:
+    def __call__(
+        self, text: str | None, key: str | None, value: int | None, number: float | None
+    ) -> dict[str, Any]:
         found: dict[str, Any] = {}
         if text is not None:
             known = self._known.get(text)
@@ -475,13 +565,21 @@ def _describe(run: Run) -> Description:
 
 
 def _of_ranks(
-    function: Callable[[Run], T], path: str, ended: Collection[int], compacts: bool, documents: Documents, ranks: Collection[int]
+    function: Callable[[Run], T],
+    path: str,
+    ended: Collection[int],
+    compacts: bool,
+    documents: Documents,
+    ranks: Collection[int],
 ) -> tuple[T | Exception, list[str]]:
-    """What a function makes of some ranks of a run, or raises, and what could not be read; in any process that sees its files."""
+    """What a function makes of some ranks of a run, or raises, and what could not be read; in any
+    process that sees its files."""
     try:
         part = Run(path, ended, compacts=compacts, ranks=ranks, documents=documents)
     except RunDirectoryError as exc:
-        raise EngineError(exc.what, where=f"{exc.where} (on {machine()[0]})", next=exc.next) from None
+        raise EngineError(
+            exc.what, where=f"{exc.where} (on {machine()[0]})", next=exc.next
+        ) from None
     with part:
         try:
             return function(part), part.warnings

@@ -1,7 +1,8 @@
-"""Other processes that write or read the same run: whether one is still there, and a lock for those that would put it in order at once.
+"""Other processes that write or read the same run: whether one is still there, and a lock for those
+that would put it in order at once.
 
-One that wrote a file may be on another host, and its number may be another's by now. In doubt it is alive: what a living process has not
-written yet would be lost.
+One that wrote a file may be on another host, and its number may be another's by now. In doubt it is
+alive: what a living process has not written yet would be lost.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _ENDS_S = 20.0  # for a tool whose program has ended
-_SLACK_S = 10.0  # the kernel counts a process's start in ticks since boot, and the boot in whole seconds
+# the kernel counts a process's start in ticks since boot, and the boot in whole seconds
+_SLACK_S = 10.0
 
 
 def is_here(host: object) -> bool:
@@ -48,14 +50,16 @@ def is_alive(pid: int, perf_counter_ns: int, time_ns: int) -> bool:
         return False
     except (OSError, ValueError, IndexError, StopIteration):
         return True
-    # One that began later is another. Both clocks must say so: one stands still while a laptop sleeps, the other can be set.
+    # One that began later is another. Both clocks must say so: one stands still while a laptop
+    # sleeps, the other can be set.
     is_another = began > perf_counter_ns / 1e9 + _SLACK_S and began_at > time_ns / 1e9 + _SLACK_S
     return state not in "ZX" and not is_another
 
 
 def began_s(pid: int) -> tuple[str, float, float]:
-    """(state, seconds from the system's start, seconds since the epoch) of a process of this host: how it is, and when it began. Raises
-    OSError, ValueError, IndexError, StopIteration: it is not there, or the system is not Linux."""
+    """(state, seconds from the system's start, seconds since the epoch) of a process of this host:
+    how it is, and when it began. Raises OSError, ValueError, IndexError, StopIteration: it is not
+    there, or the system is not Linux."""
     with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
         fields = file.read().rpartition(")")[2].split()
     with open("/proc/stat", encoding="ascii") as file:
@@ -65,10 +69,12 @@ def began_s(pid: int) -> tuple[str, float, float]:
 
 
 def has_settled(taken: Mapping[str, Any], beside: str) -> bool:
-    """Whether what a tool beside a program wrote is whole: the program has ended, and so has the tool, which of a killed run it soon does.
+    """Whether what a tool beside a program wrote is whole: the program has ended, and so has the
+    tool, which of a killed run it soon does.
 
     Args:
-        taken: What is known of it: ``host``, ``pid``, ``ended``, and when it began: ``began_ns``, ``began_time_ns``.
+        taken: What is known of it: ``host``, ``pid``, ``ended``, and when it began: ``began_ns``,
+            ``began_time_ns``.
         beside: The key of the tool's process.
     """
     clocks = taken["began_ns"], taken.get("began_time_ns", 0)
@@ -98,8 +104,8 @@ def goes_on(manifest: dict[str, Any] | None) -> bool:
 
 @contextmanager
 def locked(path: str) -> Iterator[None]:
-    """Hold the lock on a file, which is gone when its holder is, however that ended; wait as long as another process has it. Raises
-    OSError: the file cannot be made."""
+    """Hold the lock on a file, which is gone when its holder is, however that ended; wait as long
+    as another process has it. Raises OSError: the file cannot be made."""
     try:
         import fcntl
     except ImportError:  # Windows: no two processes share a run there but by a user's own doing
@@ -128,8 +134,8 @@ def _is_at(fd: int, path: str) -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    """The children of a process; empty if it has ended. Linux lists them by thread, at the cost of one small file each; psutil would read
-    the files of all processes of the machine."""
+    """The children of a process; empty if it has ended. Linux lists them by thread, at the cost of
+    one small file each; psutil would read the files of all processes of the machine."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:

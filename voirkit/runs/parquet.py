@@ -1,7 +1,9 @@
-"""The trace of a run in DuckDB: records as rows, one schema whether they come from segments or lie in Parquet, and as Parquet files.
+"""The trace of a run in DuckDB: records as rows, one schema whether they come from segments or lie
+in Parquet, and as Parquet files.
 
-Files are sorted by start: zstd, texts as dictionaries, times as differences. Checked with duckdb 1.3.2 to 2.0, numpy 1.24 to 2.5. DuckDB
-reads numpy arrays without a copy, and needs neither pandas nor pyarrow for it.
+Files are sorted by start: zstd, texts as dictionaries, times as differences. Checked with duckdb
+1.3.2 to 2.0, numpy 1.24 to 2.5. DuckDB reads numpy arrays without a copy, and needs neither pandas
+nor pyarrow for it.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ from voirkit.runs.trace_files import (
 from voirkit.trace.layout import BATCH_KIND, DOUBLES
 from voirkit.trace.reader import Array, Files, Piece, Pieces, Source, of_stem
 
-# The table `spans`; also the schema of the Parquet files, in which `kind` and `rank` stand in the names of the folders.
+# The table `spans`; also the schema of the Parquet files, in which `kind` and `rank` stand in the
+# names of the folders.
 COLUMNS = {
     "start_ns": "BIGINT",  # of the host's clock, time.perf_counter_ns
     "duration_ns": "BIGINT",
@@ -51,16 +54,22 @@ COLUMNS = {
     "rank": "INTEGER",
 }
 _WHOLE = (
-    "CASE WHEN json_type(text, '$.{0}') IN ('BIGINT', 'UBIGINT') THEN try_cast(json_extract_string(text, '$.{0}') AS BIGINT) END AS {0}"
+    "CASE WHEN json_type(text, '$.{0}') IN ('BIGINT', 'UBIGINT') THEN"
+    " try_cast(json_extract_string(text, '$.{0}') AS BIGINT) END AS {0}"
 )
 
 
 def connect(temporary: str, memory: str = "600MB") -> duckdb.DuckDBPyConnection:
-    """A connection that holds itself to a bounded memory, and puts what is more into a folder. Two threads: one that reads and one that
-    writes keep each other busy, more take memory and the program's cores."""
+    """A connection that holds itself to a bounded memory, and puts what is more into a folder. Two
+    threads: one that reads and one that writes keep each other busy, more take memory and the
+    program's cores."""
     config: dict[str, Any] = {"threads": 2, "temp_directory": reachable(temporary)}
     # What reads runs fetches no code: all that is needed is in the package of DuckDB.
-    config.update(autoinstall_known_extensions=False, autoload_known_extensions=False, allow_community_extensions=False)
+    config.update(
+        autoinstall_known_extensions=False,
+        autoload_known_extensions=False,
+        allow_community_extensions=False,
+    )
     connection = duckdb.connect(config=config)
     connection.execute(f"SET memory_limit = '{memory}'")
     connection.execute("SET preserve_insertion_order = true")
@@ -75,14 +84,18 @@ def register(connection: duckdb.DuckDBPyConnection, piece: Piece, sources: list[
     """Make the records of a piece known to DuckDB.
 
     Returns:
-        A query for them with the columns of ``COLUMNS``, not sorted. The piece must live as long as it is used.
+        A query for them with the columns of ``COLUMNS``, not sorted. The piece must live as long as
+        it is used.
     """
     names = piece.names
     tables: dict[str, dict[str, Any]] = {
         "piece_records": {**piece.columns, "number": piece.columns["value"].view(np.float64)},
         "piece_names": {
             "code": np.arange(len(names), dtype=np.uint32),
-            **{key: _texts([clean(getattr(name, key)) for name in names]) for key in ("kind", "category", "name", "value_key")},
+            **{
+                key: _texts([clean(getattr(name, key)) for name in names])
+                for key in ("kind", "category", "name", "value_key")
+            },
         },
         "piece_arguments": {
             "code": np.fromiter(piece.arguments, np.int64, len(piece.arguments)),
@@ -105,14 +118,21 @@ def register(connection: duckdb.DuckDBPyConnection, piece: Piece, sources: list[
         **{key: f"n.{key}" for key in ("kind", "category", "name", "value_key")},
         **{key: f"p.{key}" for key in ("host", "rank", "pid")},
         **{key: f"a.{key}" for key in ("epoch", "step")},
-        "args": "a.text", "value": value, "number": number,
+        "args": "a.text",
+        "value": value,
+        "number": number,
         "value_key": "coalesce(n.value_key, CASE n.kind WHEN 'counter' THEN 'value' END)",
-    }  # fmt: skip
-    chosen = ", ".join(f"CAST({expressions[key]} AS {kind}) AS {key}" for key, kind in COLUMNS.items())
-    arguments = f"SELECT code, CAST(text AS VARCHAR) AS text, {_WHOLE.format('epoch')}, {_WHOLE.format('step')} FROM piece_arguments"
+    }
+    chosen = ", ".join(
+        f"CAST({expressions[key]} AS {kind}) AS {key}" for key, kind in COLUMNS.items()
+    )
+    arguments = (
+        f"SELECT code, CAST(text AS VARCHAR) AS text, {_WHOLE.format('epoch')},"
+        f" {_WHOLE.format('step')} FROM piece_arguments"
+    )
     return (
-        f"SELECT {chosen} FROM piece_records r JOIN piece_names n ON n.code = r.name JOIN piece_processes p ON p.code = r.process "
-        f"LEFT JOIN ({arguments}) a ON a.code = r.args"
+        f"SELECT {chosen} FROM piece_records r JOIN piece_names n ON n.code = r.name JOIN"
+        f" piece_processes p ON p.code = r.process LEFT JOIN ({arguments}) a ON a.code = r.args"
     )
 
 
@@ -126,7 +146,9 @@ def _texts(texts: list[str | None]) -> np.ndarray[Any, Any]:
 OPTIONS = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2"
 
 
-def write(connection: duckdb.DuckDBPyConnection, pieces: Pieces, path_of: Callable[[str, int], str]) -> list[dict[str, Any]]:
+def write(
+    connection: duckdb.DuckDBPyConnection, pieces: Pieces, path_of: Callable[[str, int], str]
+) -> list[dict[str, Any]]:
     """Write all records of some processes of one rank.
 
     Args:
@@ -146,7 +168,10 @@ def write(connection: duckdb.DuckDBPyConnection, pieces: Pieces, path_of: Callab
         for kind in sorted(kinds):
             path = path_of(kind, number)
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            chosen = f"SELECT {columns} FROM ({query}) WHERE kind = {quoted(kind)} ORDER BY start_ns, duration_ns DESC"
+            chosen = (
+                f"SELECT {columns} FROM ({query}) WHERE kind = {quoted(kind)} ORDER BY start_ns,"
+                " duration_ns DESC"
+            )
             try:
                 connection.execute(f"COPY ({chosen}) TO {file(path)} ({OPTIONS})").fetchall()
             except duckdb.Error as exc:
@@ -166,8 +191,8 @@ def quoted(text: str) -> str:
 
 
 def reachable(path: str) -> str:
-    """A path in UTF-8, which is all that DuckDB takes, to a file whose folder may be called anything; its own name is UTF-8. Raises
-    OSError: the folder is not there."""
+    """A path in UTF-8, which is all that DuckDB takes, to a file whose folder may be called
+    anything; its own name is UTF-8. Raises OSError: the folder is not there."""
     try:
         path.encode()
         return path
@@ -180,29 +205,43 @@ def reachable(path: str) -> str:
             except FileNotFoundError:  # it is about to be made
                 folder, last = os.path.split(folder)
                 name = os.path.join(last, name)
-        return os.path.join("/proc/self/fd", str(_descriptor(folder, folder_there.st_dev, folder_there.st_ino)), name)
+        return os.path.join(
+            "/proc/self/fd",
+            str(_descriptor(folder, folder_there.st_dev, folder_there.st_ino)),
+            name,
+        )
 
 
 @cache
 def _descriptor(folder: str, device: int, inode: int) -> int:
-    """One for each folder, open as long as the process lives: DuckDB opens files whenever it reads them."""
+    """One for each folder, open as long as the process lives: DuckDB opens files whenever it reads
+    them."""
     return os.open(folder, getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_CLOEXEC", 0))
 
 
 def system_error(exc: Exception, path: str) -> OSError | None:
-    """The error of the operating system in DuckDB's, if it is about that file; checked with duckdb 1.3.2 to 2.0."""
+    """The error of the operating system in DuckDB's, if it is about that file; checked with duckdb
+    1.3.2 to 2.0."""
     text = str(exc)
     if os.path.basename(path) not in text:
         return None
     found = re.search(r'"errno": *"(\d+)"', text)
-    number = int(found[1]) if found else next((n for n in range(1, 134) if text.rstrip('"}').endswith(f": {os.strerror(n)}")), 0)
+    number = (
+        int(found[1])
+        if found
+        else next(
+            (n for n in range(1, 134) if text.rstrip('"}').endswith(f": {os.strerror(n)}")), 0
+        )
+    )
     return OSError(number, os.strerror(number), path) if number else None
 
 
 def no_room(exc: OSError, folder: str) -> VoirkitError:
     """The error for what could not be put into a folder of temporary files."""
     hint = "Choose another folder for temporary files: TMPDIR=FOLDER voirkit ..."
-    return VoirkitError(f"temporary files cannot be written there: {exc.strerror or exc}.", where=folder, next=hint)
+    return VoirkitError(
+        f"temporary files cannot be written there: {exc.strerror or exc}.", where=folder, next=hint
+    )
 
 
 class Trace(NamedTuple):
@@ -213,14 +252,20 @@ class Trace(NamedTuple):
 
 
 def open_trace(
-    run: str, connection: duckdb.DuckDBPyConnection, spare: str, offset_ns: int = 0, ranks: Collection[int] | None = None
+    run: str,
+    connection: duckdb.DuckDBPyConnection,
+    spare: str,
+    offset_ns: int = 0,
+    ranks: Collection[int] | None = None,
 ) -> Trace:
-    """Make the views ``spans`` and ``events`` of a run's trace; ``events`` has the column ``wall_ns`` too, and no records of batches.
+    """Make the views ``spans`` and ``events`` of a run's trace; ``events`` has the column
+    ``wall_ns`` too, and no records of batches.
 
     Args:
         connection: Where they are made.
         spare: A folder, made if need be, for what is still in segments.
-        offset_ns: From the clock to the wall clock for a process of which nothing is known but its records.
+        offset_ns: From the clock to the wall clock for a process of which nothing is known but its
+            records.
         ranks: Of which ranks; all by default.
 
     Raises:
@@ -234,8 +279,14 @@ def open_trace(
             break  # nobody put the rest of it to rest meanwhile
     warnings = [*live.warnings, *without_names(now.orphans)]
     described = [*live.described, *read_descriptions(now.processes, warnings)]
-    whole = now.spans if _are_readable(now.spans, connection) else [p for p in now.spans if _is_readable(p, connection, warnings)]
-    _make_views(connection, whole + live.paths, described_processes(described, offset_ns), offset_ns)
+    whole = (
+        now.spans
+        if _are_readable(now.spans, connection)
+        else [p for p in now.spans if _is_readable(p, connection, warnings)]
+    )
+    _make_views(
+        connection, whole + live.paths, described_processes(described, offset_ns), offset_ns
+    )
     return Trace(described, warnings)
 
 
@@ -247,7 +298,9 @@ class _Live(NamedTuple):
     warnings: list[str]
 
 
-def _from_segments(run: str, segments: Sequence[Files], connection: duckdb.DuckDBPyConnection, folder: str) -> _Live:
+def _from_segments(
+    run: str, segments: Sequence[Files], connection: duckdb.DuckDBPyConnection, folder: str
+) -> _Live:
     found = _Live([], [], [])
     for rank in sorted({of_stem(own.stem)[1] for own in segments}):
         pieces = Pieces([own for own in segments if of_stem(own.stem)[1] == rank])
@@ -262,11 +315,15 @@ def _from_segments(run: str, segments: Sequence[Files], connection: duckdb.DuckD
 
 
 def _are_readable(paths: Sequence[str], connection: duckdb.DuckDBPyConnection) -> bool:
-    """Whether all files are whole; asked of all at once, of thousands it takes a quarter of the time."""
+    """Whether all files are whole; asked of all at once, of thousands it takes a quarter of the
+    time."""
     if not paths:
         return True
     schema = f"parquet_schema([{', '.join(map(file, paths))}])"
-    own = f"SELECT file_name FROM {schema} WHERE name IN {tuple(COLUMNS)} GROUP BY file_name HAVING count(*) = {len(COLUMNS)}"
+    own = (
+        f"SELECT file_name FROM {schema} WHERE name IN {tuple(COLUMNS)} GROUP BY file_name HAVING"
+        f" count(*) = {len(COLUMNS)}"
+    )
     try:
         return len(connection.execute(own).fetchall()) == len(paths)
     except duckdb.Error:
@@ -275,58 +332,91 @@ def _are_readable(paths: Sequence[str], connection: duckdb.DuckDBPyConnection) -
 
 def _is_readable(path: str, connection: duckdb.DuckDBPyConnection, warnings: list[str]) -> bool:
     try:
-        connection.execute(f"SELECT {', '.join(COLUMNS)} FROM read_parquet({file(path)}, hive_partitioning = false) LIMIT 0").fetchall()
+        connection.execute(
+            f"SELECT {', '.join(COLUMNS)} FROM read_parquet({file(path)}, hive_partitioning ="
+            " false) LIMIT 0"
+        ).fetchall()
     except duckdb.Error:
         warnings.append(f"{path} cannot be read; what is in it is lost.")
         return False
     return True
 
 
-def _make_views(connection: duckdb.DuckDBPyConnection, files: list[str], processes: list[Process], offset_ns: int) -> None:
+def _make_views(
+    connection: duckdb.DuckDBPyConnection,
+    files: list[str],
+    processes: list[Process],
+    offset_ns: int,
+) -> None:
     if files:
         listed = ", ".join(file(path) for path in files)
-        connection.execute(f"CREATE VIEW spans AS SELECT {', '.join(COLUMNS)} FROM read_parquet([{listed}], hive_partitioning = false)")
+        connection.execute(
+            f"CREATE VIEW spans AS SELECT {', '.join(COLUMNS)} FROM read_parquet([{listed}],"
+            " hive_partitioning = false)"
+        )
     else:
         nothing = ", ".join(f"CAST(NULL AS {kind}) AS {key}" for key, kind in COLUMNS.items())
         connection.execute(f"CREATE VIEW spans AS SELECT {nothing} WHERE false")
     offsets = {one.offset_ns for one in processes}
     if len(offsets) < 2:
         offset = offsets.pop() if offsets else offset_ns
-        connection.execute(f"CREATE VIEW events AS SELECT *, start_ns + {offset} AS wall_ns FROM spans WHERE kind <> '{BATCH_KIND}'")
+        connection.execute(
+            f"CREATE VIEW events AS SELECT *, start_ns + {offset} AS wall_ns FROM spans WHERE kind"
+            f" <> '{BATCH_KIND}'"
+        )
         return
-    connection.execute("CREATE TABLE clocks (host VARCHAR, rank INTEGER, pid BIGINT, offset_ns BIGINT, PRIMARY KEY (host, rank, pid))")
-    unique = {(one.host, one.rank, one.pid): one.offset_ns for one in reversed(processes)}
-    connection.executemany("INSERT INTO clocks VALUES (?, ?, ?, ?)", [[*key, offset] for key, offset in unique.items()])
     connection.execute(
-        f"CREATE VIEW events AS SELECT s.*, s.start_ns + coalesce(c.offset_ns, {offset_ns}) AS wall_ns FROM spans s "
-        f"LEFT JOIN clocks c ON s.host = c.host AND s.rank = c.rank AND s.pid = c.pid WHERE s.kind <> '{BATCH_KIND}'"
+        "CREATE TABLE clocks (host VARCHAR, rank INTEGER, pid BIGINT, offset_ns BIGINT, PRIMARY KEY"
+        " (host, rank, pid))"
+    )
+    unique = {(one.host, one.rank, one.pid): one.offset_ns for one in reversed(processes)}
+    connection.executemany(
+        "INSERT INTO clocks VALUES (?, ?, ?, ?)", [[*key, offset] for key, offset in unique.items()]
+    )
+    connection.execute(
+        f"CREATE VIEW events AS SELECT s.*, s.start_ns + coalesce(c.offset_ns, {offset_ns}) AS"
+        " wall_ns FROM spans s LEFT JOIN clocks c ON s.host = c.host AND s.rank = c.rank AND s.pid"
+        f" = c.pid WHERE s.kind <> '{BATCH_KIND}'"
     )
 
 
 class CodedSpans:
-    """Some records of a run as columns of numbers: what they are of, their arguments and whose they are become indices.
+    """Some records of a run as columns of numbers: what they are of, their arguments and whose they
+    are become indices.
 
     Args:
         connection: Of a run, with the table ``spans``.
-        view: What queries call these records. The tables ``VIEW_names``, ``VIEW_arguments`` and ``VIEW_owners`` have the codes.
+        view: What queries call these records. The tables ``VIEW_names``, ``VIEW_arguments`` and
+            ``VIEW_owners`` have the codes.
         query: For them, of ``spans``.
         owner: The columns that say whose a record is.
     """
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, view: str, query: str, owner: str = "host, pid, tid") -> None:
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        view: str,
+        query: str,
+        owner: str = "host, pid, tid",
+    ) -> None:
         self._connection, self._view, self._owner = connection, view, owner
         self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {view} AS {query}")
         # (category, name) by code, ascending; as are those below
         self.names: list[tuple[str, str]] = self._coded("names", "category, name")
         # as JSON
-        self.arguments = [text for (text,) in self._coded("arguments", "text", f"(SELECT coalesce(args, '{{}}') AS text FROM {view})")]
+        self.arguments = [
+            text
+            for (text,) in self._coded(
+                "arguments", "text", f"(SELECT coalesce(args, '{{}}') AS text FROM {view})"
+            )
+        ]
         self.owners: list[Any] = self._coded("owners", owner)  # the values of ``owner``
 
     def _coded(self, what: str, columns: str, source: str = "") -> list[Any]:
         table = f"{self._view}_{what}"
         self._connection.execute(
-            f"CREATE OR REPLACE TEMP TABLE {table} AS SELECT *, row_number() OVER (ORDER BY {columns}) - 1 AS code "
-            f"FROM (SELECT DISTINCT {columns} FROM {source or self._view})"
+            f"CREATE OR REPLACE TEMP TABLE {table} AS SELECT *, row_number() OVER (ORDER BY"
+            f" {columns}) - 1 AS code FROM (SELECT DISTINCT {columns} FROM {source or self._view})"
         )
         return self.rows(f"SELECT {columns} FROM {table} ORDER BY code")
 
@@ -335,31 +425,44 @@ class CodedSpans:
         return self._connection.execute(query).fetchall()
 
     def fetch(self, columns: str, where: str = "true") -> dict[str, Array]:
-        """Columns of the records for which something holds, of int64, each of shape (n,), in no order.
+        """Columns of the records for which something holds, of int64, each of shape (n,), in no
+        order.
 
         Args:
-            columns: Of the records; ``n.code``, ``a.code`` and ``o.code`` are the codes of name, arguments and owner.
+            columns: Of the records; ``n.code``, ``a.code`` and ``o.code`` are the codes of name,
+                arguments and owner.
             where: In SQL.
         """
         view = self._view
         found = self._connection.execute(
-            f"SELECT {columns} FROM (SELECT * FROM {view} WHERE {where}) s JOIN {view}_names n USING (category, name) "
-            f"JOIN {view}_arguments a ON a.text = coalesce(s.args, '{{}}') JOIN {view}_owners o USING ({self._owner})"
+            f"SELECT {columns} FROM (SELECT * FROM {view} WHERE {where}) s JOIN {view}_names n"
+            f" USING (category, name) JOIN {view}_arguments a ON a.text = coalesce(s.args, '{{}}')"
+            f" JOIN {view}_owners o USING ({self._owner})"
         ).fetchnumpy()
-        return {key: np.asarray(values).astype(np.int64, copy=False) for key, values in found.items()}
+        return {
+            key: np.asarray(values).astype(np.int64, copy=False) for key, values in found.items()
+        }
 
     def ranges(self, most: int, where: str = "true") -> list[tuple[int | None, int | None]]:
-        """Ranges of ``start_ns``, ascending, each with about so many records at most; None: no bound."""
+        """Ranges of ``start_ns``, ascending, each with about so many records at most; None: no
+        bound."""
         ((n,),) = self.rows(f"SELECT count(*) FROM {self._view} WHERE {where}")
         edges: list[int] = []
         if n > most:
             parts = -(-n // most)
             shares = ", ".join(str(i / parts) for i in range(1, parts))
-            ((times,),) = self.rows(f"SELECT approx_quantile(start_ns, [{shares}]) FROM {self._view} WHERE {where}")
+            ((times,),) = self.rows(
+                f"SELECT approx_quantile(start_ns, [{shares}]) FROM {self._view} WHERE {where}"
+            )
             edges = sorted({int(time) for time in times})
         return list(zip([None, *edges], [*edges, None], strict=True))
 
 
 def within(low: int | None, high: int | None) -> str:
     """In SQL, whether a record began in a range of ``ranges``."""
-    return " AND ".join([f"start_ns >= {low}"] * (low is not None) + [f"start_ns < {high}"] * (high is not None)) or "true"
+    return (
+        " AND ".join(
+            [f"start_ns >= {low}"] * (low is not None) + [f"start_ns < {high}"] * (high is not None)
+        )
+        or "true"
+    )

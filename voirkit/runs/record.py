@@ -1,6 +1,8 @@
-"""Records a run in its directory: the manifest, the log stream, and the summary when it ends; with the runner, or of a script without it.
+"""Records a run in its directory: the manifest, the log stream, and the summary when it ends; with
+the runner, or of a script without it.
 
-Whatever happens to the disk, the program goes on: what cannot be written is counted and told once. A line is written when the call returns.
+Whatever happens to the disk, the program goes on: what cannot be written is counted and told once.
+A line is written when the call returns.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ if TYPE_CHECKING:
 
 
 def to_json(data: Any) -> str:
-    """One line of JSON, without the line break, in voir's format. What JSON cannot hold becomes ``{"$unserializable": repr}``, and what
-    cannot even be represented ``{"$unrepresentable": null}``."""
+    """One line of JSON, without the line break, in voir's format. What JSON cannot hold becomes
+    ``{"$unserializable": repr}``, and what cannot even be represented ``{"$unrepresentable":
+    null}``."""
     try:
         return json.dumps(data)
     except (TypeError, ValueError, RecursionError):
@@ -36,8 +39,8 @@ def to_json(data: Any) -> str:
 
 
 class LineFile:
-    """A file of lines, one for each process: a forked child that writes gets its own. ``path_of``: the path for a process id; ``warn``:
-    told once if a line cannot be written."""
+    """A file of lines, one for each process: a forked child that writes gets its own. ``path_of``:
+    the path for a process id; ``warn``: told once if a line cannot be written."""
 
     def __init__(self, path_of: Callable[[int], str], warn: Callable[[str], None]) -> None:
         self._path_of, self._warn = path_of, warn
@@ -56,16 +59,24 @@ class LineFile:
             if pid != self._pid:
                 path = self._path_of(pid)
                 os.makedirs(os.path.dirname(path), exist_ok=True)
-                self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o666)
+                self._fd = os.open(
+                    path,
+                    os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0),
+                    0o666,
+                )
                 self._pid, self._file = pid, file_identity(self._fd)
-            elif file_identity(self._fd) != self._file:  # the script closed it, and its number may stand for a file of its own now
+            elif file_identity(self._fd) != self._file:
+                # the script closed it, and its number may stand for a file of its own now
                 self._pid = 0
                 self.write(line)
                 return
             _write_all(self._fd, line.encode("utf-8", "backslashreplace") + b"\n")
         except OSError as exc:
             self.lost += 1
-            self._warn(f"{self._path_of(pid)} cannot be written ({exc.strerror}); the log stream of this run ends here.")
+            self._warn(
+                f"{self._path_of(pid)} cannot be written ({exc.strerror}); the log stream of this"
+                " run ends here."
+            )
 
     def close(self) -> None:
         """Close the file of this process."""
@@ -85,12 +96,15 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 class DataDescriptor:
-    """Where a harness listens: a file descriptor, or standard output or error with the data hidden in it.
+    """Where a harness listens: a file descriptor, or standard output or error with the data hidden
+    in it.
 
     Args:
-        fd: The descriptor; 1 and 2 stand for the script's output, in which lines are hidden as escape sequences.
+        fd: The descriptor; 1 and 2 stand for the script's output, in which lines are hidden as
+            escape sequences.
 
-    Only the process that opened it writes: a forked child's lines would reach the harness as its parent's.
+    Only the process that opened it writes: a forked child's lines would reach the harness as its
+    parent's.
     """
 
     def __init__(self, fd: int) -> None:
@@ -122,7 +136,8 @@ class DataDescriptor:
             self._fd = None
 
     def close(self) -> None:
-        """Send what is buffered and, unless it is the script's output, close the descriptor: who reads it waits for its end."""
+        """Send what is buffered and, unless it is the script's output, close the descriptor: who
+        reads it waits for its end."""
         fd, self._fd = self._fd, None
         if fd is None or os.getpid() != self._pid:
             return
@@ -136,8 +151,9 @@ class DataDescriptor:
 
 
 def listening() -> int | None:
-    """The data descriptor of this process: ``$DATA_FD``, or 3, if it was handed down by the parent and can be written to. A descriptor that
-    python opened for itself is not handed down to children, and so is told apart."""
+    """The data descriptor of this process: ``$DATA_FD``, or 3, if it was handed down by the parent
+    and can be written to. A descriptor that python opened for itself is not handed down to
+    children, and so is told apart."""
     given = os.environ.get("DATA_FD", "3")
     try:
         fd = int(given)
@@ -157,7 +173,8 @@ def listening() -> int | None:
 
 
 class Record:
-    """The files of a run, as this process writes them. ``warn``: told what cannot be written; ``manifest``: as it was begun."""
+    """The files of a run, as this process writes them. ``warn``: told what cannot be written;
+    ``manifest``: as it was begun."""
 
     def __init__(self, path: str, warn: Callable[[str], None], manifest: dict[str, Any]) -> None:
         self.path, self._warn, self.manifest = path, warn, manifest
@@ -167,7 +184,9 @@ class Record:
         self._write({directory.MANIFEST: manifest})
 
     def _stream_path(self, pid: int) -> str:
-        return os.path.join(self.path, "stream", f"{self.manifest['host']}-r{self.manifest['rank']}-{pid}.jsonl")
+        return os.path.join(
+            self.path, "stream", f"{self.manifest['host']}-r{self.manifest['rank']}-{pid}.jsonl"
+        )
 
     def log(self, line: str) -> None:
         """Append a line of JSON to the log stream."""
@@ -203,14 +222,23 @@ class Record:
                 failed[name] = str(exc.strerror)
         if failed:
             self.is_whole = False
-            self._warn(f"{self.path}: {' and '.join(failed)} cannot be written ({'; '.join(dict.fromkeys(failed.values()))}).")
+            self._warn(
+                f"{self.path}: {' and '.join(failed)} cannot be written"
+                f" ({'; '.join(dict.fromkeys(failed.values()))})."
+            )
 
 
 def packages() -> dict[str, str]:
-    """The versions of what the program has imported, of packages that say theirs; no code of theirs is run to ask."""
+    """The versions of what the program has imported, of packages that say theirs; no code of theirs
+    is run to ask."""
     found = {}
     for name, module in list(sys.modules.items()):
-        if "." not in name and not name.startswith("_") and name not in sys.stdlib_module_names and isinstance(module, ModuleType):
+        if (
+            "." not in name
+            and not name.startswith("_")
+            and name not in sys.stdlib_module_names
+            and isinstance(module, ModuleType)
+        ):
             version = object.__getattribute__(module, "__dict__").get("__version__")
             if isinstance(version, str):
                 found[name] = str.__str__(version)  # torch's is of a class of its own
@@ -218,8 +246,9 @@ def packages() -> dict[str, str]:
 
 
 class StandaloneRun:
-    """This process's part in a run without the runner: a script annotates itself. Of several in a folder the first makes the manifest.
-    ``path``: the run directory; ``leads``: whether this process made the manifest."""
+    """This process's part in a run without the runner: a script annotates itself. Of several in a
+    folder the first makes the manifest. ``path``: the run directory; ``leads``: whether this
+    process made the manifest."""
 
     def __init__(self, path: str, begun: dict[str, Any], leads: bool) -> None:
         self.path, self.leads, self._begun = path, leads, begun
@@ -232,12 +261,16 @@ class StandaloneRun:
         """The process ends: write how, and what came to be recorded."""
         if not self.leads:
             return
-        failed = getattr(sys, "last_type", None) is not None  # the exit code itself cannot be known from inside
+        # the exit code itself cannot be known from inside
+        failed = getattr(sys, "last_type", None) is not None
         self._begun.update(ended="exception" if failed else "normal")
         found = summary.empty(__version__)
         duration_s = time.perf_counter() - self._start
         found.update(
-            command=self._begun["command"], world_size=self._begun["world_size"], ended=self._begun["ended"], duration_s=duration_s
+            command=self._begun["command"],
+            world_size=self._begun["world_size"],
+            ended=self._begun["ended"],
+            duration_s=duration_s,
         )
         if totals is not None:
             summary.add_trace(found, totals, duration_s)
@@ -256,30 +289,42 @@ def join(path: str, where: str) -> StandaloneRun:
         where: What named it, for messages.
 
     Raises:
-        RunDirectoryError: It holds a run that has ended, or what is not voirkit's, or cannot be made.
+        RunDirectoryError: It holds a run that has ended, or what is not voirkit's, or cannot be
+            made.
     """
     try:
         begun = manifest.begin(__version__, sys.argv[:] or [""], [], os.getcwd())
         os.makedirs(path, exist_ok=True)
         directory.refuse_foreign(path, where)
         there = directory.read_manifest(path)
-        again = there is not None and directory.is_continued(there)  # it executed itself anew, or its ranks were started again
-        with_it = there is not None and (there.get("ended") == "running" or (begun["rank"] > 0 and there.get("job") == begun["job"]))
+        # it executed itself anew, or its ranks were started again
+        again = there is not None and directory.is_continued(there)
+        with_it = there is not None and (
+            there.get("ended") == "running"
+            or (begun["rank"] > 0 and there.get("job") == begun["job"])
+        )
         if there is not None and not again and not with_it:
             raise RunDirectoryError(
-                f"this folder holds another run (of {there.get('started', 'unknown time')}).", where=where, next="Give another folder."
+                f"this folder holds another run (of {there.get('started', 'unknown time')}).",
+                where=where,
+                next="Give another folder.",
             )
         if again and begun["rank"] == 0:
             directory.write_json(os.path.join(path, directory.MANIFEST), begun)
             return StandaloneRun(path, begun, leads=True)
-        return StandaloneRun(path, begun, leads=begun["rank"] == 0 and there is None and _make(path, begun))
+        return StandaloneRun(
+            path, begun, leads=begun["rank"] == 0 and there is None and _make(path, begun)
+        )
     except OSError as exc:
         raise RunDirectoryError(f"cannot be used: {exc.strerror}.", where=where) from None
 
 
 def _make(path: str, begun: dict[str, Any]) -> bool:
     """Write the manifest, unless another process has just done so; whether it was written."""
-    temporary, place = os.path.join(path, f"{directory.MANIFEST}.{os.getpid()}.tmp"), os.path.join(path, directory.MANIFEST)
+    temporary, place = (
+        os.path.join(path, f"{directory.MANIFEST}.{os.getpid()}.tmp"),
+        os.path.join(path, directory.MANIFEST),
+    )
     try:
         with open(temporary, "w", encoding="utf-8") as file:
             json.dump(begun, file, indent=1)

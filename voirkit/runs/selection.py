@@ -1,4 +1,5 @@
-"""Which part of a run is asked for: some of its steps, some of its ranks; and the events that it takes, as a query of DuckDB."""
+"""Which part of a run is asked for: some of its steps, some of its ranks; and the events that it
+takes, as a query of DuckDB."""
 
 from __future__ import annotations
 
@@ -11,10 +12,12 @@ if TYPE_CHECKING:
 
 
 class Selection(NamedTuple):
-    """A part of a run. An event belongs to the step in its argument ``step``. An event without one belongs to the steps during which it
-    happened: it is part of the selection if it lies, from start to end, within the time of the chosen steps of its rank."""
+    """A part of a run. An event belongs to the step in its argument ``step``. An event without one
+    belongs to the steps during which it happened: it is part of the selection if it lies, from
+    start to end, within the time of the chosen steps of its rank."""
 
-    steps: tuple[int | None, int | None] | None = None  # ``(first, end)``, half open; either may be None for no bound. None for all steps.
+    # ``(first, end)``, half open; either may be None for no bound. None for all steps.
+    steps: tuple[int | None, int | None] | None = None
     ranks: frozenset[int] | None = None  # the ranks, or None for all
 
 
@@ -22,13 +25,16 @@ EVERYTHING: Final = Selection()
 
 
 def selection(steps: str | None = None, ranks: str | None = None) -> Selection:
-    """What the options ``--steps`` and ``--ranks`` say. Raises CommandLineError: one of them cannot be read."""
-    return Selection(None if steps is None else read_steps(steps), None if ranks is None else read_ranks(ranks))
+    """What the options ``--steps`` and ``--ranks`` say. Raises CommandLineError: one of them cannot
+    be read."""
+    return Selection(
+        None if steps is None else read_steps(steps), None if ranks is None else read_ranks(ranks)
+    )
 
 
 def read_steps(text: str) -> tuple[int | None, int | None]:
-    """``10:20``, ``10:``, ``:20`` or ``10`` as ``(first, end)``, half open. Raises CommandLineError: it has another form, or no step can
-    lie in it."""
+    """``10:20``, ``10:``, ``:20`` or ``10`` as ``(first, end)``, half open. Raises
+    CommandLineError: it has another form, or no step can lie in it."""
     first, colon, end = text.strip().partition(":")
     try:
         low = int(first) if first.strip() else None
@@ -40,7 +46,11 @@ def read_steps(text: str) -> tuple[int | None, int | None]:
             raise _no_steps(text)
         return low, low + 1
     if low is not None and high is not None and high <= low:
-        raise CommandLineError("no step lies in it: the second number is the first step left out.", where=f"--steps {text}", next=_STEPS)
+        raise CommandLineError(
+            "no step lies in it: the second number is the first step left out.",
+            where=f"--steps {text}",
+            next=_STEPS,
+        )
     return low, high
 
 
@@ -53,7 +63,8 @@ def _no_steps(text: str) -> CommandLineError:
 
 
 def read_ranks(text: str) -> frozenset[int]:
-    """``0,2-3`` as a set of ranks; both ends of a range belong to it. Raises CommandLineError: it has another form."""
+    """``0,2-3`` as a set of ranks; both ends of a range belong to it. Raises CommandLineError: it
+    has another form."""
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -61,7 +72,9 @@ def read_ranks(text: str) -> frozenset[int]:
             raise CommandLineError(f"{text!r} is no list of ranks.", where="--ranks", next=_RANKS)
         low, high = int(first), int(last or first)
         if high < low or high - low > 1_000_000:
-            raise CommandLineError(f"{part.strip()!r} is no range of ranks.", where=f"--ranks {text}", next=_RANKS)
+            raise CommandLineError(
+                f"{part.strip()!r} is no range of ranks.", where=f"--ranks {text}", next=_RANKS
+            )
         found.update(range(low, high + 1))
     return frozenset(found)
 
@@ -70,9 +83,11 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
 
-# An event's arguments are those at its end, so that on each thread the ends of events with a step tell when a step was the current one:
-# from the end of the last event of the step before (or where the step's first event began, if that is later) to the end of its own last
-# event. What lies between two chosen steps belongs to them. These stretches of all threads of a rank are joined where they overlap.
+# An event's arguments are those at its end, so that on each thread the ends of events with a step
+# tell when a step was the current one: from the end of the last event of the step before (or where
+# the step's first event began, if that is later) to the end of its own last event. What lies
+# between two chosen steps belongs to them. These stretches of all threads of a rank are joined
+# where they overlap.
 _TIMES = """
 CREATE TABLE {table} AS
 WITH ended AS (
@@ -102,16 +117,23 @@ SELECT host, rank, min(first_ns) AS first_ns, max(last_ns) AS last_ns FROM islan
 
 
 def chosen_events(connection: duckdb.DuckDBPyConnection, selection: Selection, table: str) -> str:
-    """A query for the events of a selection, with the columns of ``events``. ``table``: the name of a table that may be made for it. Raises
-    CommandLineError: the run has no such steps or ranks."""
+    """A query for the events of a selection, with the columns of ``events``. ``table``: the name of
+    a table that may be made for it. Raises CommandLineError: the run has no such steps or ranks."""
     events = "SELECT * FROM events"
     if selection.ranks is not None:
         ranks = sorted(selection.ranks)
-        there = [rank for (rank,) in connection.execute("SELECT DISTINCT rank FROM events ORDER BY rank").fetchall()]
+        there = [
+            rank
+            for (rank,) in connection.execute(
+                "SELECT DISTINCT rank FROM events ORDER BY rank"
+            ).fetchall()
+        ]
         missing = [rank for rank in ranks if rank not in there]
         if missing:
             raise CommandLineError(
-                f"rank {missing[0]} has recorded nothing.", where="--ranks", next=f"Ranks of this run: {as_ranges(there) or 'none'}."
+                f"rank {missing[0]} has recorded nothing.",
+                where="--ranks",
+                next=f"Ranks of this run: {as_ranges(there) or 'none'}.",
             )
         events += f" WHERE rank IN ({', '.join(map(str, ranks))})"
     if selection.steps is None:
@@ -122,27 +144,42 @@ def chosen_events(connection: duckdb.DuckDBPyConnection, selection: Selection, t
     within = "t.first_ns IS NOT NULL AND e.start_ns + e.duration_ns <= t.last_ns"
     return (
         f"SELECT e.* FROM ({events}) e ASOF LEFT JOIN {table} t "
-        f"ON e.host = t.host AND e.rank = t.rank AND e.start_ns >= t.first_ns "
+        "ON e.host = t.host AND e.rank = t.rank AND e.start_ns >= t.first_ns "
         f"WHERE CASE WHEN e.step IS NULL THEN {within} ELSE {steps.replace('step', 'e.step')} END"
     )
 
 
 def _between(steps: tuple[int | None, int | None]) -> str:
     low, high = steps
-    return " AND ".join([f"step >= {low}"] * (low is not None) + [f"step < {high}"] * (high is not None)) or "true"
+    return (
+        " AND ".join(
+            [f"step >= {low}"] * (low is not None) + [f"step < {high}"] * (high is not None)
+        )
+        or "true"
+    )
 
 
-def _check_steps(connection: duckdb.DuckDBPyConnection, events: str, chosen: str, steps: tuple[int | None, int | None]) -> None:
+def _check_steps(
+    connection: duckdb.DuckDBPyConnection,
+    events: str,
+    chosen: str,
+    steps: tuple[int | None, int | None],
+) -> None:
     found: Any = connection.execute(
-        f"SELECT min(step), max(step), count(*) FILTER (WHERE {chosen}) FROM ({events}) WHERE step IS NOT NULL"
+        f"SELECT min(step), max(step), count(*) FILTER (WHERE {chosen}) FROM ({events}) WHERE step"
+        " IS NOT NULL"
     ).fetchall()[0]
     first, last, count = found
     where = f"--steps {'' if steps[0] is None else steps[0]}:{'' if steps[1] is None else steps[1]}"
     if first is None:
         hint = "An event belongs to a step by its argument `step`: ai.update(step=...) sets it."
-        raise CommandLineError("no event of this run says to which step it belongs.", where=where, next=hint)
+        raise CommandLineError(
+            "no event of this run says to which step it belongs.", where=where, next=hint
+        )
     if not count:
-        raise CommandLineError("this run has no such steps.", where=where, next=f"It has steps {first} to {last}.")
+        raise CommandLineError(
+            "this run has no such steps.", where=where, next=f"It has steps {first} to {last}."
+        )
 
 
 def as_ranges(numbers: list[int]) -> str:

@@ -1,8 +1,11 @@
-"""The files of a run's trace at a moment, segments and what is at rest; whose they are; and the records in segments, without DuckDB.
+"""The files of a run's trace at a moment, segments and what is at rest; whose they are; and the
+records in segments, without DuckDB.
 
-Each record is in exactly one file. ``trace/kind=<kind>/rank=<rank>/<host>-<n>.parquet`` and ``trace/processes/<host>-r<rank>-<n>.jsonl``
-are at rest. While records are put to rest there is a folder with drafts, ``trace/settle-r<rank>.<word>.tmp``, and, from the moment when the
-drafts are complete and count instead of the segments until they have their places, a journal, ``trace/settle-r<rank>.json``.
+Each record is in exactly one file. ``trace/kind=<kind>/rank=<rank>/<host>-<n>.parquet`` and
+``trace/processes/<host>-r<rank>-<n>.jsonl`` are at rest. While records are put to rest there is a
+folder with drafts, ``trace/settle-r<rank>.<word>.tmp``, and, from the moment when the drafts are
+complete and count instead of the segments until they have their places, a journal,
+``trace/settle-r<rank>.json``.
 """
 
 from __future__ import annotations
@@ -17,11 +20,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from voirkit.trace.layout import BATCH_KIND, DOUBLES, folder_of
-from voirkit.trace.reader import Array, Files, Name, Piece, Pieces, Source, files, rank_of, records_in
+from voirkit.trace.reader import (
+    Array,
+    Files,
+    Name,
+    Piece,
+    Pieces,
+    Source,
+    files,
+    rank_of,
+    records_in,
+)
 
 _JOURNAL = re.compile(r"settle-r(\d+)\.json")
-# What a journal may name. It says what is moved and removed, and a run directory may be somebody else's work: nothing outside of its own
-# folder, and nothing but what compaction has written there.
+# What a journal may name. It says what is moved and removed, and a run directory may be somebody
+# else's work: nothing outside of its own folder, and nothing but what compaction has written there.
 _DRAFT = re.compile(r"settle-r\d+\.[^/]+\.tmp/[^/]+\.(parquet|jsonl)")
 _PLACE = re.compile(r"(kind=[^/]+/rank=\d+/[^/]+\.parquet|processes/[^/]+\.jsonl)")
 _REMOVED = re.compile(r"[^/]+\.(names|seg|dropped)")
@@ -44,32 +57,56 @@ class Layout(NamedTuple):
 
 
 def ranks_of(run: str) -> list[int]:
-    """The ranks in the names of a trace's files, ascending. What a process learnt later may be another: its files keep their names. Raises
-    OSError: the folder cannot be read."""
+    """The ranks in the names of a trace's files, ascending. What a process learnt later may be
+    another: its files keep their names. Raises OSError: the folder cannot be read."""
     folder = folder_of(run)
     names = _listed(folder)
-    found = {rank_of(name) for name in (*names, *_listed(f"{folder}/processes")) if name.endswith((".names", ".seg", ".jsonl"))}
-    found |= {int(journal[1]) for name in names if (journal := _JOURNAL.fullmatch(name))}
-    of_kinds = {rank.removeprefix("rank=") for name in names if name.startswith("kind=") for rank in _listed(f"{folder}/{name}")}
-    return sorted(found | {int(rank) for rank in of_kinds if rank.isdigit()})
+    ranks = {
+        rank_of(name)
+        for name in (*names, *_listed(f"{folder}/processes"))
+        if name.endswith((".names", ".seg", ".jsonl"))
+    }
+    ranks.update(_journals_in(names).values())
+    for name in names:
+        if name.startswith("kind="):
+            rank_names = (rank.removeprefix("rank=") for rank in _listed(f"{folder}/{name}"))
+            ranks.update(int(rank) for rank in rank_names if rank.isdigit())
+    return sorted(ranks)
+
+
+def _journals_in(names: Iterable[str]) -> dict[str, int]:
+    """The journals among the names of files, with their ranks."""
+    matches = ((name, _JOURNAL.fullmatch(name)) for name in names)
+    return {name: int(match[1]) for name, match in matches if match}
 
 
 def origins(run: str) -> list[Origin]:
-    """Whose a trace's files are, without reading what was recorded. Files that are damaged are left out."""
-    folder, found = folder_of(run), []
-    for path in [*(own.names for own in files(run)), *(f"{folder}/processes/{name}" for name in _listed(f"{folder}/processes"))]:
+    """The origins of the processes that wrote a trace's files, without reading what was recorded.
+    Files that are damaged are left out."""
+    folder = folder_of(run)
+    paths = [process.names for process in files(run)]
+    paths += [f"{folder}/processes/{name}" for name in _listed(f"{folder}/processes")]
+    collected = []
+    for path in paths:
         try:
             with open(path, encoding="utf-8", errors="replace") as file:
                 for line in [file.readline()] if path.endswith(".names") else file:
-                    one = json.loads(line)
-                    found.append(Origin(int(one["rank"]), int(one.get("world_size", 0)), str(one.get("job", "")).strip("/")))
+                    collected.append(_origin(json.loads(line)))
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             continue
-    return found
+    return collected
+
+
+def _origin(process: Any) -> Origin:
+    return Origin(
+        int(process["rank"]),
+        int(process.get("world_size", 0)),
+        str(process.get("job", "")).strip("/"),
+    )
 
 
 class Origin(NamedTuple):
-    """Of what a process was a part when it began to record."""
+    """The rank and job of a process when it began to record."""
 
     rank: int  # its rank
     world_size: int  # of how many; 0: not known
@@ -77,61 +114,97 @@ class Origin(NamedTuple):
 
 
 def uncompacted_ranks(run: str) -> list[int]:
-    """The ranks of which something is in segments, or was left behind by who was killed while compacting; ascending."""
+    """The ranks of which something is in segments, or was left behind by a process that was killed
+    while compacting; ascending."""
     names = _listed(folder_of(run))
-    begun = {int(found[1]) for name in names if (found := re.match(r"settle-r(\d+)\.", name))}
-    return sorted(begun | {rank_of(name) for name in names if name.endswith(".names")})
+    ranks = {rank_of(name) for name in names if name.endswith(".names")}
+    for name in names:
+        match = re.match(r"settle-r(\d+)\.", name)
+        if match:
+            ranks.add(int(match[1]))
+    return sorted(ranks)
 
 
 def layout(run: str, ranks: Collection[int] | None = None) -> Layout:
-    """The files of a run's trace as they are now, or those of some ranks. Raises OSError: the folder cannot be read."""
+    """The files of a run's trace as they are now, or those of some ranks. Raises OSError: the
+    folder cannot be read."""
     folder = folder_of(run)
     names = _listed(folder)
 
-    def is_chosen(rank: int) -> bool:
+    def is_wanted(rank: int) -> bool:
         return ranks is None or rank in ranks
 
-    own = [name for name in names if (found := _JOURNAL.fullmatch(name)) and is_chosen(int(found[1]))]
-    journals = [journal for name in own if (journal := read_journal(f"{folder}/{name}")) is not None]
-    gone = {f"{folder}/{path}" for journal in journals for path in journal.remove}
-    at_rest = {f"{folder}/{place}" for journal in journals for _, place in journal.move}
-    drafts = [f"{folder}/{draft}" for journal in journals for draft, place in journal.move if not os.path.exists(f"{folder}/{place}")]
-    for kind in names:
-        if kind.startswith("kind="):
-            for rank in _listed(f"{folder}/{kind}") if ranks is None else [f"rank={rank}" for rank in ranks]:
-                at_rest.update(f"{folder}/{kind}/{rank}/{name}" for name in _listed(f"{folder}/{kind}/{rank}"))
-    at_rest.update(f"{folder}/processes/{name}" for name in _listed(f"{folder}/processes") if is_chosen(rank_of(name)))
-    everything = sorted([path for path in at_rest if os.path.exists(path)] + [path for path in drafts if os.path.exists(path)])
-    segments = [_without(own, gone) for own in files(run, ranks)]
-    named = {path for own in segments for path in own.segments}
-    unnamed = [name for name in names if name.endswith(".seg") and f"{folder}/{name}" not in named | gone]
+    removed: set[str] = set()
+    compacted: set[str] = set()
+    drafts: list[str] = []
+    for name, rank in _journals_in(names).items():
+        journal = read_journal(f"{folder}/{name}") if is_wanted(rank) else None
+        if journal is not None:
+            removed.update(f"{folder}/{path}" for path in journal.remove)
+            for draft, place in journal.move:
+                compacted.add(f"{folder}/{place}")
+                if not os.path.exists(f"{folder}/{place}"):
+                    drafts.append(f"{folder}/{draft}")
+    for name in names:
+        if name.startswith("kind="):
+            compacted.update(_files_of_kind(f"{folder}/{name}", ranks))
+    for name in _listed(f"{folder}/processes"):
+        if is_wanted(rank_of(name)):
+            compacted.add(f"{folder}/processes/{name}")
+    existing = sorted(path for path in (*compacted, *drafts) if os.path.exists(path))
+    processes = [_without(process, removed) for process in files(run, ranks)]
+    not_orphans = removed.union(*(process.segments for process in processes))
+    orphans = []
+    for name in names:
+        path = f"{folder}/{name}"
+        if name.endswith(".seg") and path not in not_orphans and is_wanted(rank_of(name)):
+            orphans.append(path)
     return Layout(
-        [path for path in everything if path.endswith(".parquet")],
-        [path for path in everything if path.endswith(".jsonl")],
-        [own for own in segments if own.names not in gone],
-        [f"{folder}/{name}" for name in unnamed if is_chosen(rank_of(name))],
+        [path for path in existing if path.endswith(".parquet")],
+        [path for path in existing if path.endswith(".jsonl")],
+        [process for process in processes if process.names not in removed],
+        orphans,
     )
 
 
-def _without(own: Files, gone: set[str]) -> Files:
-    return own._replace(segments=[path for path in own.segments if path not in gone], dropped=None if own.dropped in gone else own.dropped)
+def _files_of_kind(folder: str, ranks: Collection[int] | None) -> list[str]:
+    """The files of records of a kind, of all ranks or of some."""
+    rank_names = _listed(folder) if ranks is None else [f"rank={rank}" for rank in ranks]
+    paths = []
+    for rank_name in rank_names:
+        paths += [f"{folder}/{rank_name}/{name}" for name in _listed(f"{folder}/{rank_name}")]
+    return paths
+
+
+def _without(process: Files, removed: set[str]) -> Files:
+    return process._replace(
+        segments=[path for path in process.segments if path not in removed],
+        dropped=None if process.dropped in removed else process.dropped,
+    )
 
 
 def journal_path(folder: str, rank: int) -> str:
-    """Where the journal of a rank is, if there is one."""
+    """The path of the journal of a rank, if there is one."""
     return f"{folder}/settle-r{rank}.json"
 
 
 def read_journal(path: str) -> Journal | None:
-    """A journal; None if there is none, or it names other files than those of a compaction. It is never found in part."""
+    """A journal; None if there is none, or it names other files than those of a compaction. It is
+    never found in part."""
     try:
         with open(path, encoding="utf-8") as file:
-            found: Any = json.load(file)
-        journal = Journal([(str(draft), str(place)) for draft, place in found["move"]], [str(path) for path in found["remove"]])
+            document: Any = json.load(file)
+        journal = Journal(
+            [(str(draft), str(place)) for draft, place in document["move"]],
+            [str(path) for path in document["remove"]],
+        )
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
-    drafts = all(_DRAFT.fullmatch(draft) and _PLACE.fullmatch(place) for draft, place in journal.move)
-    return journal if drafts and all(map(_REMOVED.fullmatch, journal.remove)) else None
+    moves_drafts = all(
+        _DRAFT.fullmatch(draft) and _PLACE.fullmatch(place) for draft, place in journal.move
+    )
+    removes_segments = all(map(_REMOVED.fullmatch, journal.remove))
+    return journal if moves_drafts and removes_segments else None
 
 
 def _listed(folder: str) -> list[str]:
@@ -142,24 +215,31 @@ def _listed(folder: str) -> list[str]:
 
 
 class Tally(NamedTuple):
-    """What there is of a process's records of a kind: enough to say what they cost it, without reading them."""
+    """Counts of a process's records of a kind: enough to say what they cost it, without reading
+    them."""
 
     n: int  # how many
-    cold: int  # how many of the edges of phases that are no copies (``COPIES``) come after ``COLD_NS`` of something else
+    # how many of the edges of phases that are no copies (``COPIES``) come after ``COLD_NS`` of
+    # something else
+    cold: int
     looks_ns: int  # how long voirkit's own looks took
     readings: int  # how many are readings of the memory
     end_ns: int  # when the last one ended, on its host's clock
 
     def __add__(self, other: object) -> Tally:
-        """That of both; of pieces that follow each other an edge between them may not be counted as cold."""
+        """That of both; of pieces that follow each other an edge between them may not be counted as
+        cold."""
         if not isinstance(other, Tally):
             return NotImplemented
         n, cold, looks_ns, readings, _ = (a + b for a, b in zip(self, other, strict=True))
         return Tally(n, cold, looks_ns, readings, max(self.end_ns, other.end_ns))
 
 
-COLD_NS = 50_000  # of the program's own work, after which nothing of voirkit is in the processor's caches
-COPIES = "device"  # the category of copies of tensors, which measure nearly all that they cost themselves (in C, within the host)
+# of the program's own work, after which nothing of voirkit is in the processor's caches
+COLD_NS = 50_000
+# the category of copies of tensors, which measure nearly all that they cost themselves (in C,
+# within the host)
+COPIES = "device"
 
 
 def tally(piece: Piece, into: dict[int, dict[str, Tally]]) -> None:
@@ -169,37 +249,61 @@ def tally(piece: Piece, into: dict[int, dict[str, Tally]]) -> None:
         return
     kinds = sorted({_clean(name.kind) for name in names})
     processes = int(columns["process"].max()) + 1
-    cell = columns["process"] * len(kinds) + np.array([kinds.index(_clean(name.kind)) for name in names], np.int64)[columns["name"]]
+    cell = (
+        columns["process"] * len(kinds)
+        + np.array([kinds.index(_clean(name.kind)) for name in names], np.int64)[columns["name"]]
+    )
 
     def counts(chosen: Array | slice = slice(None), weights: Array | None = None) -> Array:
         return np.bincount(cell[chosen], weights, processes * len(kinds)).astype(np.int64)
 
     def records_of(category: str, **also: str) -> Array:
-        wanted = [name.category == category and all(getattr(name, key) == value for key, value in also.items()) for name in names]
+        wanted = [
+            name.category == category
+            and all(getattr(name, key) == value for key, value in also.items())
+            for name in names
+        ]
         return np.flatnonzero(np.array(wanted, bool)[columns["name"]])
 
     phases, looks = (
-        np.flatnonzero(np.array([name.kind == "phase" and name.category != COPIES for name in names], bool)[columns["name"]]),
+        np.flatnonzero(
+            np.array([name.kind == "phase" and name.category != COPIES for name in names], bool)[
+                columns["name"]
+            ]
+        ),
         records_of("voirkit", name="look"),
     )
     last = np.zeros(processes * len(kinds), np.int64)
     np.maximum.at(last, cell, columns["start_ns"] + columns["duration_ns"])
     is_batch = np.array([name.kind == BATCH_KIND for name in names], bool)[columns["name"]]
-    cold, looked = counts(phases, _cold_edges(columns, is_batch)[phases]), counts(looks, columns["duration_ns"][looks])
-    rows = np.stack([counts(), cold, looked, counts(records_of("memory", kind="counter")), last], axis=1)
+    cold, looked = (
+        counts(phases, _cold_edges(columns, is_batch)[phases]),
+        counts(looks, columns["duration_ns"][looks]),
+    )
+    rows = np.stack(
+        [counts(), cold, looked, counts(records_of("memory", kind="counter")), last], axis=1
+    )
     for i, (n, *rest) in enumerate(rows.tolist()):
         if n:
-            of_process, kind, found = into.setdefault(i // len(kinds), {}), kinds[i % len(kinds)], Tally(n, *rest)
+            of_process, kind, found = (
+                into.setdefault(i // len(kinds), {}),
+                kinds[i % len(kinds)],
+                Tally(n, *rest),
+            )
             of_process[kind] = of_process[kind] + found if kind in of_process else found
 
 
 def _cold_edges(columns: Mapping[str, Array], is_batch: Array) -> Array:
-    """How many of a record's two edges come after ``COLD_NS`` of something else: 0 to 2; shape (n,). Records of batches lie within those of
-    requests, and are apart."""
-    start, duration, tid, process = (columns[key] for key in ("start_ns", "duration_ns", "tid", "process"))
+    """How many of a record's two edges come after ``COLD_NS`` of something else: 0 to 2; shape
+    (n,). Records of batches lie within those of requests, and are apart."""
+    start, duration, tid, process = (
+        columns[key] for key in ("start_ns", "duration_ns", "tid", "process")
+    )
     end = start + duration
     order = np.lexsort((end, is_batch, tid, process))
-    follows = (np.diff(tid[order]) == 0) & (np.diff(process[order]) == 0) & ~np.diff(is_batch[order])
+    follows = (
+        (np.diff(tid[order]) == 0) & (np.diff(process[order]) == 0) & ~np.diff(is_batch[order])
+    )
     since = np.zeros(len(end), np.int64)
     since[order[1:][follows]] = (start[order[1:]] - end[order[:-1]])[follows]
     edges: Array = (duration > COLD_NS).astype(np.int64) + (since > COLD_NS)
@@ -213,7 +317,8 @@ class SegmentRecords:
     """Records of some processes; to be made only of what ``is_little``.
 
     Attributes:
-        columns: Arrays of shape (n,): ``start_ns, duration_ns, value, name, args, process, tid``. ``name`` and ``process`` are indices.
+        columns: Arrays of shape (n,): ``start_ns, duration_ns, value, name, args, process, tid``.
+            ``name`` and ``process`` are indices.
         names: What records are of.
         owners: (rank, host, pid) of each process.
     """
@@ -222,36 +327,56 @@ class SegmentRecords:
         pieces = Pieces(now.segments, most=_LITTLE_BYTES)
         piece = pieces.in_one()
         self.columns, self._arguments = piece.columns, piece.arguments
-        self.names = [Name(_clean(name.kind), _clean(name.category), _clean(name.name), name.value_key) for name in piece.names]
-        self.owners = [(source.process.rank, _clean(source.process.host), source.process.pid) for source in pieces.sources]
+        self.names = [
+            Name(_clean(name.kind), _clean(name.category), _clean(name.name), name.value_key)
+            for name in piece.names
+        ]
+        self.owners = [
+            (source.process.rank, _clean(source.process.host), source.process.pid)
+            for source in pieces.sources
+        ]
         tallies: dict[int, dict[str, Tally]] = {}
         tally(piece, tallies)
-        self.described = [description(source, tallies.get(i)) for i, source in enumerate(pieces.sources)]  # what is known of the processes
-        self.warnings = [*damage(run, pieces), *without_names(now.orphans)]  # what could not be read
+        # what is known of the processes
+        self.described = [
+            description(source, tallies.get(i)) for i, source in enumerate(pieces.sources)
+        ]
+        # what could not be read
+        self.warnings = [*damage(run, pieces), *without_names(now.orphans)]
 
-    def of_names(self, chosen: Iterable[int]) -> Array:
+    def of_names(self, numbers: Iterable[int]) -> Array:
         """Indices of the records that have one of some names."""
-        wanted = np.zeros(len(self.names) + 1, bool)
-        wanted[list(chosen)] = True
-        return np.flatnonzero(wanted[self.columns["name"]])
+        is_wanted = np.zeros(len(self.names) + 1, bool)
+        is_wanted[list(numbers)] = True
+        return np.flatnonzero(is_wanted[self.columns["name"]])
 
     def arguments(self, records: Array) -> tuple[list[str], Array]:
-        """The arguments of some records: the distinct ones as JSON, ascending, and which of them each record has."""
+        """The arguments of some records: the distinct ones as JSON, ascending, and which of them
+        each record has."""
         numbers, place = np.unique(self.columns["args"][records], return_inverse=True)
-        texts = [strict(self._arguments[number]) if number in self._arguments else "{}" for number in numbers.tolist()]
+        texts = [
+            strict(self._arguments[number]) if number in self._arguments else "{}"
+            for number in numbers.tolist()
+        ]
         distinct = sorted(set(texts))
         codes: Mapping[str, int] = {text: code for code, text in enumerate(distinct)}
         return distinct, np.array([codes[text] for text in texts], np.int64)[place]
 
     def values(self, records: Array) -> Array:
         """The own number of some records, -1 where they have none or it is a double."""
-        whole = np.array([name.value_key not in (None, *DOUBLES) and name.kind != "counter" for name in self.names], bool)
-        return np.where(whole[self.columns["name"][records]], self.columns["value"][records], -1)
+        is_whole = np.array([_has_whole_value(name) for name in self.names], bool)
+        names, values = self.columns["name"][records], self.columns["value"][records]
+        return np.where(is_whole[names], values, -1)
+
+
+def _has_whole_value(name: Name) -> bool:
+    return name.value_key not in (None, *DOUBLES) and name.kind != "counter"
 
 
 def is_little(files: Iterable[Files]) -> bool:
-    """Whether the records of some processes may all be held in memory."""
-    return sum(os.path.getsize(path) for own in files for path in own.segments) < _LITTLE_BYTES
+    """True if the records of some processes may all be held in memory."""
+    sizes = (os.path.getsize(path) for process in files for path in process.segments)
+    return sum(sizes) < _LITTLE_BYTES
 
 
 def clean(text: str | None) -> str | None:
@@ -264,17 +389,20 @@ def _clean(text: str) -> str:
 
 
 def strict(arguments: bytes) -> str:
-    """Arguments as strict JSON: what it lacks (nan, inf, half a surrogate pair) becomes a text, so that no reader fails."""
+    """Arguments as strict JSON: what it lacks (nan, inf, half a surrogate pair) becomes a text, so
+    that no reader fails."""
     try:
         text = arguments.decode()
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError):
         return "{}"
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         return "{}"
-    if b"N" not in arguments and b"I" not in arguments and b"\\ud" not in arguments and b"{" not in arguments[1:]:
+    has_names = b"N" in arguments or b"I" in arguments  # of numbers that are not finite
+    if not has_names and b"\\ud" not in arguments and b"{" not in arguments[1:]:
         return text
-    return json.dumps({clean(key): _strict(value) for key, value in found.items()}, separators=(",", ":"))
+    document = {clean(key): _strict(value) for key, value in document.items()}
+    return json.dumps(document, separators=(",", ":"))
 
 
 def _strict(value: Any) -> Any:
@@ -302,80 +430,106 @@ class Process(NamedTuple):
     name: str  # the script's, or multiprocessing's name for a child
     argv: list[str]
     began_ns: int  # when it began to record, on the wall clock, in nanoseconds since 1970
-    offset_ns: int  # what is to be added to its ``start_ns`` for the wall clock: the same for all processes of a host, which have one clock
+    # what is to be added to its ``start_ns`` for the wall clock: the same for all processes of a
+    # host, which have one clock
+    offset_ns: int
     threads: dict[int, str]  # names of threads by native id
     dropped: dict[str, int]  # events that were not recorded, by ``category.name``
     world_size: int = 0  # of the group in which it has its rank; 1: of none, 0: not known
 
 
 def described_processes(described: Iterable[dict[str, Any]], offset_ns: int) -> list[Process]:
-    """The processes in the order in which they began, each once, though it may have been described several times."""
-    unique = {one["stem"]: one for one in described}
-    first: dict[str, int] = {}
-    found = []
-    for one in sorted(unique.values(), key=lambda one: one["time_ns"]):
-        offset = one["time_ns"] - one["perf_counter_ns"] if one["time_ns"] else offset_ns
-        # The wall clock is corrected now and then, the other is not: on a host the processes' order is that of the other. One that differs
-        # by much is of another start of the system, or of another machine of that name.
-        if abs(first.setdefault(one["host"], offset) - offset) < _SAME_CLOCK_NS:
-            offset = first[one["host"]]
-        who = (one["host"], one["rank"], one["pid"], one["ppid"], one["name"], one["argv"])
-        found.append(Process(*who, one["time_ns"], offset, one["threads"], one["dropped"], one["world_size"]))
-    return found
+    """The processes in the order in which they began, each once, though it may have been described
+    several times."""
+    unique = {row["stem"]: row for row in described}
+    host_offsets_ns: dict[str, int] = {}
+    processes = []
+    for row in sorted(unique.values(), key=lambda row: row["time_ns"]):
+        own_offset_ns = row["time_ns"] - row["perf_counter_ns"] if row["time_ns"] else offset_ns
+        # The wall clock is corrected now and then, the other is not: on a host the processes' order
+        # is that of the other. One that differs by much is of another start of the system, or of
+        # another machine of that name.
+        host_offset_ns = host_offsets_ns.setdefault(row["host"], own_offset_ns)
+        is_same_clock = abs(host_offset_ns - own_offset_ns) < _SAME_CLOCK_NS
+        process = Process(
+            host=row["host"],
+            rank=row["rank"],
+            pid=row["pid"],
+            ppid=row["ppid"],
+            name=row["name"],
+            argv=row["argv"],
+            began_ns=row["time_ns"],
+            offset_ns=host_offset_ns if is_same_clock else own_offset_ns,
+            threads=row["threads"],
+            dropped=row["dropped"],
+            world_size=row["world_size"],
+        )
+        processes.append(process)
+    return processes
 
 
 def description(source: Source, tallies: Mapping[str, Tally] | None) -> dict[str, Any]:
-    """What is kept of a process."""
-    return {**source.process._asdict(), "threads": source.threads, "dropped": source.dropped, "records": dict(tallies or {})}
+    """The description of a process that a compacted trace has."""
+    return {
+        **source.process._asdict(),
+        "threads": source.threads,
+        "dropped": source.dropped,
+        "records": dict(tallies or {}),
+    }
 
 
 def tallies_of(described: Iterable[Mapping[str, Any]]) -> list[tuple[int, str, int, str, Tally]]:
-    """(rank, host, pid, kind, what there is of it) of processes, each of which may have been described several times."""
-    found: dict[tuple[int, str, int, str], Tally] = {}
-    for one in described:
-        for kind, tally in one["records"].items():
-            key = (one["rank"], one["host"], one["pid"], kind)
-            found[key] = found[key] + tally if key in found else tally
-    return [(*key, tally) for key, tally in found.items()]
+    """(rank, host, pid, kind, tally) of processes, each of which may have been described several
+    times."""
+    tallies: dict[tuple[int, str, int, str], Tally] = {}
+    for row in described:
+        for kind, tally in row["records"].items():
+            key = (row["rank"], row["host"], row["pid"], kind)
+            tallies[key] = tallies[key] + tally if key in tallies else tally
+    return [(*key, tally) for key, tally in tallies.items()]
 
 
 def _described(line: str) -> dict[str, Any] | None:
+    """The description of a process from a line; None of one that is damaged."""
     try:
-        found = json.loads(line)
-        threads = {int(tid): str(name) for tid, name in found["threads"].items()}
-        numbers = {key: int(found[key]) for key in ("rank", "pid", "ppid", "perf_counter_ns", "time_ns")}
-        return {
-            **found,
-            **numbers,
-            "threads": threads,
-            "argv": list(found["argv"]),
-            "dropped": dict(found["dropped"]),
-            "stem": str(found["stem"]),
-            "world_size": int(found.get("world_size", 0)),
-            **({"records": {str(kind): Tally(*map(int, row)) for kind, row in found["records"].items()}} if "records" in found else {}),
-        }
+        row = json.loads(line)
+        parsed = dict(row)
+        for key in ("rank", "pid", "ppid", "perf_counter_ns", "time_ns"):
+            parsed[key] = int(row[key])
+        parsed["threads"] = {int(tid): str(name) for tid, name in row["threads"].items()}
+        parsed["argv"] = list(row["argv"])
+        parsed["dropped"] = dict(row["dropped"])
+        parsed["stem"] = str(row["stem"])
+        parsed["world_size"] = int(row.get("world_size", 0))
+        if "records" in row:
+            parsed["records"] = {
+                str(kind): Tally(*map(int, counts)) for kind, counts in row["records"].items()
+            }
+        return parsed
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         return None
 
 
 def read_descriptions(paths: Iterable[str], warnings: list[str]) -> list[dict[str, Any]]:
-    """What the compaction has kept of processes; files that are damaged are named in ``warnings``."""
-    found: list[dict[str, Any]] = []
+    """The descriptions of processes that the compaction has written; files that are damaged are
+    named in ``warnings``."""
+    every_row: list[dict[str, Any]] = []
     for path in paths:
         try:
             with open(path, encoding="utf-8", errors="replace") as file:
                 lines = file.read().splitlines()
         except OSError:
             lines = [""]
-        described = [one for line in lines if (one := _described(line)) is not None]
-        if len(described) < len(lines):
+        rows = [row for row in map(_described, lines) if row is not None]
+        if len(rows) < len(lines):
             warnings.append(f"{path} is damaged: names of processes and threads are missing.")
-        found += described
-    return found
+        every_row += rows
+    return every_row
 
 
 def truncation_warning(path: str) -> str:
-    """A line for a Parquet file that is cut short or none, as far as its end tells; else nothing."""
+    """A line for a Parquet file that is cut short or none, as far as its end tells; else
+    nothing."""
     try:
         with open(path, "rb") as file:
             file.seek(-4, os.SEEK_END)
@@ -388,17 +542,20 @@ def truncation_warning(path: str) -> str:
 def damage(run: str, pieces: Pieces) -> list[str]:
     """A line for each file of which something could not be read."""
     unknown = {source.process.stem: source.unknown for source in pieces.sources if source.unknown}
-    lines = [f"{folder_of(run)}/{stem}.names is damaged: {count(n)} lost." for stem, n in unknown.items()]
+    lines = [
+        f"{folder_of(run)}/{stem}.names is damaged: {count(n)} lost." for stem, n in unknown.items()
+    ]
     return lines + [f"{path} {fault}." for path, fault in pieces.damaged.items()]
 
 
 def without_names(orphans: Iterable[str]) -> list[str]:
     """A line for segments without names."""
-    lost = {path: records_in(path) for path in orphans}
-    missing = sorted({f"{path.rpartition('-')[0]}.names" for path, records in lost.items() if records})
+    n_lost = {path: records_in(path) for path in orphans}
+    missing = sorted({f"{path.rpartition('-')[0]}.names" for path, n in n_lost.items() if n})
     if not missing:
         return []
-    return [f"{missing[0]}{' and others are' if len(missing) > 1 else ' is'} missing: {count(sum(lost.values()))} lost."]
+    verb = " and others are" if len(missing) > 1 else " is"
+    return [f"{missing[0]}{verb} missing: {count(sum(n_lost.values()))} lost."]
 
 
 def count(events: int) -> str:

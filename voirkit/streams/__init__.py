@@ -1,7 +1,9 @@
-"""What all streams share: one lock, what goes through them into the program, and where their failures are told.
+"""The parts that all streams share: one lock, the exceptions that go through them into the program,
+and the reports of their failures.
 
-The streams themselves (``voirkit.streams.reactive``, and with it giving and reactivex: 170 ms of CPU) are loaded when one is first asked
-for here: a child process that only sends events to its parent has none.
+The streams themselves (``voirkit.streams.reactive``, and with it giving and reactivex: 170 ms of
+CPU) are loaded when one is first asked for here: a child process that only sends events to its
+parent has none.
 """
 
 from __future__ import annotations
@@ -22,12 +24,20 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any, NoReturn
 
-    from voirkit.streams.reactive import Direct, Given, Stream, of_nothing, place, place_of_failure
+    from voirkit.streams.reactive import (
+        FastSubscriber,
+        Given,
+        Stream,
+        of_nothing,
+        place,
+        place_of_failure,
+    )
 
-# What is to come out at the next event in the main thread.
-_due: list[BaseException] = []
+# Exceptions that the next events in the main thread are to raise.
+_pending: list[BaseException] = []
 
-# One lock for all streams, since a probe's stream gives into another: with one lock each, two threads could wait for each other.
+# One lock for all streams, since a probe's stream gives into another: with one lock each, two
+# threads could wait for each other.
 lock = threading.RLock()
 LONGEST_WAIT_S = 1.0
 
@@ -35,24 +45,26 @@ LONGEST_WAIT_S = 1.0
 def _begin_in_child() -> None:
     global lock
     lock = threading.RLock()  # another thread may have held it
-    _due.clear()  # it is the parent's
+    _pending.clear()  # they are the parent's
 
 
 at_fork("streams", in_child=_begin_in_child)
 
-# How many threads python has started, beside the first one: with none there is nobody to wait for.  (A thread of a library in C is not
-# among them; the ones that call python, autograd's, do so while the thread that called them waits.  In a forked child those of the
-# parent stay among them.)  Checked with 3.10 to 3.13.
+# How many threads python has started, beside the first one: with none there is nobody to wait for.
+# (A thread of a library in C is not among them; the ones that call python, autograd's, do so while
+# the thread that called them waits.  In a forked child those of the parent stay among them.)
+# Checked with 3.10 to 3.13.
 threads: Callable[[], int] = getattr(_thread, "_count", lambda: 1)
 
 
 def in_turn(function: Callable[..., None], *data: Any) -> None:
     """Call a function, with an event of the program, while no other thread pushes.
 
-    A subscriber may itself wait for a thread that gives: rather than have the two wait for each other, the order is given up.
+    A subscriber may itself wait for a thread that gives: rather than have the two wait for each
+    other, the order is given up.
 
     Raises:
-        BaseException: What ``function`` raises; in the main thread, what ``raise_soon`` was told.
+        BaseException: That of ``function``; in the main thread, that of ``raise_soon``.
     """
     turn = lock
     has_turn = turn.acquire(timeout=LONGEST_WAIT_S)
@@ -61,30 +73,33 @@ def in_turn(function: Callable[..., None], *data: Any) -> None:
     finally:
         if has_turn:
             turn.release()
-    if _due and threading.get_ident() == threading.main_thread().ident:
-        raise _due.pop(0)
+    if _pending and threading.get_ident() == threading.main_thread().ident:
+        raise _pending.pop(0)
 
 
 def raise_soon(exc: BaseException) -> None:
-    """Have the next event in the main thread raise what a subscriber raised on purpose in a thread that is not the program's.
+    """Have the next event in the main thread raise an exception that a subscriber raised on purpose
+    in a thread that is not the program's.
 
-    There it is as if a subscriber of that event had raised it.  An exception that comes between any two instructions would hit what the
-    program closes and writes in ``finally``, and libraries in the middle of their work.
+    There it is as if a subscriber of that event had raised it.  An exception that comes between any
+    two instructions would hit the program's ``finally`` blocks, and libraries in the middle of
+    their work.
     """
-    _due.append(exc)
+    _pending.append(exc)
 
 
-def take_back(exc: BaseException) -> bool:
-    """Whether it has not been raised, and will not be."""
-    for at, other in enumerate(_due):
+def cancel_pending(exc: BaseException) -> bool:
+    """Have an exception not raised; False if it was already."""
+    for index, other in enumerate(_pending):
         if other is exc:
-            del _due[at]
+            del _pending[index]
             return True
     return False
 
 
 def in_turn_within(seconds: float, function: Callable[[], None]) -> bool:
-    """Call a function while no other thread pushes; False, and not at all, if others push for so long."""
+    """Call a function while no other thread pushes; False, and not at all, if others push for so
+    long."""
     turn = lock
     if not turn.acquire(timeout=seconds):
         return False
@@ -96,52 +111,58 @@ def in_turn_within(seconds: float, function: Callable[[], None]) -> bool:
 
 
 class OnPurpose(BaseException):
-    """Carries what ``.fail()`` raises through reactivex, which would take it for a failing subscriber.
+    """Carries an exception of ``.fail()`` through reactivex, which would take it for a failing
+    subscriber.
 
-    Who calls subscribers for the program unpacks it, with ``raise_on_purpose``.
+    The caller of subscribers, for the program, unpacks it with ``raise_on_purpose``.
     """
 
 
-# What reaches the program: what is raised in order to. Anything else, SystemExit too, is a subscriber's failure.
+# Exceptions that reach the program: those that are raised in order to. Anything else, SystemExit
+# too, is a subscriber's failure.
 MEANT = (StopProgram, OverseerAbort, KeyboardInterrupt, BdbQuit)
 CARRIED = (OnPurpose, *MEANT)  # the same, on its way
 
 
 def raise_on_purpose(carried: OnPurpose) -> NoReturn:
-    """What ``.fail()``, or a handler of signals, raised comes out into the program as itself."""
+    """Raise an exception of ``.fail()``, or of a handler of signals, in the program as itself."""
     exc: BaseException = carried.args[0]
     if exc.__traceback__ is None:
         raise exc.with_traceback(carried.__traceback__) from None
-    again(exc)
+    reraise(exc)
 
 
-def again(exc: BaseException) -> NoReturn:
+def reraise(exc: BaseException) -> NoReturn:
     """Raise an exception as it is."""
     context = exc.__context__
     try:
         raise exc
     finally:
-        exc.__context__ = context  # which is now what is being handled here
+        exc.__context__ = context  # python has put the exception there that is handled here
 
 
 def is_meant(exc: BaseException) -> bool:
-    """Whether it only happened to be raised while voirkit or a subscriber ran, and is for the program.
+    """True if it only happened to be raised while voirkit or a subscriber ran, and is for the
+    program.
 
-    That is what a handler of signals has raised, and what comes from a subscriber of a subscriber and was raised on purpose.
+    Such are the exceptions of a handler of signals, and those that come from a subscriber of a
+    subscriber and were raised on purpose.
     """
-    at = exc.__traceback__
-    while at is not None:
-        if at.tb_frame.f_code is raise_on_purpose.__code__:
+    tb = exc.__traceback__
+    while tb is not None:
+        if tb.tb_frame.f_code is raise_on_purpose.__code__:
             return True
-        at = at.tb_next
+        tb = tb.tb_next
     return is_from_handler(exc)
 
 
 def is_from_handler(exc: BaseException) -> bool:
-    """Whether a signal handler of the program raised it: its traceback has a call with the signal and the calling frame as arguments.
+    """True if a signal handler of the program raised it: its traceback has a call with the signal
+    and the calling frame as arguments.
 
-    Python runs a handler in the middle of whatever the main thread does, also of a subscriber: what the handler raises (a timeout, the
-    ``sys.exit`` of a preempted job, torch's "DataLoader worker is killed") is the program's, and must never be taken for the subscriber's.
+    Python runs a handler in the middle of whatever the main thread does, also of a subscriber: an
+    exception of the handler (a timeout, the ``sys.exit`` of a preempted job, torch's "DataLoader
+    worker is killed") is the program's, and must never be taken for the subscriber's.
     """
     tb = exc.__traceback__
     while tb is not None and tb.tb_next is not None:
@@ -153,24 +174,32 @@ def is_from_handler(exc: BaseException) -> bool:
 
 def _is_handler(frame: FrameType, caller: FrameType) -> bool:
     code = frame.f_code
-    rest = bool(code.co_flags & 0x04)  # takes *args
-    names = code.co_varnames[: code.co_argcount] + (code.co_varnames[code.co_argcount + code.co_kwonlyargcount :][:1] if rest else ())
-    there = frame.f_locals  # the call has ended
-    values = [there.get(name) for name in names]
-    if rest and isinstance(values[-1], tuple):
+    n_named = code.co_argcount + code.co_kwonlyargcount
+    names = code.co_varnames[: code.co_argcount]
+    has_starred = bool(code.co_flags & 0x04)  # takes *args
+    if has_starred:
+        names += code.co_varnames[n_named : n_named + 1]
+    variables = frame.f_locals  # the call has ended
+    values = [variables.get(name) for name in names]
+    if has_starred and isinstance(values[-1], tuple):
         values[-1:] = values[-1]
-    given = any(second is caller and isinstance(first, int) for first, second in pairwise(values))
-    return given or _is_installed(code)
+    for first, second in pairwise(values):
+        if second is caller and isinstance(first, int):
+            return True
+    return _is_installed(code)
 
 
 def _is_installed(code: object) -> bool:
-    """Whether it is the code of a handler, which may have given its arguments other values."""
+    """True if it is the code of a handler, which may have given its arguments other values."""
     for number in signal.valid_signals():
         try:
             handler = signal.getsignal(number)
         except ValueError:  # a number that python does not keep
             continue
-        if callable(handler) and (getattr(handler, "__code__", None) or getattr(type(handler).__call__, "__code__", None)) is code:
+        if not callable(handler):
+            continue
+        own_code = getattr(handler, "__code__", None)
+        if (own_code or getattr(type(handler).__call__, "__code__", None)) is code:
             return True
     return False
 
@@ -180,25 +209,25 @@ def to_stderr(message: str) -> None:
 
 
 report: Callable[[str], None] = to_stderr
-"""Where a failure is told; an overseer puts its own function here while it runs."""
+"""Reports a failure; an overseer puts its own function here while it runs."""
 
 
 def describe(exc: BaseException) -> str:
     """``Type: message``, whatever the exception's ``__str__`` does."""
     try:
         return f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
-    except Exception:
+    except Exception:  # the exception's own __str__ may raise anything
         return type(exc).__name__
 
 
 __all__ = [
     "CARRIED",
     "MEANT",
-    "Direct",
+    "FastSubscriber",
     "Given",
     "OnPurpose",
     "Stream",
-    "again",
+    "cancel_pending",
     "describe",
     "in_turn",
     "in_turn_within",
@@ -209,7 +238,7 @@ __all__ = [
     "raise_on_purpose",
     "raise_soon",
     "report",
-    "take_back",
+    "reraise",
     "threads",
 ]
 

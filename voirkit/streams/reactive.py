@@ -1,11 +1,12 @@
 """giving's streams, made safe to leave on.
 
-What is pushed reaches all subscribers, one push after the other, from any thread. A subscriber or operator that fails is reported once
-and switched off; the program and the other subscribers never feel it. A reduction of nothing gives nothing. Only what is raised on
-purpose goes through: StopProgram and OverseerAbort, ``.fail()`` and its kin, and the debugger's quit.
+Each element reaches all subscribers, one push after the other, from any thread. A subscriber or
+operator that fails is reported once and switched off; the program and the other subscribers never
+feel it. A reduction of nothing gives nothing. Only exceptions that are raised on purpose go
+through: StopProgram and OverseerAbort, ``.fail()`` and its kin, and the debugger's quit.
 
-Checked with giving 0.4.3 and reactivex 4.0 and 6.1. Importing this module imports both (170 ms of CPU): only ``voirkit.streams`` does, when
-somebody asks it for a stream.
+Checked with giving 0.4.3 and reactivex 4.0 and 6.1. Importing this module imports both (170 ms of
+CPU): only ``voirkit.streams`` does, when somebody asks it for a stream.
 """
 
 from __future__ import annotations
@@ -34,14 +35,17 @@ from voirkit import streams
 from voirkit.phases import StopProgram
 from voirkit.streams import CARRIED, OnPurpose, describe, in_turn, raise_on_purpose, threads
 
-for _name in ("COLUMNS", "LINES"):  # giving imports pdb, which from 3.13 on loads readline, which sets these for child processes
+# giving imports pdb, which from 3.13 on loads readline, which sets these for child processes
+for _name in ("COLUMNS", "LINES"):
     if _name not in os.environ:
         os.unsetenv(_name)
 
-_LIBRARIES = (
-    *(os.path.join(os.path.dirname(os.path.abspath(str(module.__file__))), "") for module in (giving, reactivex, voirkit)),
-    "<frozen ",
-)
+
+def _folder_of(module: Any) -> str:
+    return os.path.join(os.path.dirname(os.path.abspath(str(module.__file__))), "")
+
+
+_LIBRARIES = (*map(_folder_of, (giving, reactivex, voirkit)), "<frozen ")
 
 
 def place(frame: Any) -> str:
@@ -52,36 +56,42 @@ def place(frame: Any) -> str:
 
 
 def place_of_failure(exc: BaseException, otherwise: str) -> str:
-    """``file:line`` where a user's function raised; ``otherwise`` if only libraries stand in the traceback."""
-    found, tb = otherwise, exc.__traceback__
+    """``file:line`` where a user's function raised; ``otherwise`` if only libraries stand in the
+    traceback."""
+    location = otherwise
+    tb = exc.__traceback__
     while tb is not None:
-        if not tb.tb_frame.f_code.co_filename.startswith(_LIBRARIES):
-            found = f"{tb.tb_frame.f_code.co_filename}:{tb.tb_lineno}"
+        filename = tb.tb_frame.f_code.co_filename
+        if not filename.startswith(_LIBRARIES):
+            location = f"{filename}:{tb.tb_lineno}"
         tb = tb.tb_next
-    return found
+    return location
 
 
 def of_nothing(exc: BaseException) -> bool:
-    """Whether this is how a reduction says that nothing came: ``min`` raises an error of its own, ``average`` divides by 0."""
+    """True if this is how a reduction says that nothing came: ``min`` raises an error of its own,
+    ``average`` divides by 0."""
     if isinstance(exc, SequenceContainsNoElementsError):
         return True
     return isinstance(exc, ZeroDivisionError) and not place_of_failure(exc, "")
 
 
-# Operators that a training loop's streams use at every step, as plain functions from one subscriber to another: they do what giving's of
-# the same names do (0.4.3), without reactivex, whose observers cost a microsecond each. A stream takes these where nothing but them stands
-# between it and a subscriber.
+# Operators that a training loop's streams use at every step, as plain functions from one subscriber
+# to another: they do what giving's of the same names do (0.4.3), without reactivex, whose observers
+# cost a microsecond each. A stream takes these where nothing but them stands between it and a
+# subscriber.
 
 Next = Callable[[Any], None]
 Operator = Callable[[Next], Next]
-Listener = tuple[Next, Any, str | None]  # what to call, the observer that it is of, and the key that an event must have for it
+# the function to call, its observer, and the key that an event must have for it
+Listener = tuple[Next, Any, str | None]
 
 
 def plain_map(function: Callable[[Any], Any]) -> Operator:
     """Each element through a function."""
 
-    def operator(then: Next) -> Next:
-        return lambda element: then(function(element))
+    def operator(downstream: Next) -> Next:
+        return lambda element: downstream(function(element))
 
     return operator
 
@@ -89,10 +99,10 @@ def plain_map(function: Callable[[Any], Any]) -> Operator:
 def plain_filter(function: Callable[[Any], Any]) -> Operator:
     """The elements for which a function holds."""
 
-    def operator(then: Next) -> Next:
+    def operator(downstream: Next) -> Next:
         def on_next(element: Any) -> None:
             if function(element):
-                then(element)
+                downstream(element)
 
         return on_next
 
@@ -100,17 +110,22 @@ def plain_filter(function: Callable[[Any], Any]) -> Operator:
 
 
 def plain_where(keys: Iterable[str], conditions: Mapping[str, Any]) -> Operator:
-    """The dictionaries that have keys, have not ``"!key"``, and hold values that equal others or pass a plain function."""
-    tests = {key: condition if isinstance(condition, FunctionType) else partial(eq, condition) for key, condition in conditions.items()}
+    """The dictionaries that have keys, have not ``"!key"``, and hold values that equal others or
+    pass a plain function."""
+    tests = {
+        key: condition if isinstance(condition, FunctionType) else partial(eq, condition)
+        for key, condition in conditions.items()
+    }
     excluded = [key.lstrip("!") for key in keys if key.startswith("!")]
-    wanted = [*(key for key in keys if not key.startswith("!")), *tests]
-    if len(wanted) == 1 and not tests and not excluded:
-        (only,) = wanted
+    required = [key for key in keys if not key.startswith("!")]
+    required += tests
+    if len(required) == 1 and not tests and not excluded:
+        (only,) = required
 
-        def operator(then: Next) -> Next:
+        def operator(downstream: Next) -> Next:
             def on_next(element: Any) -> None:
                 if isinstance(element, dict) and only in element:
-                    then(element)
+                    downstream(element)
 
             return on_next
 
@@ -119,7 +134,9 @@ def plain_where(keys: Iterable[str], conditions: Mapping[str, Any]) -> Operator:
     def passes(element: Any) -> bool:
         if not isinstance(element, dict):
             return False
-        if any(key not in element for key in wanted) or any(key in element for key in excluded):
+        if any(key not in element for key in required):
+            return False
+        if any(key in element for key in excluded):
             return False
         return all(test(element[key]) for key, test in tests.items())
 
@@ -130,15 +147,15 @@ def plain_getitem(keys: tuple[Any, ...], strict: bool) -> Operator:
     """Values by keys, a tuple for several; unless ``strict`` only of elements that have them."""
     get = itemgetter(*keys)
 
-    def operator(then: Next) -> Next:
+    def operator(downstream: Next) -> Next:
         def strictly(element: Any) -> None:
-            then(get(element))
+            downstream(get(element))
 
         def laxly(element: Any) -> None:
             for key in keys:
                 if key not in element:
                     return
-            then(get(element))
+            downstream(get(element))
 
         return strictly if strict else laxly
 
@@ -146,7 +163,8 @@ def plain_getitem(keys: tuple[Any, ...], strict: bool) -> Operator:
 
 
 class Wmap:
-    """For each pair of ``$wrap`` events what a generator function returns that runs from the begin to the end.
+    """Gives, for each pair of ``$wrap`` events, the result of a generator function that runs from
+    the begin to the end.
 
     An end whose begin was before the subscription is nothing.
 
@@ -156,54 +174,61 @@ class Wmap:
 
     def __init__(self, name: Any, function: Any = None, pass_keys: bool = True) -> None:
         if function is None and not isinstance(name, str):
-            name, function = None, name
+            function = name
+            name = None
         if not inspect.isgeneratorfunction(function):
             raise TypeError("wmap() must take a generator function")
         kinds = {parameter.kind for parameter in inspect.signature(function).parameters.values()}
         self.takes_keys = pass_keys and bool(kinds - {inspect.Parameter.VAR_POSITIONAL})
-        self.name, self.start = name, lax_function(function) if self.takes_keys else function
+        self.name = name
+        self.start = lax_function(function) if self.takes_keys else function
 
-    def __call__(self, then: Next) -> Next:
+    def __call__(self, downstream: Next) -> Next:
         """As an operator."""
         name = self.name
-        begin, end, drop = self.pair(then)
+        start_pair, end_pair, drop = self.pair(downstream)
 
         def on_next(element: Any) -> None:
             wrap = element.get("$wrap")
             if wrap is None or (name is not None and wrap["name"] != name):
                 return
             if wrap["step"] == "end":
-                end(wrap["id"], element)
+                end_pair(wrap["id"], element)
             else:
-                begin(wrap["id"], element)
+                start_pair(wrap["id"], element)
 
-        on_next.pair = (begin, end, drop)  # type: ignore[attr-defined]  # for who needs no event to begin with
+        # for a stream that needs no event to begin with
+        on_next.pair = (start_pair, end_pair, drop)  # type: ignore[attr-defined]
         return on_next
 
-    def pair(self, then: Next) -> tuple[Callable[..., None], Callable[[Any, Any], None], Callable[[Any], None]]:
-        """What is called at the begin, with what tells pairs apart (and the event); at the end, with both; and if there will be no end."""
+    def pair(
+        self, downstream: Next
+    ) -> tuple[Callable[..., None], Callable[[Any, Any], None], Callable[[Any], None]]:
+        """The functions to call: at the begin, with a key that tells pairs apart (and the event);
+        at the end, with both; and if there will be no end."""
         start = self.start
         running: dict[Any, Any] = {}
         pop = running.pop
-        spare: Any = None  # a driver that has nothing to drive
+        idle: Any = None  # a driver that has nothing to drive
 
-        # `yield from` takes what the function returns without raising StopIteration, which is a tenth of a microsecond.
+        # `yield from` takes what the function returns without raising StopIteration, which is a
+        # tenth of a microsecond.
         def drive() -> Any:
             while True:
                 yield running
-                then((yield from start()))
+                downstream((yield from start()))
 
         def drive_with_keys() -> Any:
             while True:
                 keys = yield running
                 function, keys = start(**keys), None
-                then((yield from function))
+                downstream((yield from function))
 
         new = drive_with_keys if self.takes_keys else drive
 
         def start_pair(key: Any, element: Any = None) -> None:
-            nonlocal spare
-            driver, spare = spare, None
+            nonlocal idle
+            driver, idle = idle, None
             if driver is None:
                 driver = new()
                 next(driver)
@@ -211,48 +236,60 @@ class Wmap:
             if driver.send(element) is running:
                 raise RuntimeError("the function in wmap() should yield exactly once")
 
-        def end(key: Any, element: Any) -> None:
-            nonlocal spare
+        def end_pair(key: Any, element: Any) -> None:
+            nonlocal idle
             driver = pop(key, None)
             if driver is not None:
                 if driver.send(element) is not running:
                     raise RuntimeError("the function in wmap() should yield exactly once")
-                spare = driver
+                idle = driver
 
         def drop(key: Any) -> None:
             pop(key, None)
 
-        return start_pair, end, drop
+        return start_pair, end_pair, drop
 
 
-class Direct:
-    """A subscriber of a stream itself, or through plain operators: a function, called without reactivex.
+class FastSubscriber:
+    """A subscriber of a stream itself, or through plain operators: a function, called without
+    reactivex.
 
     Attributes:
-        pair: For a ``wmap`` that needs no event at the begin: what to call at begin and end, and without an end, instead of ``on_next``.
+        pair: For a ``wmap`` that needs no event at the begin: the functions to call at begin and
+            end, and without an end, instead of ``on_next``.
         key: Only events with this key are for it; None: all are.
-        only_given: Whether it is called for what the program gives only, and not for what voirkit offers.
+        only_given: It is called for events that the program gives only, and not for those that
+            voirkit offers.
     """
 
     __slots__ = ("key", "on_completed", "on_next", "only_given", "pair", "where")
 
     def __init__(
-        self, on_next: Callable[[Any], None], on_completed: Callable[[], None], where: str, pair: Any = None, key: str | None = None,
+        self,
+        on_next: Callable[[Any], None],
+        on_completed: Callable[[], None],
+        where: str,
+        pair: Any = None,
+        key: str | None = None,
         only_given: bool = False,
-    ) -> None:  # fmt: skip
-        self.on_next, self.on_completed, self.where, self.pair = on_next, on_completed, where, pair
-        self.key, self.only_given = key, only_given
+    ) -> None:
+        self.on_next = on_next
+        self.on_completed = on_completed
+        self.where = where
+        self.pair = pair
+        self.key = key
+        self.only_given = only_given
 
 
 def _nothing() -> None:
-    """What is called at the end of a stream for who does not care."""
+    """Is called at the end of a stream for a subscriber that does not care."""
 
 
 class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
     """A ``giving`` stream whose subscribers cannot hurt the program.
 
     Attributes:
-        label: What failures are reported as belonging to, such as ``probe '//f > x'``.
+        label: The name of the stream in reports of failures, such as ``probe '//f > x'``.
     """
 
     def __init__(self, *, label: str = "", _obs: Any = None, _root: Any = None) -> None:
@@ -260,7 +297,8 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
         if _root is None:
             self._become_root(label)
 
-    _above: tuple[Any, Operator] | None = None  # the stream that a plain operator takes elements from, and the operator
+    # the stream that a plain operator takes elements from, and the operator
+    _above: tuple[Any, Operator] | None = None
 
     def _become_root(self, label: str) -> None:
         self.label = label
@@ -288,7 +326,7 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
                 self._changed()
 
     def _changed(self) -> None:
-        """Who listens has changed; the lock is held."""
+        """The subscribers have changed; the lock is held."""
         self._current = tuple((observer.on_next, observer) for observer in self._observers)
 
     # pushing and ending
@@ -301,7 +339,7 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
             raise_on_purpose(carried)
 
     def _hand_on(self, data: Any) -> None:
-        """Push for who unpacks what is raised on purpose."""
+        """Push for a caller that unpacks ``OnPurpose``."""
         if threads():  # 20 ns; taking the lock is 165 ns (python 3.11)
             in_turn(self._deliver, data)
         else:
@@ -313,7 +351,8 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
                 on_next(data)
             except CARRIED:
                 raise
-            except BaseException as exc:  # in a direct one, or an operator of reactivex that does not turn it into on_error
+            except BaseException as exc:
+                # in a direct one, or an operator of reactivex that does not turn it into on_error
                 if streams.is_meant(exc):
                     raise OnPurpose(exc) from None
                 self._switch_off(observer, exc)
@@ -323,17 +362,20 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
         self._report(exc, getattr(observer, "where", ""))
 
     def _report(self, exc: BaseException, where: str) -> None:
-        at = place_of_failure(exc, where)
+        location = place_of_failure(exc, where)
+        prefix = f"{location}: " if location else ""
         streams.report(
-            f"{at + ': ' if at else ''}a subscriber of {self.label or 'a stream'} raised {describe(exc)}.\n"
+            f"{prefix}a subscriber of {self.label or 'a stream'} raised {describe(exc)}.\n"
             "  It is switched off; the program goes on."
         )
 
     def _end(self) -> None:
         """Complete the stream: reductions come out; later subscribers get nothing."""
         with streams.lock:
-            self._observers.sort(key=lambda observer: isinstance(observer, Direct))
-            while self._observers:  # those that are not complete yet, direct ones last, see what the others' reductions give
+            self._observers.sort(key=lambda observer: isinstance(observer, FastSubscriber))
+            # those that are not complete yet, direct ones last, see what the others' reductions
+            # give
+            while self._observers:
                 observer = self._observers.pop(0)
                 self._changed()
                 try:
@@ -344,7 +386,7 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
                     raise_on_purpose(carried)
                 except BdbQuit:
                     raise
-                except BaseException as exc:
+                except BaseException as exc:  # a subscriber or operator may raise anything
                     if not isinstance(exc, Exception) or streams.is_meant(exc):
                         raise
                     if not of_nothing(exc):
@@ -370,15 +412,20 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
     def map(self, *args: Any, **kwargs: Any) -> Any:
         """Each element through a function."""
         child = super().map(*args, **kwargs)
-        return self._plainly(child, plain_map(*args)) if len(args) == 1 and not kwargs and callable(args[0]) else child
+        if len(args) != 1 or kwargs or not callable(args[0]):
+            return child
+        return self._plainly(child, plain_map(*args))
 
     def filter(self, *args: Any, **kwargs: Any) -> Any:
         """The elements for which a function holds."""
         child = super().filter(*args, **kwargs)
-        return self._plainly(child, plain_filter(*args)) if len(args) == 1 and not kwargs and callable(args[0]) else child
+        if len(args) != 1 or kwargs or not callable(args[0]):
+            return child
+        return self._plainly(child, plain_filter(*args))
 
     def where(self, *keys: str, **conditions: Any) -> Any:
-        """The dictionaries with those keys (``"!key"``: without), and with values that equal others or pass a plain function."""
+        """The dictionaries with those keys (``"!key"``: without), and with values that equal others
+        or pass a plain function."""
         return self._plainly(super().where(*keys, **conditions), plain_where(keys, conditions))
 
     def getitem(self, *keys: Any, strict: bool = False) -> Any:
@@ -386,13 +433,17 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
         return self._plainly(super().getitem(*keys, strict=strict), plain_getitem(keys, strict))
 
     def wmap(self, name: Any, fn: Any = None, pass_keys: bool = True) -> Any:
-        """For each pair of ``$wrap`` events what a generator function returns that runs from begin to end, and yields once."""
+        """The result, for each pair of ``$wrap`` events, of a generator function that runs from
+        begin to end, and yields once."""
         return self._plainly(super().wmap(name, fn, pass_keys), Wmap(name, fn, pass_keys))
 
     # subscribing
 
-    def subscribe(self, on_next: Any = None, on_error: Any = None, on_completed: Any = None, **kwargs: Any) -> Any:
-        """Subscribe a function (or an observer); a failure in it is reported once and ends this subscription only.
+    def subscribe(
+        self, on_next: Any = None, on_error: Any = None, on_completed: Any = None, **kwargs: Any
+    ) -> Any:
+        """Subscribe a function (or an observer); a failure in it is reported once and ends this
+        subscription only.
 
         Args:
             on_next: Called with each element.
@@ -403,18 +454,16 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
             A subscription with ``dispose()``.
         """
         if hasattr(on_next, "on_next"):
-            on_next, on_error, on_completed = on_next.on_next, on_next.on_error, on_next.on_completed
-        root, where = self._root, place(sys._getframe(1))
-        plain = callable(on_next) and on_error is None and not kwargs and not root._ended
-        if plain and (root is self or self._above is not None):
-            at, pair = self, None
-            while at is not root:
-                assert at._above is not None  # as of all above it
-                at, make = at._above
-                on_next = make(on_next)
-                needs_no_event = isinstance(make, Wmap) and make.name is None and not make.takes_keys
-                pair = on_next.pair if needs_no_event else None
-            return DisposableWrapper(self, root._connect(Direct(on_next, on_completed or _nothing, where, pair)))
+            observer = on_next
+            on_next = observer.on_next
+            on_error = observer.on_error
+            on_completed = observer.on_completed
+        root = self._root
+        where = place(sys._getframe(1))
+        is_plain = callable(on_next) and on_error is None and not kwargs and not root._ended
+        if is_plain and (root is self or self._above is not None):
+            direct = self._make_direct(on_next, on_completed or _nothing, where)
+            return DisposableWrapper(self, root._connect(direct))
         subscription: list[Any] = []
         failed = False
 
@@ -428,7 +477,7 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
             if subscription:
                 subscription[0].dispose()
 
-        def guarded(function: Any) -> Any:
+        def guard(function: Any) -> Any:
             if function is None:
                 return None
 
@@ -439,24 +488,40 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
                     function(*args)
                 except CARRIED:
                     raise
-                except BaseException as exc:
+                except BaseException as exc:  # a subscriber may raise anything
                     fail(exc)
 
             return call
 
-        subscription.append(super().subscribe(guarded(on_next), guarded(on_error) or fail, guarded(on_completed), **kwargs))
+        handlers = (guard(on_next), guard(on_error) or fail, guard(on_completed))
+        subscription.append(super().subscribe(*handlers, **kwargs))
         return subscription[0]
+
+    def _make_direct(
+        self, on_next: Next, on_completed: Callable[[], None], where: str
+    ) -> FastSubscriber:
+        """A direct subscriber of the root, through the plain operators between it and this."""
+        stream: Any = self
+        pair = None
+        while stream is not self._root:
+            stream, operator = stream._above
+            on_next = operator(on_next)
+            pair = None
+            if isinstance(operator, Wmap) and operator.name is None and not operator.takes_keys:
+                pair = on_next.pair  # type: ignore[attr-defined]  # it needs no event
+        return FastSubscriber(on_next, on_completed, where, pair)
 
     def give(self, *keys: str, **extra: Any) -> Any:
         """Give each element, as giving's ``give`` does, from whatever thread it comes."""
         giver = Giver(keys=keys or None, extra=extra, context=_everywhere)
         if not keys:
-            inherited_values, listening = global_inherited.get, global_context.get
+            inherited_values = global_inherited.get
+            handlers_here = global_context.get
 
-            def produce(values: Any) -> None:  # what giver.produce does
+            def produce(values: Any) -> None:  # as giver.produce does
                 inherited = inherited_values()
                 values = {**inherited, **extra, **values} if inherited or extra else values.copy()
-                for handler in listening():
+                for handler in handlers_here():
                     handler(values)
                 for handler in _everywhere.handlers:
                     handler(values)
@@ -466,15 +531,30 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
             return self.subscribe(giver)
         return self.subscribe(lambda values: giver(*values))
 
-    def fail(self, message: str | None = None, exc_type: Any = giving.Failure, skip: Any = ("giving.*", "rx.*")) -> Any:
+    def fail(
+        self,
+        message: str | None = None,
+        exc_type: Any = giving.Failure,
+        skip: Any = ("giving.*", "rx.*"),
+    ) -> Any:
         """Raise in the program if the stream produces anything."""
         return super().fail(message, _purposely(exc_type), list(skip))
 
-    def fail_if_false(self, message: str | None = None, exc_type: Any = giving.Failure, skip: Any = ("giving.*", "rx.*")) -> Any:
+    def fail_if_false(
+        self,
+        message: str | None = None,
+        exc_type: Any = giving.Failure,
+        skip: Any = ("giving.*", "rx.*"),
+    ) -> Any:
         """Raise in the program if an element is falsy."""
         return super().fail_if_false(message, _purposely(exc_type), list(skip))
 
-    def fail_if_empty(self, message: str | None = None, exc_type: Any = giving.Failure, skip: Any = ("giving.*", "rx.*")) -> Any:
+    def fail_if_empty(
+        self,
+        message: str | None = None,
+        exc_type: Any = giving.Failure,
+        skip: Any = ("giving.*", "rx.*"),
+    ) -> Any:
         """Raise when the stream ends and nothing came."""
         return super().fail_if_empty(message, _purposely(exc_type), list(skip))
 
@@ -484,15 +564,16 @@ def _purposely(exc_type: Any) -> Callable[[Any], OnPurpose]:
 
 
 class _Everywhere:
-    """giving's context, seen from every thread. giving keeps who listens in a ContextVar, which is empty in a new thread, so that ``give``
-    there is lost. This stands in its place while an overseer runs, and adds the overseer's own stream to whatever the ContextVar holds."""
+    """giving's context, seen from every thread. giving keeps its handlers in a ContextVar, which is
+    empty in a new thread, so that ``give`` there is lost. This stands in its place while an
+    overseer runs, and adds the overseer's own stream to whatever the ContextVar holds."""
 
     def __init__(self) -> None:
         self.handlers: tuple[Callable[[Any], None], ...] = ()
 
     def get(self) -> tuple[Callable[[Any], None], ...]:
-        here: tuple[Callable[[Any], None], ...] = global_context.get()
-        return (*here, *self.handlers)
+        of_thread: tuple[Callable[[Any], None], ...] = global_context.get()
+        return (*of_thread, *self.handlers)
 
     def set(self, value: Any) -> Any:
         return global_context.set(value)
@@ -508,7 +589,7 @@ class Given(Stream, giving.Given):  # type: ignore[misc]  # giving has no types
     """All that is given in this process, by ``give`` in any thread.
 
     Attributes:
-        events: How many events there were.
+        events: The number of events.
     """
 
     def __init__(self, *, label: str = "given", _obs: Any = None, _root: Any = None) -> None:
@@ -521,29 +602,40 @@ class Given(Stream, giving.Given):  # type: ignore[misc]  # giving has no types
 
     def _changed(self) -> None:
         super()._changed()
-        self._listeners = tuple((observer.on_next, observer, getattr(observer, "key", None)) for observer in self._observers)
-        self._for_offers = tuple(listener for listener in self._listeners if not getattr(listener[1], "only_given", False))
+        self._listeners = tuple(
+            (observer.on_next, observer, getattr(observer, "key", None))
+            for observer in self._observers
+        )
+        self._for_offers = tuple(
+            listener
+            for listener in self._listeners
+            if not getattr(listener[1], "only_given", False)
+        )
         self._keys_for_offers = {key for _, _, key in self._for_offers}
 
     def watch(self, key: str, on_next: Callable[[Any], None], only_given: bool = False) -> Any:
-        """Subscribe a function to the events that have a key, as ``where(key).subscribe`` does, without a call for each of the others.
+        """Subscribe a function to the events that have a key, as ``where(key).subscribe`` does,
+        without a call for each of the others.
 
         Args:
             key: One that events may have.
             on_next: Called with each such event.
-            only_given: Whether to leave out what voirkit has measured or seen itself (``offer``).
+            only_given: Leave out the events that voirkit has measured itself (``offer``).
 
         Returns:
             A subscription with ``dispose()``.
         """
-        return self._connect(Direct(on_next, _nothing, place(sys._getframe(1)), key=key, only_given=only_given))
+        where = place(sys._getframe(1))
+        return self._connect(
+            FastSubscriber(on_next, _nothing, where, key=key, only_given=only_given)
+        )
 
     def has_any(self, keys: Iterable[str]) -> bool:
-        """Whether the program has given anything with one of these keys."""
+        """True if the program has given anything with one of these keys."""
         return not self._counts.keys().isdisjoint(keys)
 
     def has_listener(self, key: str) -> bool:
-        """Whether anybody would hear of an event that is offered with this key alone."""
+        """True if an event that is offered with this key alone would reach a subscriber."""
         return key in self._keys_for_offers or None in self._keys_for_offers
 
     @property
@@ -558,7 +650,9 @@ class Given(Stream, giving.Given):  # type: ignore[misc]  # giving has no types
         Giver.__init__.__kwdefaults__["context"] = _everywhere  # givers made from now on
 
     def _exit(self) -> None:
-        _everywhere.handlers = tuple(h for h in _everywhere.handlers if h is not self._handler)
+        _everywhere.handlers = tuple(
+            handler for handler in _everywhere.handlers if handler is not self._handler
+        )
         if not _everywhere.handlers:
             giving.give.context = global_context
             Giver.__init__.__kwdefaults__["context"] = global_context
@@ -592,12 +686,13 @@ class Given(Stream, giving.Given):  # type: ignore[misc]  # giving has no types
                 on_next(data)
             except CARRIED:
                 raise
-            except BaseException as exc:
+            except BaseException as exc:  # a subscriber may raise anything
                 if streams.is_meant(exc):
-                    streams.again(exc)
+                    streams.reraise(exc)
                 self._switch_off(observer, exc)
 
     def offer(self, data: dict[str, Any], yielding: bool = False) -> None:
-        """Push for voirkit itself what is not counted as given; if ``yielding`` not where the program has given any of its keys."""
+        """Push an event of voirkit itself, which is not counted as given; if ``yielding``, not
+        where the program has given any of its keys."""
         if not yielding or not self.has_any(data):
             self._send(self._for_offers, data)

@@ -1,7 +1,7 @@
 """The files of one process's recording: segments, names, and counts of what was dropped.
 
-A segment has the records of one thread at a time. What one of its windows is reserved for is on the disk before it is mapped: a full disk
-is an error here, not a SIGBUS in the program.
+A segment has the records of one thread at a time. What one of its windows is reserved for is on the
+disk before it is mapped: a full disk is an error here, not a SIGBUS in the program.
 """
 
 from __future__ import annotations
@@ -30,22 +30,25 @@ _COUNTS = 1 << 12  # so many names' counts are added to the file of what was dro
 
 
 class _Descriptor:
-    """An open file. It is closed when nobody holds it any more: another thread may be about to write to it."""
+    """An open file. It is closed when nobody holds it any more: another thread may be about to
+    write to it."""
 
     __slots__ = ("_close", "_stat", "device", "fd", "inode")
 
     def __init__(self, fd: int) -> None:
-        found = os.fstat(fd)
-        self.fd, self.inode, self.device = fd, found.st_ino, found.st_dev
-        self._stat, self._close = os.fstat, os.close  # when python ends, modules are emptied before objects are
+        status = os.fstat(fd)
+        self.fd, self.inode, self.device = fd, status.st_ino, status.st_dev
+        # when python ends, modules are emptied before objects are
+        self._stat, self._close = os.fstat, os.close
 
     def is_ours(self) -> bool:
-        """Whether the program has not closed it; its number may stand for a file of the program's by now."""
+        """Whether the program has not closed it; its number may stand for a file of the program's
+        by now."""
         try:
-            found = self._stat(self.fd)
+            status = self._stat(self.fd)
         except OSError:
             return False
-        return found.st_ino == self.inode and found.st_dev == self.device
+        return status.st_ino == self.inode and status.st_dev == self.device
 
     def __del__(self) -> None:
         if self.is_ours():
@@ -66,17 +69,22 @@ class Files:
     def __init__(self, folder: str, host: str, rank: int, world_size: int = 1) -> None:
         os.makedirs(folder, exist_ok=True)
         plain = f"{folder}/{_in_a_path(host)}-r{rank}-{os.getpid()}"
-        for again in count():
-            self.stem = f"{plain}.{again}" if again else plain
+        for attempt in count():
+            self.stem = f"{plain}.{attempt}" if attempt else plain
             self.names = f"{self.stem}.names"
             try:
-                self._out: _Descriptor | None = _Descriptor(os.open(self.names, _APPEND | os.O_CREAT | os.O_EXCL, 0o666))
+                self._out: _Descriptor | None = _Descriptor(
+                    os.open(self.names, _APPEND | os.O_CREAT | os.O_EXCL, 0o666)
+                )
                 break
-            except FileExistsError:  # of a process that had the same id, or of this one before it was replaced by exec
+            except FileExistsError:
+                # of a process that had the same id, or of this one before it was
+                # replaced by exec
                 pass
         self._numbers = count()
         self.complete = False  # whether all that was interned before is in it
-        self.resolved: set[int] = set()  # the arguments from before there was a file that have got their line since
+        # the arguments from before there was a file that have got their line since
+        self.resolved: set[int] = set()
         self._dropped: list[Any] = []
         perf, wall = time.perf_counter_ns(), time.time_ns()
         argv = [text_of(word)[:1000] for word in getattr(sys, "argv", [])[:100]]
@@ -115,9 +123,11 @@ class Files:
         number = next(self._numbers)
         return Segment(f"{self.stem}-{number}.seg", number)
 
-    def count_dropped(self, name: int, dropped: int, make_window: Callable[[int, int, int], Any]) -> None:
-        """Have it in a file how many records of a name were dropped, so that it is known of a killed process too. Raises OSError: there is
-        no room for such a file."""
+    def count_dropped(
+        self, name: int, dropped: int, make_window: Callable[[int, int, int], Any]
+    ) -> None:
+        """Have it in a file how many records of a name were dropped, so that it is known of a
+        killed process too. Raises OSError: there is no room for such a file."""
         if self._out is None:
             return
         counts = self._dropped[-1] if self._dropped else None
@@ -125,7 +135,11 @@ class Files:
             size = 8 * _COUNTS * (name // _COUNTS + 1)
             fd = os.open(f"{self.stem}.dropped", _UPDATE | os.O_CREAT, 0o666)
             try:
-                reserve(fd, 0 if counts is None else 8 * len(counts), size - (0 if counts is None else 8 * len(counts)))
+                reserve(
+                    fd,
+                    0 if counts is None else 8 * len(counts),
+                    size - (0 if counts is None else 8 * len(counts)),
+                )
                 counts = memoryview(make_window(fd, 0, size)).cast("Q")
             finally:
                 os.close(fd)
@@ -180,7 +194,8 @@ class Segment:
             OSError: There is no room, the folder is gone or cannot be written to.
         """
         at = self.size
-        # Opened anew each time: a thousand threads would hold a thousand descriptors of the program's otherwise.
+        # Opened anew each time: a thousand threads would hold a thousand descriptors of the
+        # program's otherwise.
         fd = os.open(self.path, _UPDATE if at else _UPDATE | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             self._check(fd)
@@ -208,13 +223,22 @@ class Segment:
             pass  # it has been removed, or cannot be written to; readers skip what is not used
 
     def _check(self, fd: int) -> None:
-        found = os.fstat(fd)
-        file = self._file = self._file or (found.st_dev, found.st_ino)
-        if file != (found.st_dev, found.st_ino):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)  # there is another in its place
+        status = os.fstat(fd)
+        file = self._file = self._file or (status.st_dev, status.st_ino)
+        if file != (status.st_dev, status.st_ino):
+            # there is another in its place
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
 
     def _header(self) -> bytes:
-        return struct.pack(layout.HEADER, layout.MAGIC, layout.SCHEMA, layout.RECORD_BYTES, os.getpid(), self.number, perf_counter_ns())
+        return struct.pack(
+            layout.HEADER,
+            layout.MAGIC,
+            layout.SCHEMA,
+            layout.RECORD_BYTES,
+            os.getpid(),
+            self.number,
+            perf_counter_ns(),
+        )
 
 
 def reserve(fd: int, at: int, size: int) -> None:
@@ -227,7 +251,8 @@ def reserve(fd: int, at: int, size: int) -> None:
         except OSError as exc:
             if exc.errno not in _NOT_THERE:
                 raise
-    # macOS, Windows and some file systems cannot: zeros that are written are there as well (1 ms for 4 MiB)
+    # macOS, Windows and some file systems cannot: zeros that are written are there as well (1 ms
+    # for 4 MiB)
     os.lseek(fd, at, os.SEEK_SET)
     zeros = memoryview(bytes(min(size, 1 << 20)))
     while size:

@@ -1,6 +1,8 @@
-"""A recording that is being written, read as it grows: each record once, whatever the length of the run.
+"""A recording that is being written, read as it grows: each record once, whatever the length of the
+run.
 
-Files are read, never mapped, and nothing is written. A file that is removed meanwhile, as at the end of a run, is not missed.
+Files are read, never mapped, and nothing is written. A file that is removed meanwhile, as at the
+end of a run, is not missed.
 """
 
 from __future__ import annotations
@@ -11,7 +13,16 @@ from io import FileIO
 from typing import NamedTuple
 
 from voirkit.trace import layout
-from voirkit.trace.reader import Array, Files, Process, Tables, by_thread, count_written, files, read_records
+from voirkit.trace.reader import (
+    Array,
+    Files,
+    Process,
+    Tables,
+    by_thread,
+    count_written,
+    files,
+    read_records,
+)
 
 _IN_A_GRANULE = layout.GRANULE // layout.RECORD_BYTES
 CHUNK = 1 << 18  # records that are read at a time, 8 MiB
@@ -21,7 +32,9 @@ class Fresh(NamedTuple):
     """Records of one process that have come since the last look."""
 
     followed: Followed  # whose they are, with what the numbers in ``name`` and ``args`` stand for
-    records: Array  # of one segment, in the order in which they were recorded; those that name a thread are left out
+    # of one segment, in the order in which they were recorded; those that name a thread are left
+    # out
+    records: Array
     tid: Array  # the native id of the thread of each
     is_past: bool  # they are older than others that were shown before, and good for counting only
 
@@ -30,13 +43,15 @@ class Followed:
     """One process that records.
 
     Args:
-        wanted: Keeps a set of arguments (its JSON) or not; numbers of sets that are not kept are not known.
+        wanted: Keeps a set of arguments (its JSON) or not; numbers of sets that are not kept are
+            not known.
     """
 
     def __init__(self, own: Files, wanted: Callable[[bytes], bool] | None) -> None:
         self.tables = Tables(own.names, wanted)  # what its names, arguments and threads are so far
         self.stem = own.stem
-        self.process: Process = self.tables.process(own.stem)  # the process, as its header says; its clocks are 0 while there is none
+        # the process, as its header says; its clocks are 0 while there is none
+        self.process: Process = self.tables.process(own.stem)
         self._segments: dict[str, _Segment] = {}
 
     def look(self, own: Files) -> None:
@@ -57,12 +72,19 @@ class Following:
 
     Args:
         folder: The run directory; it need not be there yet.
-        at_once: How many records are read of what was there before the first look, newest first; the rest is read bit by bit afterwards.
+        at_once: How many records are read of what was there before the first look, newest first;
+            the rest is read bit by bit afterwards.
         pid: Only this process, if given.
         wanted: Of arguments, as JSON: which are kept.
     """
 
-    def __init__(self, folder: str, at_once: int = CHUNK, pid: int | None = None, wanted: Callable[[bytes], bool] | None = None) -> None:
+    def __init__(
+        self,
+        folder: str,
+        at_once: int = CHUNK,
+        pid: int | None = None,
+        wanted: Callable[[bytes], bool] | None = None,
+    ) -> None:
         self._folder, self._at_once, self._wanted = folder, at_once, wanted
         self._pid = None if pid is None else str(pid)
         self.processes: dict[str, Followed] = {}  # by the stem of their files
@@ -71,24 +93,40 @@ class Following:
     @property
     def is_behind(self) -> bool:
         """Whether there are older records that have not been read yet."""
-        return any(segment.gaps for followed in self.processes.values() for segment in followed._segments.values())
+        return any(
+            segment.gaps
+            for followed in self.processes.values()
+            for segment in followed._segments.values()
+        )
 
     def look(self) -> list[Fresh]:
-        """What has been recorded since the last look, and some of what was there before the first. Raises OSError: the folder cannot be
-        read."""
-        found = []
-        for own in files(self._folder):
-            if self._pid is not None and own.stem.rpartition("-")[2].partition(".")[0] != self._pid:
+        """What has been recorded since the last look, and some of what was there before the first.
+        Raises OSError: the folder cannot be read."""
+        fresh = []
+        for process_files in files(self._folder):
+            stem = process_files.stem
+            if self._pid is not None and _pid_in(stem) != self._pid:
                 continue
-            self.has_dropped = self.has_dropped or own.dropped is not None
-            followed = self.processes.get(own.stem)
+            self.has_dropped = self.has_dropped or process_files.dropped is not None
+            followed = self.processes.get(stem)
             if followed is None:
-                followed = self.processes[own.stem] = Followed(own, self._wanted)
+                followed = Followed(process_files, self._wanted)
+                self.processes[stem] = followed
             # Records first: the lines that they need are there by then.
-            parts = [part for segment in followed.segments(own) for part in segment.more(self._at_once)]
-            followed.look(own)
-            found += [Fresh(followed, records, tid, is_past) for records, tid, is_past in parts if len(records)]
-        return found
+            parts: list[_Part] = []
+            for segment in followed.segments(process_files):
+                parts += segment.more(self._at_once)
+            followed.look(process_files)
+            fresh += [
+                Fresh(followed, records, tid, is_past)
+                for records, tid, is_past in parts
+                if len(records)
+            ]
+        return fresh
+
+
+def _pid_in(stem: str) -> str:
+    return stem.rpartition("-")[2].partition(".")[0]
 
 
 _Part = tuple[Array, Array, bool]  # records, the thread of each, whether they are from before
@@ -101,7 +139,8 @@ class _Segment:
         self._path = path
         self._at = 0
         self._tid = -1
-        self.gaps: list[tuple[int, int, int]] = []  # records that were jumped over and are still to be counted: from, to, thread
+        # records that were jumped over and are still to be counted: from, to, thread
+        self.gaps: list[tuple[int, int, int]] = []
 
     def more(self, at_once: int) -> list[_Part]:
         """What has been written since the last time."""
@@ -116,7 +155,7 @@ class _Segment:
 
     def _more(self, file: FileIO, at_once: int) -> list[_Part]:
         room = (os.fstat(file.fileno()).st_size - layout.HEADER_BYTES) // layout.RECORD_BYTES
-        found = [self._past(file, at_once)] if self.gaps else []
+        parts = [self._past(file, at_once)] if self.gaps else []
         if room - self._at > at_once + layout.LARGEST_WINDOW // layout.RECORD_BYTES:
             end = _end(file, self._at, room)
             if end - self._at > at_once:
@@ -124,15 +163,15 @@ class _Segment:
         count = _IN_A_GRANULE  # what is behind the last record is zeros, up to 4 MiB of them
         while self._at < room:
             records = read_records(file, self._at, min(count, room - self._at))
-            written = count_written(records)
-            if written:
-                self._at += written
-                part, tids, self._tid = by_thread(records[:written], self._tid)
-                found.append((part, tids, False))
-            if not written or written < len(records):
+            n_written = count_written(records)
+            if n_written:
+                self._at += n_written
+                part, tids, self._tid = by_thread(records[:n_written], self._tid)
+                parts.append((part, tids, False))
+            if not n_written or n_written < len(records):
                 break
             count = min(2 * count, CHUNK)
-        return found
+        return parts
 
     def _jump(self, file: FileIO, to: int) -> None:
         """Go on near the end; what lies between is counted later."""
@@ -144,21 +183,21 @@ class _Segment:
 
     def _past(self, file: FileIO, at_once: int) -> _Part:
         """The next of what was jumped over."""
-        begin, end, tid = self.gaps.pop()
-        records = read_records(file, begin, min(max(at_once, CHUNK), end - begin))
+        first, end, tid = self.gaps.pop()
+        records = read_records(file, first, min(max(at_once, CHUNK), end - first))
         part, tids, tid = by_thread(records, tid)
-        begin += len(records)
-        if len(records) and begin < end:
-            self.gaps.append((begin, end, tid))
+        first += len(records)
+        if len(records) and first < end:
+            self.gaps.append((first, end, tid))
         return part, tids, True
 
 
-def _end(file: FileIO, begin: int, room: int) -> int:
+def _end(file: FileIO, first_record: int, room: int) -> int:
     """Behind the last record that is written."""
-    while room > begin:
-        first = max(room - _IN_A_GRANULE, begin)
-        written = count_written(read_records(file, first, room - first))
-        if written:
-            return first + written
+    while room > first_record:
+        first = max(room - _IN_A_GRANULE, first_record)
+        n_written = count_written(read_records(file, first, room - first))
+        if n_written:
+            return first + n_written
         room = first
-    return begin
+    return first_record

@@ -1,7 +1,9 @@
-"""What the numbers in records stand for: names and sets of arguments, interned for the life of the process.
+"""What the numbers in records stand for: names and sets of arguments, interned for the life of the
+process.
 
-There is no lock: a signal handler, a destructor or another thread may intern at any moment, in the middle of this very code. Two that
-intern the same at once may get two numbers; both are right. A number is handed out only when its line is in the file, if there is a file.
+There is no lock: a signal handler, a destructor or another thread may intern at any moment, in the
+middle of this very code. Two that intern the same at once may get two numbers; both are right. A
+number is handed out only when its line is in the file, if there is a file.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ class Names:
     """The names and arguments of this process.
 
     Args:
-        write: Takes a line, and whether it is a name's; called when something new is interned. Without a file it does nothing.
+        write: Takes a line, and whether it is a name's; called when something new is interned.
+            Without a file it does nothing.
         too_many: Called when there are more names than are kept.
     """
 
@@ -41,32 +44,40 @@ class Names:
         self._ids: dict[Any, int] = {}
         self._names: dict[int, _Key] = {}
         self._next_name, self._next_arguments = count(1), count(1)
-        # Arguments are kept in two tables. When the young one is full it becomes the old one, and what nobody asked for since is forgotten:
-        # who asks for it again gets a new number, and numbers that were handed out stay right, since their lines are in the file.
+        # Arguments are kept in two tables. When the young one is full it becomes the old one, and
+        # what nobody asked for since is forgotten: who asks for it again gets a new number, and
+        # numbers that were handed out stay right, since their lines are in the file.
         self._young: dict[str, int] = {}
         self._old: dict[str, int] = {}
         self._characters = 0
-        # Where the lines of numbers from before there was a file may be found. Tables are only appended, that of a new file before it is
-        # the young one: whatever other threads do meanwhile, none is lost to which one of them is about to add something.
+        # Where the lines of numbers from before there was a file may be found. Tables are only
+        # appended, that of a new file before it is the young one: whatever other threads do
+        # meanwhile, none is lost to which one of them is about to add something.
         self._before: list[dict[str, int]] = []
 
     def name(self, category: str, name: str, kind: str = "span", value: str | None = None) -> int:
         """The number of a name; 0, whose records are counted as dropped, if there are too many."""
         try:
-            found = self._ids.get((category, name, kind, value))
+            id = self._ids.get((category, name, kind, value))
         except TypeError:
-            found = None
-        if found is not None:
-            return found
-        key: _Key = (text_of(category), text_of(name), text_of(kind), None if value is None else text_of(value))
-        found = self._ids.get(key)
-        if found is not None:
-            return found
+            id = None
+        if id is not None:
+            return id
+        key: _Key = (
+            text_of(category),
+            text_of(name),
+            text_of(kind),
+            None if value is None else text_of(value),
+        )
+        id = self._ids.get(key)
+        if id is not None:
+            return id
         number = next(self._next_name)
         if number > MOST_NAMES:
             self._too_many()
             return 0
-        self._names[number] = key  # before it is looked whether there is a file: who makes one then writes what is here
+        # before it is looked whether there is a file: who makes one then writes what is here
+        self._names[number] = key
         self._write(_name_line(number, key), True)
         return self._ids.setdefault(key, number)
 
@@ -81,10 +92,11 @@ class Names:
         return 0 if text == "{}" else self.arguments_as_json(text)
 
     def arguments_as_json(self, text: str) -> int:
-        """The number of a set of arguments that is a line of JSON already, of one object: what is nested stays so."""
-        found = self._young.get(text)
-        if found is not None:
-            return found
+        """The number of a set of arguments that is a line of JSON already, of one object: what is
+        nested stays so."""
+        id = self._young.get(text)
+        if id is not None:
+            return id
         number = self._old.get(text)
         if number is None:
             number = next(self._next_arguments)
@@ -92,19 +104,24 @@ class Names:
                 return 0
             self._write(_arguments_line(number, text), False)
         young = self._young
-        if (len(young) >= MOST_ARGUMENTS or self._characters >= MOST_CHARACTERS) and self._young is young:
+        if (
+            len(young) >= MOST_ARGUMENTS or self._characters >= MOST_CHARACTERS
+        ) and self._young is young:
             self._old, self._young, self._characters = young, {}, 0
         self._characters += len(text)
-        # Of two threads that intern the same at once the first has the entry: before there is a file it is where a number's line is found.
+        # Of two threads that intern the same at once the first has the entry: before there is a
+        # file it is where a number's line is found.
         return self._young.setdefault(text, number)
 
     def begin_recording(self) -> None:
-        """What was interned long ago, for recordings that have ended, need not be found any more."""
+        """What was interned long ago, for recordings that have ended, need not be found any
+        more."""
         del self._before[:-TABLES_KEPT]
 
     def begin_file(self) -> int:
-        """There is a file now, or another one: what was interned before gets its line when it is used, and what is asked for a new number.
-        Returns a number above those of all arguments so far."""
+        """There is a file now, or another one: what was interned before gets its line when it is
+        used, and what is asked for a new number. Returns a number above those of all arguments so
+        far."""
         young: dict[str, int] = {}
         self._before.extend((self._old, self._young, young))
         self._old, self._young, self._characters = {}, young, 0
@@ -137,11 +154,14 @@ class Names:
 
 def _name_line(number: int, key: _Key) -> bytes:
     category, name, kind, value = key
-    return _line({layout.NAME: number, "kind": kind, "category": category, "name": name, "value": value})
+    return _line(
+        {layout.NAME: number, "kind": kind, "category": category, "name": name, "value": value}
+    )
 
 
 def _text_of_arguments(mapping: Mapping[str, Any]) -> str:
-    """A set of arguments as JSON: as ``_encode`` has it, which takes three times as long for whole numbers."""
+    """A set of arguments as JSON: as ``_encode`` has it, which takes three times as long for whole
+    numbers."""
     parts = []
     for key, value in mapping.copy().items() if type(mapping) is dict else mapping.items():
         if type(value) is not int or not -_HUGE < value < _HUGE:
@@ -178,7 +198,8 @@ header_line = _line
 
 
 def text_of(value: Any) -> str:
-    """A text as it is, anything else as its type's name; runs no code of the program, as ``str`` of an unknown object would."""
+    """A text as it is, anything else as its type's name; runs no code of the program, as ``str`` of
+    an unknown object would."""
     kind = type(value)
     if kind is str:
         return value  # type: ignore[no-any-return]

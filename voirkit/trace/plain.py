@@ -1,7 +1,9 @@
-"""The hot path in Python, for where the C extension ``_recorder`` is not: the same names, the same files.
+"""The hot path in Python, for where the C extension ``_recorder`` is not: the same names, the same
+files.
 
-It must never raise into the program.  A thread owns a writer; where to write next is taken from an iterator, one step of C, so that a
-signal handler or destructor that records in the middle of a record gets a place of its own.
+It must never raise into the program.  A thread owns a writer; where to write next is taken from an
+iterator, one step of C, so that a signal handler or destructor that records in the middle of a
+record gets a place of its own.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ _generation: object = object()
 
 
 class _Writer:
-    """A segment, its window, and the next free places in it; at any time one thread's, or nobody's."""
+    """A segment, its window, and the next free places in it; at any time one thread's, or
+    nobody's."""
 
     __slots__ = ("announced", "busy", "end", "markers", "places", "segment", "window")
 
@@ -53,9 +56,12 @@ class _Writer:
         self.busy = False  # a window is being made for it
         self.announced = False  # a record in it says whose the next are
 
-    def position(self) -> int:
-        """Where in the file the next record would go."""
-        return self.end - length_hint(self.places) * layout.RECORD_BYTES
+    def take_rest(self) -> int:
+        """Take all free places, so that nobody takes one after this; returns where in the file the
+        first of them is. A thread that took one before may still find no window to write to, and
+        leaves a hole; one that comes later finds no place, and leaves none."""
+        n_free = len(list(self.places))  # in one go: no other thread runs between
+        return self.end - n_free * layout.RECORD_BYTES
 
 
 class _Thread:
@@ -68,16 +74,19 @@ class _Thread:
         self.writer: _Writer | None = None
 
     def __del__(self) -> None:
-        writer = getattr(self, "writer", None)  # what a signal handler raised may have ended __init__
+        # what a signal handler raised may have ended __init__
+        writer = getattr(self, "writer", None)
         if writer is not None:
             self.free.append(writer)
 
 
-# These are replaced, all at once, when a recording ends, and in a forked child: what was made before cannot be written to any more.
+# These are replaced, all at once, when a recording ends, and in a forked child: what was made
+# before cannot be written to any more.
 _local = _Local()
 _writers: list[_Writer] = []
 _free: list[_Writer] = []
-# Records for which python could go no deeper, as (span or None, name, start, end, value, args): they are written when it can again.
+# Records for which python could go no deeper, as (span or None, name, start, end, value, args):
+# they are written when it can again.
 _too_deep: list[tuple[Any, int, int, int, int, int]] = []
 _holes: list[None] = []  # one for each place that was taken and not written to
 
@@ -95,12 +104,14 @@ def span(name_id: int, start_ns: int, end_ns: int, args: int = 0, value: int = 0
         _slow(name_id, start_ns, end_ns - start_ns, value, args)
 
 
-# None yet; used up; taken away (ValueError or TypeError, depending on the version); numbers of more than 64 bits.
+# None yet; used up; taken away (ValueError or TypeError, depending on the version); numbers of more
+# than 64 bits.
 _NO_ROOM = (AttributeError, StopIteration, ValueError, TypeError, struct.error)
 
 
 def _unless_the_programs(exc: Exception) -> None:
-    """Raise it if it comes out of a signal handler; else a place may have been taken and not written to."""
+    """Raise it if it comes out of a signal handler; else a place may have been taken and not
+    written to."""
     if not isinstance(exc, (AttributeError, StopIteration)):
         _holes.append(None)
     if exc.__traceback__ is not None and exc.__traceback__.tb_next is not None:
@@ -111,17 +122,22 @@ def _slow(name_id: int, start: int, duration: int, value: int, args: int) -> Non
     raised: BaseException | None = None
     stored = False
     name_id, args = (number if 0 < number < layout.THREAD else 0 for number in (name_id, args))
-    start, duration, value = (min(max(number, _LEAST), _MOST) for number in (start, duration, value))
-    tries = 4 if name_id else 0  # a window may be taken away, or filled by who interrupts, before it is written to
+    start, duration, value = (
+        min(max(number, _LEAST), _MOST) for number in (start, duration, value)
+    )
+    # a window may be taken away, or filled by who interrupts, before it is written to
+    tries = 4 if name_id else 0
     while tries and not stored and _mode == ON:
         tries -= 1
         try:
             _go_down(DEPTH)
             room = _make_room()
-            # With the room at hand: if the recording ends and another begins meanwhile, this room is no more, and all is tried again.
+            # With the room at hand: if the recording ends and another begins meanwhile, this room
+            # is no more, and all is tried again.
             if args and args <= _inherited and room is not None:
                 _resolve(args)
-        except BaseException as exc:  # of a signal handler: it goes its way when the record is written
+        except BaseException as exc:
+            # of a signal handler: it goes its way when the record is written
             raised = exc
             continue
         if room is None:
@@ -143,7 +159,8 @@ def _slow(name_id: int, start: int, duration: int, value: int, args: int) -> Non
 
 
 def _go_down(levels: int) -> None:
-    """Raise RecursionError where python can go no deeper by so many calls: before a thing is half made whose destructor could not run."""
+    """Raise RecursionError where python can go no deeper by so many calls: before a thing is half
+    made whose destructor could not run."""
     if levels:
         _go_down(levels - 1)
 
@@ -159,7 +176,8 @@ def _make_room() -> tuple[Any, Callable[[], int]] | None:
     before = writer = thread.writer
     if thread.depth >= DEEPEST:
         return None
-    if writer is None or writer.busy:  # busy: this is a signal handler, in the middle of what follows
+    # busy: this is a signal handler, in the middle of what follows
+    if writer is None or writer.busy:
         try:
             writer = free.pop()
             writer.announced = False
@@ -176,11 +194,17 @@ def _make_room() -> tuple[Any, Callable[[], int]] | None:
             grown = _grow(writer.segment)
             if grown is None:
                 return None
-            segment, window, at, size, first = grown
-            if local is not _local:  # the recording ended, or this is a forked child of the thread that was here before
+            segment, window, offset, size, first = grown
+            # the recording ended, or this is a forked child of the thread that was here before
+            if local is not _local:
                 drop(window)
                 return _USED_UP
-            old, writer.segment, writer.window, writer.end = writer.window, segment, window, at + size
+            old, writer.segment, writer.window, writer.end = (
+                writer.window,
+                segment,
+                window,
+                offset + size,
+            )
             writer.places = iter(range(first, size, layout.RECORD_BYTES))
             if old is not None:
                 drop(old)
@@ -204,7 +228,8 @@ def _make_room() -> tuple[Any, Callable[[], int]] | None:
 
 
 class _Exit:
-    """``with span:`` looks up ``__exit__`` before it calls ``__enter__``: what it gets there holds the time, so the span holds no state."""
+    """``with span:`` looks up ``__exit__`` before it calls ``__enter__``: what it gets there holds
+    the time, so the span holds no state."""
 
     __slots__ = ()
 
@@ -229,7 +254,9 @@ def _leave(start: int, span: Span, *_: object) -> None:
             _refresh(span)
         if span.enabled:
             _record(span.name_id, start, end, span.args)
-    except RecursionError:  # at the program's limit python goes no deeper; the program's own exception is on its way
+    except RecursionError:
+        # at the program's limit python goes no deeper; the program's own exception is on
+        # its way
         _too_deep.append((span, span.name_id, start, end, 0, 0))
         return
     if _too_deep:
@@ -293,7 +320,8 @@ class Span:
         return bool(self.enabled)
 
     def record(self, start_ns: int, end_ns: int, value: int = 0, name_id: int = 0) -> None:
-        """Record a span of this one, with its arguments as they are now, by its own name or another."""
+        """Record a span of this one, with its arguments as they are now, by its own name or
+        another."""
         if self.is_on():
             _record(name_id or self.name_id, start_ns, end_ns, self.args, value)
 
@@ -307,14 +335,21 @@ class _Nobody:
     room = bytearray(layout.RECORD_BYTES), repeat(0).__next__
 
 
-# The same code as that of ``span``, with nothing of what threads share: it records into memory that nobody reads, to see what that costs.
-trial = FunctionType(span.__code__, {"_mode": ON, "_local": _Nobody, "_inherited": 0, "_pack": _pack}, "trial", span.__defaults__)
+# The same code as that of ``span``, with nothing of what threads share: it records into memory that
+# nobody reads, to see what that costs.
+trial = FunctionType(
+    span.__code__,
+    {"_mode": ON, "_local": _Nobody, "_inherited": 0, "_pack": _pack},
+    "trial",
+    span.__defaults__,
+)
 
 
 def changed() -> None:
     """Some span's arguments, or whether it is enabled, may be others now."""
     global _generation
-    _generation = object()  # a number that is counted up by two threads at once may be the same for both
+    # a number that is counted up by two threads at once may be the same for both
+    _generation = object()
 
 
 # for ``recording``
@@ -333,8 +368,8 @@ def install(
     lose: Callable[[int], None],
     failed: Callable[[Exception], None],
 ) -> None:
-    """Set what is called when a thread records first, has no room, records arguments that are not in the files, cannot record, and when a
-    span's ``refresh`` raises."""
+    """Set what is called when a thread records first, has no room, records arguments that are not
+    in the files, cannot record, and when a span's ``refresh`` raises."""
     global _arrive, _grow, _resolve, _lose, _failed
     _arrive, _grow, _resolve, _lose, _failed = arrive, grow, resolve, lose, failed
 
@@ -348,15 +383,17 @@ def switch(mode: int) -> None:
 
 
 def inherit(last: int) -> None:
-    """Arguments up to this number may not be in the files yet; a smaller one than before is of who is late, and says nothing."""
+    """Arguments up to this number may not be in the files yet; a smaller one than before is of who
+    is late, and says nothing."""
     global _inherited, _highest
     if last >= _highest:
         _inherited = _highest = last
 
 
 def close() -> list[tuple[Any, int, int, bool]]:
-    """Take the windows away from all threads. Returns each segment, where it ends, how many of its places hold no event, and whether nobody
-    writes into it for sure. Without a segment: places that were taken when the windows were taken away before, and never written to."""
+    """Take the windows away from all threads. Returns each segment, where it ends, how many of its
+    places hold no event, and whether nobody writes into it for sure. Without a segment: places that
+    were taken when the windows were taken away before, and never written to."""
     global _local, _writers, _free, _inherited, _holes
     while _too_deep:
         late = _too_deep.pop()
@@ -368,19 +405,33 @@ def close() -> list[tuple[Any, int, int, bool]]:
     ends = []
     for writer in writers:
         if writer.window is not None:
-            dropped = drop(writer.window)  # before it is looked how far it goes: another thread may write until then
-            ends.append((writer.segment, writer.position(), writer.markers + empty, dropped and not writer.busy))
+            # before it is looked how far it goes: another thread may write until then
+            dropped = drop(writer.window)
+            ends.append(
+                (
+                    writer.segment,
+                    writer.take_rest(),
+                    writer.markers + empty,
+                    dropped and not writer.busy,
+                )
+            )
             empty = 0
     if empty:
         ends.append((None, layout.HEADER_BYTES, empty, False))
     return ends
 
 
-# A part of a file, mapped by python's own mmap; what the C recorder does by itself.
-# Before python 3.13 a mapping holds a copy of the file's descriptor and closes it by its number.  A program may have closed all
-# descriptors (a daemon does) and that number may be a file of its own: then the mapping is kept for good.
+# A part of a file, mapped by python's own mmap; what the C recorder does by itself. Before python
+# 3.13 a mapping holds a copy of the file's descriptor and closes it by its number.  A program may
+# have closed all descriptors (a daemon does) and that number may be a file of its own: then the
+# mapping is kept for good.
 _kept: list[Any] = []
-os.register_at_fork(after_in_child=lambda kept=_kept: None) if hasattr(os, "register_at_fork") else None  # holds them until python is gone
+# holds them until python is gone
+(
+    os.register_at_fork(after_in_child=lambda kept=_kept: None)
+    if hasattr(os, "register_at_fork")
+    else None
+)
 
 
 def _close(window: mmap.mmap) -> bool:
@@ -420,13 +471,16 @@ else:
             os.close(copy)
             self = super().__new__(cls, fd, size, offset=at)
             file = file_identity(fd)
-            if file_identity(copy) == file:  # the mapping got the number that was free; else another thread was faster
+            # the mapping got the number that was free; else another thread was faster
+            if file_identity(copy) == file:
                 self.copy, self.file = copy, file
             return self
 
     def drop(window: Window) -> bool:
         """Unmap it; whether that was possible."""
-        if not window.is_ours and (window.file is None or file_identity(window.copy) != window.file):
+        if not window.is_ours and (
+            window.file is None or file_identity(window.copy) != window.file
+        ):
             _kept.append(window)
             return False
         return _close(window)

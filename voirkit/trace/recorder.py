@@ -1,16 +1,20 @@
-"""The door of the trace plane for who records: names, spans, marks and counters, and when recording begins and ends.
+"""The door of the trace plane for who records: names, spans, marks and counters, and when recording
+begins and ends.
 
-Recording into files is done by C (``_recorder``) where it was built, by ``plain`` elsewhere or if ``$VOIRKIT_NO_EXTENSION`` is 1. While
-nothing is recorded all of this returns at once.
+Recording into files is done by C (``_recorder``) where it was built, by ``plain`` elsewhere or if
+``$VOIRKIT_NO_EXTENSION`` is 1. While nothing is recorded all of this returns at once.
 
-``with Span(name(...)):`` records a span for each entry: nested, recursive, in threads, in interleaved coroutines and generators, and when
-an exception leaves it; a span holds no state of its entries. Its attributes are ``name_id``, ``enabled`` and ``args`` (a number of
-arguments). Who derives from it overrides ``refresh()``, which is called before a span is used if ``changed()`` has been since it was last:
-it brings ``args`` and ``enabled`` up to date. The arguments are those at a span's end; it is recorded if it is enabled both when it begins
-and when it ends. ``span.record(start_ns, end_ns, value=0, name_id=0)`` records one with other times (and name); ``span.is_on()`` says
-whether it would.
+``with Span(name(...)):`` records a span for each entry: nested, recursive, in threads, in
+interleaved coroutines and generators, and when an exception leaves it; a span holds no state of its
+entries. Its attributes are ``name_id``, ``enabled`` and ``args`` (a number of arguments). Who
+derives from it overrides ``refresh()``, which is called before a span is used if ``changed()`` has
+been since it was last: it brings ``args`` and ``enabled`` up to date. The arguments are those at a
+span's end; it is recorded if it is enabled both when it begins and when it ends.
+``span.record(start_ns, end_ns, value=0, name_id=0)`` records one with other times (and name);
+``span.is_on()`` says whether it would.
 
-What nothing here does: raise into the program, take a lock, start a thread, keep a file open but one, or lose a record without counting it.
+What nothing here does: raise into the program, take a lock, start a thread, keep a file open but
+one, or lose a record without counting it.
 """
 
 from __future__ import annotations
@@ -34,9 +38,26 @@ if TYPE_CHECKING:
     from voirkit.trace.plain import Span, changed, span
 
 __all__ = [
-    "Span", "Totals", "adopt", "arguments", "arguments_as_json", "begin", "changed", "counter", "end",
-    "has_recorded", "inherited", "is_recording", "join_group", "key_of", "mark", "name", "now", "span", "timed",
-]  # fmt: skip
+    "Span",
+    "Totals",
+    "adopt",
+    "arguments",
+    "arguments_as_json",
+    "begin",
+    "changed",
+    "counter",
+    "end",
+    "has_recorded",
+    "inherited",
+    "is_recording",
+    "join_group",
+    "key_of",
+    "mark",
+    "name",
+    "now",
+    "span",
+    "timed",
+]
 
 LIMIT = 4 << 30
 
@@ -83,8 +104,9 @@ def timed(events: int, took_ns: int, part: str = "recording") -> None:
 
     Args:
         took_ns: What all that was done for them took, their own recording in it.
-        part: What of the overhead that is: ``recording``, ``instruments`` (looking at what the program has), ``start`` (patching) or
-            ``processes`` (tools that run beside the program; processor time).
+        part: What of the overhead that is: ``recording``, ``instruments`` (looking at what the
+            program has), ``start`` (patching) or ``processes`` (tools that run beside the program;
+            processor time).
     """
     if _recording is not None:
         _recording.timed(events, took_ns, part)
@@ -112,19 +134,25 @@ def begin(
     """Record from now on.
 
     Args:
-        folder: The run directory; the files go to its folder ``trace``. Nothing is made before something is recorded.
+        folder: The run directory; the files go to its folder ``trace``. Nothing is made before
+            something is recorded.
         rank: This process's rank.
         host: The machine's name; by default as it calls itself.
-        limit: The most bytes that all processes of the run may have in that folder; what is beyond is counted as dropped.
-        tell: Takes a line for the user, once, when recording has to stop: disk full, folder that is not writable, limit.
+        limit: The most bytes that all processes of the run may have in that folder; what is beyond
+            is counted as dropped.
+        tell: Takes a line for the user, once, when recording has to stop: disk full, folder that is
+            not writable, limit.
         world_size: Of the group that the rank is of; 1 without one.
-        ends_with_python: Whether it ends when python calls what is registered with ``atexit``, if not before.
+        ends_with_python: Whether it ends when python calls what is registered with ``atexit``, if
+            not before.
     """
     global _recording, _ends_with_python
     if _recording is not None:
         end()
     _names.begin_recording()
-    settings = Settings(os.path.abspath(layout.folder_of(folder)), rank, host or _host(), limit, world_size)
+    settings = Settings(
+        os.path.abspath(layout.folder_of(folder)), rank, host or _host(), limit, world_size
+    )
     _recording = Recording(engine, _names, settings, tell)
     engine.install(_arrive, _grow, _resolve, _lose, _failed)
     changed()  # what arguments spans have now is not in the files
@@ -150,7 +178,8 @@ def end() -> Totals:
 
 
 def inherited() -> Any:
-    """What a child that is started anew (spawn, forkserver) needs to record into the same run, plain data. None: nothing is recorded."""
+    """What a child that is started anew (spawn, forkserver) needs to record into the same run,
+    plain data. None: nothing is recorded."""
     if _recording is None or _recording.stopped is not None:
         return None
     settings = _recording.settings
@@ -166,7 +195,8 @@ def adopt(data: Any) -> None:
 
 
 def join_group(rank: int, world_size: int) -> None:
-    """This process is one of several ranks: so are those that it starts from now on, and what it has recorded before is the rank's too."""
+    """This process is one of several ranks: so are those that it starts from now on, and what it
+    has recorded before is the rank's too."""
     recording = _mine()
     if recording is not None:
         recording.join_group(rank, world_size)
@@ -190,12 +220,14 @@ def key_of(name_id: int) -> tuple[str, str, str]:
 
 
 def arguments(mapping: Mapping[str, Any]) -> int:
-    """The number of a set of arguments; 0 of an empty one. Texts, numbers, booleans and None are kept, of anything else its type's name."""
+    """The number of a set of arguments; 0 of an empty one. Texts, numbers, booleans and None are
+    kept, of anything else its type's name."""
     return _names.arguments(mapping)
 
 
 def arguments_as_json(text: str) -> int:
-    """The number of a set of arguments that is a line of JSON already, of one object; what is nested in it stays so."""
+    """The number of a set of arguments that is a line of JSON already, of one object; what is
+    nested in it stays so."""
     return _names.arguments_as_json(text)
 
 
@@ -212,13 +244,14 @@ def _mine() -> Recording | None:
 
 
 def _calls(method: str) -> Callable[..., Any]:
-    """What calls a method of this process's part of the recording, and raises nothing of voirkit's own."""
+    """What calls a method of this process's part of the recording, and raises nothing of voirkit's
+    own."""
 
     def call(*args: Any) -> Any:
         recording = _mine()
         try:
             return getattr(recording, method)(*args) if recording is not None else None
-        except Exception as exc:
+        except Exception as exc:  # recording must not stop the program
             _ours(exc, recording)
             return None
 
@@ -233,7 +266,9 @@ def _failed(exc: Exception) -> None:
 
 
 def _too_many() -> None:
-    _once(f"there are more than {MOST_NAMES} names of spans; what has another is counted as dropped.")
+    _once(
+        f"there are more than {MOST_NAMES} names of spans; what has another is counted as dropped."
+    )
 
 
 def _write(line: bytes, is_name: bool) -> None:
@@ -242,15 +277,23 @@ def _write(line: bytes, is_name: bool) -> None:
         recording.write(line, is_name)
 
 
-def _ours(exc: Exception, recording: Recording | None, text: str = "a record could not be written") -> None:
-    """Hand an exception on unless it is voirkit's own: a signal handler of the program may raise, and means the program."""
+def _ours(
+    exc: Exception, recording: Recording | None, text: str = "a record could not be written"
+) -> None:
+    """Hand an exception on unless it is voirkit's own: a signal handler of the program may raise,
+    and means the program."""
     trace = exc.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     where = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
-    if type(exc).__module__ != "builtins" or not where.startswith("voirkit") or isinstance(exc, RecursionError):
+    if (
+        type(exc).__module__ != "builtins"
+        or not where.startswith("voirkit")
+        or isinstance(exc, RecursionError)
+    ):
         raise exc
-    if recording is None or (recording is _recording and recording.stopped is None):  # else it ended meanwhile, in another thread
+    # else it ended meanwhile, in another thread
+    if recording is None or (recording is _recording and recording.stopped is None):
         _once(f"{text} ({type(exc).__name__}: {exc}).")
 
 

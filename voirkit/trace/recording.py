@@ -1,7 +1,9 @@
-"""A recording in one process: its segments, its share of the disk, what is dropped, and what becomes of it when the disk is full.
+"""A recording in one process: its segments, its share of the disk, what is dropped, and what
+becomes of it when the disk is full.
 
-Everything here is called by the hot path when it cannot go on alone.  There is no lock, since it may be interrupted at any point by a
-signal handler, a destructor or a gc callback that records, or by another thread; what must happen once is decided by ``dict.setdefault``.
+Everything here is called by the hot path when it cannot go on alone.  There is no lock, since it
+may be interrupted at any point by a signal handler, a destructor or a gc callback that records, or
+by another thread; what must happen once is decided by ``dict.setdefault``.
 """
 
 from __future__ import annotations
@@ -33,7 +35,13 @@ class Settings:
     __slots__ = ("folder", "host", "limit", "rank", "world_size")
 
     def __init__(self, folder: str, rank: int, host: str, limit: int, world_size: int = 1) -> None:
-        self.folder, self.rank, self.host, self.limit, self.world_size = folder, rank, host, limit, world_size
+        self.folder, self.rank, self.host, self.limit, self.world_size = (
+            folder,
+            rank,
+            host,
+            limit,
+            world_size,
+        )
 
 
 class Totals:
@@ -42,15 +50,18 @@ class Totals:
     Attributes:
         events: Records that are in files.
         dropped: Records that are not, by ``category.name``.
-        parts: Seconds by what they were spent on. ``recording``: as it was timed by who records (``timed``), and for other records an
-            estimate, the measured cost of one record and the time spent on files. Others have the names that ``timed`` was told.
+        parts: Seconds by what they were spent on. ``recording``: as it was timed by who records
+            (``timed``), and for other records an estimate, the measured cost of one record and the
+            time spent on files. Others have the names that ``timed`` was told.
         seconds: All of them.
         stopped: Why recording ended early; None if it did not.
     """
 
     __slots__ = ("dropped", "events", "parts", "stopped")
 
-    def __init__(self, events: int, dropped: dict[str, int], parts: dict[str, float], stopped: str | None) -> None:
+    def __init__(
+        self, events: int, dropped: dict[str, int], parts: dict[str, float], stopped: str | None
+    ) -> None:
         self.events, self.dropped, self.parts, self.stopped = events, dropped, parts, stopped
 
     @property
@@ -58,7 +69,10 @@ class Totals:
         return sum(self.parts.values())
 
     def __repr__(self) -> str:
-        return f"Totals(events={self.events}, dropped={self.dropped}, seconds={self.seconds:.6f}, stopped={self.stopped!r})"
+        return (
+            f"Totals(events={self.events}, dropped={self.dropped}, seconds={self.seconds:.6f},"
+            f" stopped={self.stopped!r})"
+        )
 
 
 class Recording:
@@ -71,7 +85,9 @@ class Recording:
         tell: Takes the one warning.
     """
 
-    def __init__(self, engine: Any, names: Names, settings: Settings, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, engine: Any, names: Names, settings: Settings, tell: Callable[[str], None]
+    ) -> None:
         self.engine, self.names, self.settings, self.tell = engine, names, settings, tell
         self.pid = os.getpid()
         self.ancestors: list[str] = []  # the .names of the processes that this one was forked from
@@ -84,7 +100,8 @@ class Recording:
         self._slow_ns = 0
         self._timed_events = 0
         self._timed_ns: dict[str, int] = {}
-        # of the limit: what was left when the folder was last looked at, how much of it may be used before looking again, what has been
+        # of the limit: what was left when the folder was last looked at, how much of it may be used
+        # before looking again, what has been
         self._left = self._share = self._used = 0
 
     # what the hot path calls
@@ -95,19 +112,20 @@ class Recording:
         Returns:
             Its native id; its name is in the files.  None: nothing is recorded any more.
         """
-        began = perf_counter_ns()
+        start_ns = perf_counter_ns()
         files = self._files()
         if files is None:
             return None
         tid, name = _thread()
         self.write(thread_line(tid, name))
-        self._slow_ns += perf_counter_ns() - began
+        self._slow_ns += perf_counter_ns() - start_ns
         return None if self.stopped else tid
 
     def grow(self, segment: Segment | None) -> tuple[Segment, Any, int, int, int] | None:
-        """A segment has no room, or there is none yet. Returns the segment, its new window, the window's place in the file, its bytes, and
-        where in it the first record goes; None: nothing is recorded any more."""
-        began = perf_counter_ns()
+        """A segment has no room, or there is none yet. Returns the segment, its new window, the
+        window's place in the file, its bytes, and where in it the first record goes; None: nothing
+        is recorded any more."""
+        start_ns = perf_counter_ns()
         files = self._files()
         if files is None or self.stopped:
             return None
@@ -126,7 +144,7 @@ class Recording:
             self._fail(exc, segment.path)
             return None
         self._used += size
-        self._slow_ns += perf_counter_ns() - began
+        self._slow_ns += perf_counter_ns() - start_ns
         return segment, window, at, size, first
 
     def resolve(self, number: int) -> None:
@@ -175,7 +193,8 @@ class Recording:
     # files
 
     def write(self, line: bytes, is_name: bool = False) -> None:
-        """Append a line to the names, if there is a file yet. When recording has stopped names are needed still, for what is dropped."""
+        """Append a line to the names, if there is a file yet. When recording has stopped names are
+        needed still, for what is dropped."""
         files = self._once.get("files")
         if files is None or (self.stopped and not is_name):
             return
@@ -197,8 +216,14 @@ class Recording:
         once = self._once
         if "files" not in once:
             try:
-                made = Files(self.settings.folder, self.settings.host, self.settings.rank, self.settings.world_size)
-                if once.setdefault("files", made) is not made:  # another thread was faster, or the recording has ended meanwhile
+                made = Files(
+                    self.settings.folder,
+                    self.settings.host,
+                    self.settings.rank,
+                    self.settings.world_size,
+                )
+                # another thread was faster, or the recording has ended meanwhile
+                if once.setdefault("files", made) is not made:
                     made.discard()
             except OSError as exc:
                 if exc.errno is None:
@@ -209,42 +234,54 @@ class Recording:
         if files is None:
             return None
         if not files.complete:
-            # Not only whoever made it: another thread may not record before all the names are there.
+            # Not only whoever made it: another thread may not record before all the names are
+            # there.
             for line in self.names.lines():
                 self.write(line, is_name=True)
             self.engine.inherit(self.names.begin_file())
             files.complete = True
-            self.engine.changed()  # spans ask for their arguments again, and get such as have a line
+            # spans ask for their arguments again, and get such as have a line
+            self.engine.changed()
         return files
 
     # the limit
 
-    def _allowed(self, wanted: int) -> int:
+    def _allowed(self, n_bytes: int) -> int:
         """How large a window may be; 0: none."""
-        if self._used + wanted > self._share:
+        if self._used + n_bytes > self._share:
             self._look()
-        left = self._left - self._used
-        return min(wanted, left - left % layout.GRANULE) if left >= layout.GRANULE else 0
+        remaining = self._left - self._used
+        return (
+            min(n_bytes, remaining - remaining % layout.GRANULE)
+            if remaining >= layout.GRANULE
+            else 0
+        )
 
     def _look(self) -> bool:
         """See how much all processes have used; whether anything is left."""
-        used, stems = 0, set()
+        used_bytes, stems = 0, set()
         try:
             with os.scandir(self.settings.folder) as entries:
                 for entry in entries:
                     if entry.is_file(follow_symlinks=False):
-                        used += entry.stat(follow_symlinks=False).st_size
-                        stems.add(entry.name.rpartition("-")[0] if entry.name.endswith(".seg") else entry.name.rpartition(".")[0])
+                        used_bytes += entry.stat(follow_symlinks=False).st_size
+                        stems.add(
+                            entry.name.rpartition("-")[0]
+                            if entry.name.endswith(".seg")
+                            else entry.name.rpartition(".")[0]
+                        )
         except OSError as exc:
             if exc.errno is None:
                 raise  # the folder is gone, which is found out where something is written
-        self._left, self._used = self.settings.limit - used, 0
+        self._left, self._used = self.settings.limit - used_bytes, 0
         # Until it is looked again all processes together use at most an eighth of what is left.
         self._share = max(self._left, 0) // (8 * max(len(stems), 1))
         return self._left > 0
 
     def _beyond_limit(self) -> None:
-        self._stop(f"the recording has reached its limit of {_size(self.settings.limit)} (--trace-limit)")
+        self._stop(
+            f"the recording has reached its limit of {_size(self.settings.limit)} (--trace-limit)"
+        )
 
     # its end
 
@@ -263,11 +300,12 @@ class Recording:
         try:
             self.tell(text)
         except Exception:
-            pass  # stderr is closed, or is being written to below a signal handler: the totals have it
+            # stderr is closed, or is being written to below a signal handler: the totals have it
+            pass
 
     def _close(self) -> None:
-        for segment, end, others, is_free in self.engine.close():
-            self._events += (end - layout.HEADER_BYTES) // layout.RECORD_BYTES - others
+        for segment, end, n_others, is_free in self.engine.close():
+            self._events += (end - layout.HEADER_BYTES) // layout.RECORD_BYTES - n_others
             if segment is None:
                 continue
             self._ends[segment.number] = end
@@ -280,7 +318,8 @@ class Recording:
         dropped: dict[str, int] = {}
         for number, counter in list(self._dropped.items()):
             lost = next(counter) - 1
-            self._save_dropped(number, lost)  # of two threads the one with the smaller number may have saved it last
+            # of two threads the one with the smaller number may have saved it last
+            self._save_dropped(number, lost)
             name = self.names.describe(number)
             dropped[name] = dropped.get(name, 0) + lost
         files = self._once.setdefault("files", None)  # None: there will be none
@@ -291,14 +330,22 @@ class Recording:
                 if exc.errno is None:
                     raise
             files.close()
-        return Totals(self._events, dropped, {part: ns / 1e9 for part, ns in self._took_ns().items()}, self.stopped)
+        return Totals(
+            self._events,
+            dropped,
+            {part: ns / 1e9 for part, ns in self._took_ns().items()},
+            self.stopped,
+        )
 
     def _took_ns(self) -> dict[str, float]:
-        """Those that were timed once, with their part of the time spent on files; the others by what one costs."""
-        others = max(self._events - self._timed_events, 0)
+        """Those that were timed once, with their part of the time spent on files; the others by
+        what one costs."""
+        n_untimed = max(self._events - self._timed_events, 0)
         took: dict[str, float] = {"recording": 0.0, **self._timed_ns}
-        if others:
-            took["recording"] += self._slow_ns * others / self._events + others * _cost_ns(self.engine)
+        if n_untimed:
+            took["recording"] += self._slow_ns * n_untimed / self._events + n_untimed * _cost_ns(
+                self.engine
+            )
         elif not self._timed_events:
             took["recording"] += self._slow_ns
         return took
@@ -314,17 +361,19 @@ class Recording:
 
 
 def _cost_ns(engine: Any) -> float:
-    """What a record costs now, with its two clock reads, measured into memory of the engine's own: other threads may be recording."""
+    """What a record costs now, with its two clock reads, measured into memory of the engine's own:
+    other threads may be recording."""
     times = 1000
     trial = engine.trial
-    began = perf_counter_ns()
+    start_ns = perf_counter_ns()
     for _ in range(times):
         trial(1, perf_counter_ns(), perf_counter_ns())
-    return (perf_counter_ns() - began) / times
+    return (perf_counter_ns() - start_ns) / times
 
 
 def _thread() -> tuple[int, str]:
-    """(native id, name) of this thread; ``threading.current_thread`` would make an object for a thread that python did not start."""
+    """(native id, name) of this thread; ``threading.current_thread`` would make an object for a
+    thread that python did not start."""
     from _thread import get_ident, get_native_id
 
     ident = get_ident()
@@ -337,12 +386,12 @@ def _thread() -> tuple[int, str]:
 
 def _line_in(paths: Sequence[str], number: int) -> bytes | None:
     """The line of a set of arguments in the files of ancestors."""
-    begin = f'{{"{layout.ARGUMENTS}":{number},'.encode()
+    prefix = f'{{"{layout.ARGUMENTS}":{number},'.encode()
     for path in reversed(paths):
         try:
             with open(path, "rb") as file:
                 for line in file:
-                    if line.startswith(begin) and line.endswith(b"\n"):
+                    if line.startswith(prefix) and line.endswith(b"\n"):
                         return line
         except OSError as exc:
             if exc.errno is None:

@@ -8,7 +8,10 @@ from voirkit.report.sections import Bars, Figure, Figures, Section, Table, writt
 def sections(part, summary):
     """How much time, and the slowest calls."""
     slowest = part["slowest"]
-    rows = [(written(one["at_s"], "s"), written(one["took_s"], "s"), f"{one['bytes']:,}") for one in slowest]
+    rows = [
+        (written(one["at_s"], "s"), written(one["took_s"], "s"), f"{one['bytes']:,}")
+        for one in slowest
+    ]
     yield Section(
         "json",
         "json.dumps",

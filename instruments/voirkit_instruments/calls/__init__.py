@@ -19,19 +19,28 @@ INSTRUMENT = Instrument(
     options=(
         Option(
             "--calls",
-            "record calls of the functions of these modules, torch or your own, with commas (default: those that training calls)",
-            type=str, const=True, metavar="MODULES", is_script=_is_script,
+            "record calls of the functions of these modules, torch or your own, with commas"
+            " (default: those that training calls)",
+            type=str,
+            const=True,
+            metavar="MODULES",
+            is_script=_is_script,
         ),
         Option(
-            "--calls-every", "record the calls of one step in N",
-            type=whole_number("no number of steps", " of at least 1", 1, 1_000_000), metavar="N",
+            "--calls-every",
+            "record the calls of one step in N",
+            type=whole_number("no number of steps", " of at least 1", 1, 1_000_000),
+            metavar="N",
         ),
         Option(
-            "--calls-warmup", "with --calls-every: record all calls of the first M steps",
-            type=whole_number("no number of steps"), metavar="M",
+            "--calls-warmup",
+            "with --calls-every: record all calls of the first M steps",
+            type=whole_number("no number of steps"),
+            metavar="M",
         ),
         Option(
-            "--calls-list", "print what --calls would record, what not and why, and exit",
+            "--calls-list",
+            "print what --calls would record, what not and why, and exit",
             prints="voirkit_instruments.calls.record:print_list",
         ),
     ),
@@ -42,6 +51,6 @@ INSTRUMENT = Instrument(
     summarised_from=("call",),
     sections="voirkit_instruments.calls.analyse:sections",
     difference="voirkit_instruments.calls.difference:difference",
-)  # fmt: skip
+)
 
 __getattr__ = lazy_names(__name__, calls="record")

@@ -1,5 +1,6 @@
-"""The calls of a run: of each rank that recorded some, with steps and phases; and how reports show them: which functions were called, how
-often and for how long, their time by phase, what varies between steps.
+"""The calls of a run: of each rank that recorded some, with steps and phases; and how reports show
+them: which functions were called, how often and for how long, their time by phase, what varies
+between steps.
 """
 
 from __future__ import annotations
@@ -13,29 +14,51 @@ import numpy as np
 
 from voirkit.analysis.document import Rank
 from voirkit.analysis.nesting import Array
+from voirkit.phase_table import PHASES
 from voirkit.report import duration
-from voirkit.report.sections import Amounts, Block, Column, Details, InText, OnPage, Section, Stacked, Table, Text
+from voirkit.report.sections import (
+    Amounts,
+    Block,
+    Column,
+    Details,
+    InText,
+    OnPage,
+    Section,
+    Stacked,
+    Table,
+    Text,
+)
 from voirkit.runs.opened import Run
-from voirkit.runs.summary import PHASES
-from voirkit_instruments.calls.analyse_records import TASKS, Call, Calls, Recorded, ranks_of, unknown, when
+from voirkit_instruments.calls.analyse_records import (
+    TASKS,
+    Call,
+    Calls,
+    Recorded,
+    ranks_of,
+    unknown,
+    when,
+)
 
 
 def recorded(run: Run) -> Iterator[Recorded]:
-    """What each rank recorded, ascending by rank; one is to be used before the next is asked for."""
+    """The calls that each rank recorded, ascending by rank; one is to be used before the next is
+    asked for."""
     ranks = ranks_of(run)
-    places = when(run) if ranks else {}
+    steps = when(run) if ranks else {}
     for rank in ranks:
-        yield Recorded(run, rank, places.get(rank) or unknown())
+        yield Recorded(run, rank, steps.get(rank) or unknown())
 
 
 def calls(run: Run) -> Iterator[Call]:
-    """Each call of a run: by rank, then by thread and start (in chunks: see ``Recorded.chunks``)."""
+    """Each call of a run: by rank, then by thread and start (in chunks: see
+    ``Recorded.chunks``)."""
     for rank in recorded(run):
         yield from rank.rows()
 
 
 def calls_of(runs: Iterable[Run]) -> dict[str, Any] | None:
-    """``calls`` of a summary for a run, or for the directories of its ranks; None if no call was recorded."""
+    """``calls`` of a summary for a run, or for the directories of its ranks; None if no call was
+    recorded."""
     parts = [part for run in runs for ranks in run.map_ranks(_partials) for part in ranks]
     return figures(combine(parts)) if parts else None
 
@@ -44,13 +67,18 @@ def _partials(run: Run) -> list[Partial]:
     return [partial(rank) for rank in recorded(run)]
 
 
-def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
+def summarise(
+    runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]
+) -> dict[str, Any] | None:
     """``calls`` of a summary; see ``voirkit.instrument.Instrument``."""
-    own = summary.get("calls")  # what the run itself knows of it (``skipped``); a run of one rank has worked it all out at its end
-    if own is not None and "by_function" in own and len(runs) == 1 and len(own.get("by_rank") or ()) == 1 == len(ranks_of(runs[0])):
+    # what the run itself knows of it (``skipped``); a run of one rank has worked it all out at its
+    # end
+    known_calls = summary.get("calls") or {}
+    has_one_rank = len(known_calls.get("by_rank") or ()) == 1 and len(runs) == 1
+    if "by_function" in known_calls and has_one_rank and len(ranks_of(runs[0])) == 1:
         return None
     calls = calls_of(runs)
-    return None if calls is None else {"calls": {**(own or {}), **calls}}
+    return None if calls is None else {"calls": {**known_calls, **calls}}
 
 
 MOST = 50  # functions that a summary names
@@ -61,42 +89,59 @@ def figures(partial: Partial) -> dict[str, Any]:
     """The functions that were called, those with most time of their own first.
 
     Returns:
-        ``functions`` and ``events`` (how many), ``errors``, ``self_s``, ``by_function`` (at most 50), ``by_phase``, ``by_rank``,
-        ``by_step``: calls in a step of training, and the functions (``varying``) that are not called equally often in all of them.
+        ``functions`` and ``events`` (how many), ``errors``, ``self_s``, ``by_function`` (at most
+        50), ``by_phase``, ``by_rank``, ``by_step``: calls in a step of training, and the functions
+        (``varying``) that are not called equally often in all of them.
     """
     ordered = sorted(partial.functions.items(), key=lambda item: (-item[1].self_ns, item[0]))
-    by_phase = {phase: _phase(partial, phase) for phase in GROUPS}
+    functions = [function for _, function in ordered]
+    by_phase = {phase: _phase_row(functions, phase) for phase in GROUPS}
+    by_rank = [
+        {"rank": rank, "n": n, "errors": errors, "self_s": self_ns / _S}
+        for rank, (n, errors, self_ns) in sorted(partial.ranks.items())
+    ]
+    by_function = {".".join(name): _function_row(function) for name, function in ordered[:MOST]}
     return {
-        "functions": len(ordered),
-        "events": sum(one.n for _, one in ordered),
-        "errors": sum(one.errors for _, one in ordered),
-        "self_s": sum(one.self_ns for _, one in ordered) / _S,
-        "by_function": {".".join(name): _function(one) for name, one in ordered[:MOST]},
+        "functions": len(functions),
+        "events": sum(function.n for function in functions),
+        "errors": sum(function.errors for function in functions),
+        "self_s": sum(function.self_ns for function in functions) / _S,
+        "by_function": by_function,
         "by_phase": {phase: row for phase, row in by_phase.items() if row["n"]},
-        "by_rank": [{"rank": rank, "n": n, "errors": e, "self_s": ns / _S} for rank, (n, e, ns) in sorted(partial.ranks.items())],
-        "by_step": _steps_of(partial, ordered),
+        "by_rank": by_rank,
+        "by_step": _step_row(partial, ordered),
     }
 
 
-def _function(one: Function) -> dict[str, Any]:
+def _function_row(function: Function) -> dict[str, Any]:
+    phases = {
+        phase: {"n": n, "self_s": self_ns / _S} for phase, (n, self_ns) in function.phases.items()
+    }
     return {
-        "n": one.n, "total_s": one.total_ns / _S, "self_s": one.self_ns / _S, "mean_s": one.all_ns / one.n / _S if one.n else 0.0,
-        "max_s": one.most_ns / _S, "errors": one.errors, "a_step": counts(one.a_step),
-        "phases": {phase: {"n": n, "self_s": ns / _S} for phase, (n, ns) in one.phases.items()},
-    }  # fmt: skip
+        "n": function.n,
+        "total_s": function.total_ns / _S,
+        "self_s": function.self_ns / _S,
+        "mean_s": function.all_ns / function.n / _S if function.n else 0.0,
+        "max_s": function.most_ns / _S,
+        "errors": function.errors,
+        "a_step": counts(function.a_step),
+        "phases": phases,
+    }
 
 
-def _phase(partial: Partial, phase: str) -> dict[str, Any]:
-    rows = [one.phases.get(phase, (0, 0)) for one in partial.functions.values()]
-    return {"n": sum(n for n, _ in rows), "self_s": sum(ns for _, ns in rows) / _S}
+def _phase_row(functions: Iterable[Function], phase: str) -> dict[str, Any]:
+    rows = [function.phases.get(phase, (0, 0)) for function in functions]
+    return {"n": sum(n for n, _ in rows), "self_s": sum(self_ns for _, self_ns in rows) / _S}
 
 
-def _steps_of(partial: Partial, ordered: list[tuple[tuple[str, str], Function]]) -> dict[str, Any] | None:
-    found = counts(partial.a_step)
-    if found is None:
+def _step_row(
+    partial: Partial, ordered: list[tuple[tuple[str, str], Function]]
+) -> dict[str, Any] | None:
+    calls = counts(partial.a_step)
+    if calls is None:
         return None
-    varying = [".".join(name) for name, one in ordered if len(one.a_step) > 1]
-    return {"steps": sum(partial.a_step.values()), "calls": found, "varying": varying[:MOST]}
+    varying = [".".join(name) for name, function in ordered if len(function.a_step) > 1]
+    return {"steps": sum(partial.a_step.values()), "calls": calls, "varying": varying[:MOST]}
 
 
 def counts(numbers: Counter[int]) -> dict[str, int] | None:
@@ -104,8 +149,9 @@ def counts(numbers: Counter[int]) -> dict[str, int] | None:
     if not numbers:
         return None
     ordered = sorted(numbers)
-    reached = np.cumsum([numbers[number] for number in ordered])
-    median = ordered[int(np.searchsorted(reached, (reached[-1] + 1) // 2))]
+    cumulative = np.cumsum([numbers[number] for number in ordered])
+    middle = (cumulative[-1] + 1) // 2
+    median = ordered[int(np.searchsorted(cumulative, middle))]
     return {"median": median, "min": ordered[0], "max": ordered[-1]}
 
 
@@ -119,23 +165,32 @@ class Function:
 
     n: int = 0
     errors: int = 0  # how many of them raised an exception
-    total_ns: int = 0  # time in it; that of a call inside another one of the same function is counted once
+    # time in it; that of a call inside another one of the same function is counted once
+    total_ns: int = 0
     all_ns: int = 0  # the durations of all its calls
     self_ns: int = 0  # time in it without the recorded calls that it made
     most_ns: int = 0  # the longest call
-    phases: dict[str, tuple[int, int]] = field(default_factory=dict)  # (number, self time) by phase, and outside of steps
-    a_step: Counter[int] = field(default_factory=Counter)  # steps of training by its number of calls in the thread that trains
+    # (number, self time) by phase, and outside of steps
+    phases: dict[str, tuple[int, int]] = field(default_factory=dict)
+    # steps of training by its number of calls in the thread that trains
+    a_step: Counter[int] = field(default_factory=Counter)
 
     def merge(self, other: Function) -> Function:
         """Both together; neither is changed."""
         phases = dict(self.phases)
-        for phase, (n, own) in other.phases.items():
-            known = phases.get(phase, (0, 0))
-            phases[phase] = known[0] + n, known[1] + own
+        for phase, (n, self_ns) in other.phases.items():
+            n_before, self_ns_before = phases.get(phase, (0, 0))
+            phases[phase] = n_before + n, self_ns_before + self_ns
         return Function(
-            self.n + other.n, self.errors + other.errors, self.total_ns + other.total_ns, self.all_ns + other.all_ns,
-            self.self_ns + other.self_ns, max(self.most_ns, other.most_ns), phases, self.a_step + other.a_step,
-        )  # fmt: skip
+            self.n + other.n,
+            self.errors + other.errors,
+            self.total_ns + other.total_ns,
+            self.all_ns + other.all_ns,
+            self.self_ns + other.self_ns,
+            max(self.most_ns, other.most_ns),
+            phases,
+            self.a_step + other.a_step,
+        )
 
 
 @dataclass
@@ -143,97 +198,121 @@ class Partial:
     """The calls of one rank, or of several added up."""
 
     functions: dict[tuple[str, str], Function] = field(default_factory=dict)  # by (module, name)
-    ranks: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # number of calls, errors, and time without the calls inside
-    a_step: Counter[int] = field(default_factory=Counter)  # steps of training by the number of calls in them, of the thread that trains
+    # number of calls, errors, and time without the calls inside
+    ranks: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    # steps of training by the number of calls in them, of the thread that trains
+    a_step: Counter[int] = field(default_factory=Counter)
 
 
 def partial(recorded: Recorded) -> Partial:
-    """What a rank's calls come to."""
+    """The sums of a rank's calls."""
     size = len(recorded.functions)
-    sums = {key: np.zeros(size, dtype=np.int64) for key in ("n", "errors", "total_ns", "all_ns", "self_ns", "most_ns")}
+    sums = {
+        key: np.zeros(size, dtype=np.int64)
+        for key in ("n", "errors", "total_ns", "all_ns", "self_ns", "most_ns")
+    }
     phase_n, phase_ns = (np.zeros(size * len(GROUPS), dtype=np.int64) for _ in range(2))
     in_steps: list[tuple[Array, Array]] = []  # (function and step as one number, count)
     failed = recorded.failed
     trains = recorded.threads.index(recorded.trains) if recorded.trains in recorded.threads else -1
     for calls in recorded.chunks():
         function = calls.function
-        phase = function * len(GROUPS) + np.where(calls.task == _NO_STEP, len(PHASES), calls.phase)
+        group = np.where(calls.task == _NO_STEP, len(PHASES), calls.phase)
+        phase = function * len(GROUPS) + group
         outermost = ~calls.inside_itself
         sums["n"] += np.bincount(function, minlength=size)
         sums["errors"] += np.bincount(function[failed[calls.args]], minlength=size)
-        sums["total_ns"] += _summed(function[outermost], calls.duration_ns[outermost], size)
-        sums["all_ns"] += _summed(function, calls.duration_ns, size)
-        sums["self_ns"] += _summed(function, calls.self_ns, size)
+        sums["total_ns"] += _sum_by(function[outermost], calls.duration_ns[outermost], size)
+        sums["all_ns"] += _sum_by(function, calls.duration_ns, size)
+        sums["self_ns"] += _sum_by(function, calls.self_ns, size)
         np.maximum.at(sums["most_ns"], function, calls.duration_ns)
         phase_n += np.bincount(phase, minlength=len(phase_n))
-        phase_ns += _summed(phase, calls.self_ns, len(phase_n))
-        in_steps.append(_by_step(calls, trains, size))
-    of_step, counts = _sum_counts(in_steps)
-    found = Partial(a_step=_spread(of_step // max(size, 1), counts))
-    steps = len(np.unique(of_step // max(size, 1)))
-    called = _called(of_step % max(size, 1), counts, steps)
-    for at, name in enumerate(recorded.functions):
-        own = slice(at * len(GROUPS), (at + 1) * len(GROUPS))
-        phases = {p: (int(n), int(ns)) for p, n, ns in zip(GROUPS, phase_n[own], phase_ns[own], strict=True) if n}
-        found.functions[name] = Function(
-            **{key: int(values[at]) for key, values in sums.items()}, phases=phases, a_step=called.get(at, Counter())
+        phase_ns += _sum_by(phase, calls.self_ns, len(phase_n))
+        in_steps.append(_count_in_steps(calls, trains, size))
+    step_and_function, counts = _add_counts(in_steps)
+    step, function = np.divmod(step_and_function, max(size, 1))
+    n_steps = len(np.unique(step))
+    a_step = _steps_by_calls(function, counts, n_steps)
+    result = Partial(a_step=_steps_by_all_calls(step, counts))
+    for i, name in enumerate(recorded.functions):
+        groups = slice(i * len(GROUPS), (i + 1) * len(GROUPS))
+        rows = zip(GROUPS, phase_n[groups].tolist(), phase_ns[groups].tolist(), strict=True)
+        result.functions[name] = Function(
+            **{key: int(values[i]) for key, values in sums.items()},
+            phases={phase_name: (n, self_ns) for phase_name, n, self_ns in rows if n},
+            a_step=a_step.get(i, Counter()),
         )
-    found.ranks[recorded.rank] = tuple(int(sums[key].sum()) for key in ("n", "errors", "self_ns"))  # type: ignore[assignment]  # three
-    return found
+    n, errors, self_ns = (int(sums[key].sum()) for key in ("n", "errors", "self_ns"))
+    result.ranks[recorded.rank] = n, errors, self_ns
+    return result
 
 
 def combine(partials: Iterable[Partial]) -> Partial:
-    found = Partial()
-    for one in partials:
-        for name, function in one.functions.items():
-            found.functions[name] = found.functions.get(name, Function()).merge(function)
-        found.ranks.update(one.ranks)
-        found.a_step += one.a_step
-    return found
+    result = Partial()
+    for partial in partials:
+        for name, function in partial.functions.items():
+            result.functions[name] = result.functions.get(name, Function()).merge(function)
+        result.ranks.update(partial.ranks)
+        result.a_step += partial.a_step
+    return result
 
 
-def _summed(which: Array, amounts: Array, size: int) -> Array:
-    return np.bincount(which, weights=amounts, minlength=size).astype(np.int64)
+def _sum_by(indices: Array, amounts: Array, size: int) -> Array:
+    return np.bincount(indices, weights=amounts, minlength=size).astype(np.int64)
 
 
-def _by_step(calls: Calls, trains: int, size: int) -> tuple[Array, Array]:
+def _count_in_steps(calls: Calls, trains: int, size: int) -> tuple[Array, Array]:
+    """The steps and functions, as one number, of the calls of the thread that trains, and how many
+    calls each has."""
     inside = (calls.task == _TRAIN) & (calls.thread == trains)
-    found, counts = np.unique(calls.step[inside] * size + calls.function[inside], return_counts=True)
-    return found, counts
+    numbers = calls.step[inside] * size + calls.function[inside]
+    step_and_function, n_calls = np.unique(numbers, return_counts=True)
+    return step_and_function, n_calls
 
 
-def _sum_counts(parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+def _add_counts(parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
     """The same over all chunks: a step may lie in two of them."""
-    which = np.concatenate([found for found, _ in parts]) if parts else np.zeros(0, dtype=np.int64)
-    counts = np.concatenate([count for _, count in parts]) if parts else np.zeros(0, dtype=np.int64)
-    found, place = np.unique(which, return_inverse=True)
-    return found, _summed(place.reshape(-1), counts, len(found))
+    none = np.zeros(0, dtype=np.int64)
+    numbers = np.concatenate([none, *(number for number, _ in parts)])
+    counts = np.concatenate([none, *(count for _, count in parts)])
+    unique, index = np.unique(numbers, return_inverse=True)
+    return unique, _sum_by(index.reshape(-1), counts, len(unique))
 
 
-def _spread(steps: Array, counts: Array) -> Counter[int]:
-    found, place = np.unique(steps, return_inverse=True)
-    return Counter(_summed(place.reshape(-1), counts, len(found)).tolist())
+def _steps_by_all_calls(steps: Array, counts: Array) -> Counter[int]:
+    """How many steps have how many calls."""
+    unique, index = np.unique(steps, return_inverse=True)
+    return Counter(_sum_by(index.reshape(-1), counts, len(unique)).tolist())
 
 
-def _called(function: Array, counts: Array, steps: int) -> dict[int, Counter[int]]:
-    """By function: in how many steps it was called so often; those without a call of it among them."""
-    found: dict[int, Counter[int]] = {at: Counter() for at in range(int(function.max()) + 1 if len(function) else 0)}
-    pairs, times = np.unique(np.stack([function, counts]), axis=1, return_counts=True)
-    for at, n, steps_with in zip(*pairs.tolist(), times.tolist(), strict=True):
-        found[at][n] = steps_with
-    for of_function in found.values():
-        if of_function and sum(of_function.values()) < steps:
-            of_function[0] = steps - sum(of_function.values())
-    return found
+def _steps_by_calls(function: Array, counts: Array, n_steps: int) -> dict[int, Counter[int]]:
+    """By function: in how many steps it was called so often; those without a call of it among
+    them."""
+    n_functions = int(function.max()) + 1 if len(function) else 0
+    by_function: dict[int, Counter[int]] = {i: Counter() for i in range(n_functions)}
+    pairs, n_with = np.unique(np.stack([function, counts]), axis=1, return_counts=True)
+    for i, n_calls, n in zip(*pairs.tolist(), n_with.tolist(), strict=True):
+        by_function[i][n_calls] = n
+    for of_function in by_function.values():
+        without = n_steps - sum(of_function.values())
+        if of_function and without > 0:
+            of_function[0] = without
+    return by_function
 
 
 _MOST = 20  # functions that a terminal shows, and that are drawn
 _NAMED = 4  # functions that vary between steps
 _MANY_RANKS = 8
 _HEADS = (
-    Column("function", left=True, cut=True), Column("self"), Column("total", narrowest=42), Column("n", narrowest=52),
-    Column("mean", narrowest=66), Column("longest", narrowest=100), Column("a step", narrowest=76), Column("errors"),
-)  # fmt: skip
+    Column("function", left=True, cut=True),
+    Column("self"),
+    Column("total", narrowest=42),
+    Column("n", narrowest=52),
+    Column("mean", narrowest=66),
+    Column("longest", narrowest=100),
+    Column("a step", narrowest=76),
+    Column("errors"),
+)
 OUTSIDE = "outside of steps"
 
 CallSummary = Mapping[str, Any]
@@ -243,80 +322,137 @@ def sections(calls: CallSummary, summary: Mapping[str, Any]) -> Iterator[Section
     functions = calls.get("by_function")
     if not functions:
         return
-    cells = [_cells(name, row) for name, row in functions.items()]
-    more = calls["functions"] - len(cells)
-    title = f"all {len(cells)} functions" if more <= 0 else f"{len(cells)} functions; {more} more had less"
-    first, *rest = _facts(calls)
-    blocks: list[Block] = [first, InText([Table(_HEADS, cells, most=_MOST, total=calls["functions"])]), *rest]
-    blocks.append(OnPage([*_by_phase(functions), Details(title, [Table(_HEADS, cells)])]))
-    blocks.append(Amounts("time of their own", {short(name): row["self_s"] for name, row in functions.items()}, "s"))
-    yield Section("calls", "Calls", blocks, "self is the time without the recorded calls inside, total with them.")
+    rows = [_cells(name, row) for name, row in functions.items()]
+    n_more = calls["functions"] - len(rows)
+    title = f"all {len(rows)} functions"
+    if n_more > 0:
+        title = f"{len(rows)} functions; {n_more} more had less"
+    details = Details(title, [Table(_HEADS, rows)])
+    self_s = {short(name): row["self_s"] for name, row in functions.items()}
+    blocks: list[Block] = [
+        _call_facts(calls),
+        InText([Table(_HEADS, rows, most=_MOST, total=calls["functions"])]),
+        *_phase_facts(calls["by_phase"]),
+        *_varying_functions(calls.get("by_step")),
+        *_rank_facts(calls["by_rank"]),
+        OnPage([*_by_phase(functions), details]),
+        Amounts("time of their own", self_s, "s"),
+    ]
+    yield Section(
+        "calls",
+        "Calls",
+        blocks,
+        "self is the time without the recorded calls inside, total with them.",
+    )
 
 
 def _cells(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
     a_step = row.get("a_step")
-    often = "" if not a_step else f"{a_step['median']}" + (f" ({a_step['min']}..{a_step['max']})" if a_step["min"] < a_step["max"] else "")
-    times = (duration(row["self_s"]), duration(row["total_s"]), f"{row['n']:,}", duration(row["mean_s"]), duration(row["max_s"]))
-    return short(name), *times, often, f"{row['errors']:,}" if row["errors"] else ""
+    calls_a_step = ""
+    if a_step:
+        calls_a_step = f"{a_step['median']}"
+        if a_step["min"] < a_step["max"]:
+            calls_a_step += f" ({a_step['min']}..{a_step['max']})"
+    return (
+        short(name),
+        duration(row["self_s"]),
+        duration(row["total_s"]),
+        f"{row['n']:,}",
+        duration(row["mean_s"]),
+        duration(row["max_s"]),
+        calls_a_step,
+        f"{row['errors']:,}" if row["errors"] else "",
+    )
 
 
 def _by_phase(functions: Mapping[str, Any]) -> Iterator[Block]:
     """The functions with most time of their own within steps."""
     rows = []
     for name, row in functions.items():
-        phases = {phase: one["self_s"] for phase, one in row["phases"].items() if phase != OUTSIDE}
-        if sum(phases.values()) > 0:
-            rows.append((short(name), phases, duration(sum(phases.values()))))
+        phases = {phase: part["self_s"] for phase, part in row["phases"].items()}
+        phases.pop(OUTSIDE, None)
+        self_s = sum(phases.values())
+        if self_s > 0:
+            rows.append((short(name), phases, duration(self_s)))
     if rows:
         rows.sort(key=lambda row: -sum(row[1].values()))
-        yield Stacked(rows[:_MOST], "s", "time of their own within steps, by phase", (*PHASES, OUTSIDE))
+        yield Stacked(
+            rows[:_MOST], "s", "time of their own within steps, by phase", (*PHASES, OUTSIDE)
+        )
 
 
 def short(name: str) -> str:
-    """A function as people call it: ``F.relu``, ``optim.Adam.step``, ``nn.Linear.__call__``, ``data.DataLoader.__iter__``."""
+    """A function as people call it: ``F.relu``, ``optim.Adam.step``, ``nn.Linear.__call__``,
+    ``data.DataLoader.__iter__``."""
+    functional = "torch.nn.functional."
+    if name.startswith(functional):
+        return f"F.{name[len(functional) :]}"
     for long, brief in (
-        ("torch.nn.functional.", "F."),
         ("torch.nn.modules.", "nn."),
         ("torch.optim.", "optim."),
         ("torch.utils.data.", "data."),
     ):
         if name.startswith(long):
-            rest = name[len(long) :]
-            return brief + (rest if brief == "F." else rest.partition(".")[2] or rest)
+            in_package = name[len(long) :]
+            return brief + (in_package.partition(".")[2] or in_package)
     return name
 
 
-def _facts(calls: CallSummary) -> Iterator[Text]:
-    """How many, of how many functions; their time by phase; what is not called equally often in all steps; ranks; a line each."""
-    parts = [f"{calls['events']:,} calls of {calls['functions']:,} functions"]
+def _call_facts(calls: CallSummary) -> Text:
+    """How many calls, of how many functions, and how many a step."""
+    facts = [f"{calls['events']:,} calls of {calls['functions']:,} functions"]
     if calls["errors"]:
-        parts.append(f"{calls['errors']:,} raised an exception")
+        facts.append(f"{calls['errors']:,} raised an exception")
     steps = calls.get("by_step")
     if steps:
-        each = steps["calls"]
-        spread = f" ({each['min']:,}..{each['max']:,})" if each["min"] < each["max"] else ""
-        parts.append(f"{each['median']:,} a step{spread}")
-    skipped = sum(why["n"] for why in (calls.get("skipped") or {}).values())
+        a_step = steps["calls"]
+        spread = ""
+        if a_step["min"] < a_step["max"]:
+            spread = f" ({a_step['min']:,}..{a_step['max']:,})"
+        facts.append(f"{a_step['median']:,} a step{spread}")
+    skipped = sum(reason["n"] for reason in (calls.get("skipped") or {}).values())
     if skipped:
-        parts.append(f"{skipped:,} functions could not be watched")
+        facts.append(f"{skipped:,} functions could not be watched")
     if calls.get("every", 1) > 1:
-        parts.append(f"one step in {calls['every']:,} was recorded")
-    yield _line("calls", parts)
-    phases = dict(calls["by_phase"])
-    outside, inside = phases.pop(OUTSIDE, None), sum(row["self_s"] for row in phases.values())
+        facts.append(f"one step in {calls['every']:,} was recorded")
+    return _line("calls", facts)
+
+
+def _phase_facts(by_phase: Mapping[str, Any]) -> Iterator[Text]:
+    """The time of the calls by phase of a step."""
+    phases = dict(by_phase)
+    outside = phases.pop(OUTSIDE, None)
+    inside_s = sum(row["self_s"] for row in phases.values())
+    if not inside_s:
+        return
     ordered = sorted(phases.items(), key=lambda item: -item[1]["self_s"])
-    parts = [f"{phase} {row['self_s'] / inside:.0%} ({row['n']:,})" for phase, row in ordered if inside]
-    if parts:
-        yield _line("their time by phase", [*parts, *([f"{OUTSIDE} {duration(outside['self_s'])} ({outside['n']:,})"] if outside else [])])
-    if steps and steps["varying"]:
-        rest = len(steps["varying"]) - _NAMED
-        names = ", ".join(map(short, steps["varying"][:_NAMED]))
-        yield Text(names + (f" and {rest} more" if rest > 0 else ""), "not called equally often in all steps")
-    ranks = calls["by_rank"]
-    if len(ranks) > 1:
-        parts = [f"{row['rank']}: {row['n']:,} in {duration(row['self_s'])}" for row in ranks[:_MANY_RANKS]]
-        yield _line("by rank", [*parts, *([f"{len(ranks) - _MANY_RANKS} more"] if len(ranks) > _MANY_RANKS else [])])
+    facts = [f"{phase} {row['self_s'] / inside_s:.0%} ({row['n']:,})" for phase, row in ordered]
+    if outside:
+        facts.append(f"{OUTSIDE} {duration(outside['self_s'])} ({outside['n']:,})")
+    yield _line("their time by phase", facts)
 
 
-def _line(label: str, parts: list[str]) -> Text:
-    return Text(" · ".join(parts), label)
+def _varying_functions(by_step: Mapping[str, Any] | None) -> Iterator[Text]:
+    varying = by_step["varying"] if by_step else ()
+    if varying:
+        names = ", ".join(map(short, varying[:_NAMED]))
+        n_more = len(varying) - _NAMED
+        if n_more > 0:
+            names += f" and {n_more} more"
+        yield Text(names, "not called equally often in all steps")
+
+
+def _rank_facts(ranks: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
+    if len(ranks) < 2:
+        return
+    facts = [
+        f"{row['rank']}: {row['n']:,} in {duration(row['self_s'])}" for row in ranks[:_MANY_RANKS]
+    ]
+    n_more = len(ranks) - _MANY_RANKS
+    if n_more > 0:
+        facts.append(f"{n_more} more")
+    yield _line("by rank", facts)
+
+
+def _line(label: str, facts: list[str]) -> Text:
+    return Text(" · ".join(facts), label)

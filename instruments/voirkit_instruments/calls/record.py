@@ -1,10 +1,12 @@
-"""``--calls [MODULES]``: every call of the named functions, with what its arguments and results were, written into the trace plane.
+"""``--calls [MODULES]``: every call of the named functions, with what its arguments and results
+were, written into the trace plane.
 
-It only records. The functions stay what they are: ``voirkit.probes.call_hooks`` sees their calls, which changes nothing that the program
-could look at. Nothing is recorded before the script's own code runs, nor while torch.compile and its like follow a function.
+It only records. The functions stay what they are: ``voirkit.probes.call_hooks`` sees their calls,
+which changes nothing that the program could look at. Nothing is recorded before the script's own
+code runs, nor while torch.compile and its like follow a function.
 
-Functions whose modules are not imported yet are waited for. A package's functions are put in place when the whole of it has been imported,
-so that nothing of its own beginning is recorded.
+Functions whose modules are not imported yet are waited for. A package's functions are put in place
+when the whole of it has been imported, so that nothing of its own beginning is recorded.
 """
 
 from __future__ import annotations
@@ -24,7 +26,15 @@ from voirkit.instrument import instrument_definition, once
 from voirkit.probes.call_hooks import IS_BUILT, CallHooks
 from voirkit.processes import inherit
 from voirkit_instruments import values
-from voirkit_instruments.calls.record_functions import ASKED_BY_OTHERS, DEFAULT, check, functions_named, is_shown, names, of_module
+from voirkit_instruments.calls.record_functions import (
+    ASKED_BY_OTHERS,
+    DEFAULT,
+    check,
+    functions_named,
+    is_shown,
+    names,
+    of_module,
+)
 from voirkit_instruments.calls.record_values import CallRecords
 
 TYPE_CHECKING = False
@@ -38,15 +48,17 @@ if TYPE_CHECKING:
     from voirkit_instruments.calls.record_functions import Function
 
 
-BEGIN = "voirkit_instruments.calls.record:record_in_child"
-SHOWN = 20  # names of skipped functions for each reason, in the summary
+_IN_CHILD = "voirkit_instruments.calls.record:record_in_child"
+MOST_NAMES = 20  # names of skipped functions for each reason, in the summary
 
 _tracing: Tracing | None = None  # of this process
 
 
 @instrument_definition
 @once("--calls")
-def calls(ov: Overseer, modules: Sequence[str] = (), every: int = 1, warmup: int = 0) -> Iterator[Phase | PhaseWithPriority]:
+def calls(
+    ov: Overseer, modules: Sequence[str] = (), every: int = 1, warmup: int = 0
+) -> Iterator[Phase | PhaseWithPriority]:
     """Record calls, from the script's own code on.
 
     Args:
@@ -60,13 +72,14 @@ def calls(ov: Overseer, modules: Sequence[str] = (), every: int = 1, warmup: int
     tracing = start_tracing(recorder, ov.warn, list(modules or DEFAULT), every, warmup)
     if tracing is None:
         return
-    inherit.watch(BEGIN, offered)
-    if ov.program is not None and any(name.partition(".")[0] == "__main__" for name in tracing.targets):
+    inherit.watch(_IN_CHILD, offered)
+    packages = [name.partition(".")[0] for name in tracing.targets]
+    if ov.program is not None and "__main__" in packages:
         ov.program.defines = lambda: tracing.ran(sys.modules["__main__"])
     try:
         yield ov.phases.run_script(throw=False)
     finally:
-        inherit.unwatch(BEGIN)
+        inherit.unwatch(_IN_CHILD)
         tracing.end()
         _, records, own_ns, _ = tracing.totals
         recorder.timed(records, own_ns)
@@ -77,12 +90,12 @@ def calls(ov: Overseer, modules: Sequence[str] = (), every: int = 1, warmup: int
 
 
 def summary(tracing: Any) -> dict[str, Any]:
-    """What was recorded, as it stands in ``summary.json``."""
+    """The part of ``summary.json`` about what was recorded."""
     skipped: dict[str, dict[str, Any]] = {}
     for name, why in tracing.skipped.items():
         row = skipped.setdefault(why, {"n": 0, "names": []})
         row["n"] += 1
-        if len(row["names"]) < SHOWN:
+        if len(row["names"]) < MOST_NAMES:
             row["names"].append(name)
     n_calls, records, _, without_arguments = tracing.totals
     return {
@@ -101,8 +114,13 @@ def summary(tracing: Any) -> dict[str, Any]:
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
     modules, every, warmup = options["calls"], options["calls_every"], options["calls_warmup"]
     if modules is None:
-        option, value = ("--calls-every", every) if every is not None else ("--calls-warmup", warmup)
-        raise CommandLineError(f"{option} is about calls, which are not recorded.", next=f"voirkit --calls {option} {value} SCRIPT")
+        option, value = "--calls-every", every
+        if every is None:
+            option, value = "--calls-warmup", warmup
+        raise CommandLineError(
+            f"{option} is about calls, which are not recorded.",
+            next=f"voirkit --calls {option} {value} SCRIPT",
+        )
     from voirkit.runner.script import folder_of
 
     targets = names(modules)
@@ -110,10 +128,13 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
     return calls(targets, every or 1, warmup or 0)(ov)
 
 
-# the processes of a run: the one that trains, forked children, and those that multiprocessing starts
+# the processes of a run: the one that trains, forked children, and those that multiprocessing
+# starts
 
 
-def start_tracing(recorder: Any, warn: Callable[[str], None], targets: Sequence[str], every: int, warmup: int) -> Tracing | None:
+def start_tracing(
+    recorder: Any, warn: Callable[[str], None], targets: Sequence[str], every: int, warmup: int
+) -> Tracing | None:
     """Begin in this process; None, and a warning, where the engine was not built."""
     global _tracing
     in_c = engine()
@@ -126,12 +147,14 @@ def start_tracing(recorder: Any, warn: Callable[[str], None], targets: Sequence[
 
 
 def offered() -> dict[str, Any] | None:
-    """What a process needs that multiprocessing starts from here."""
-    return (
-        None
-        if _tracing is None or _tracing.over
-        else {"targets": list(_tracing.targets), "every": _tracing.every, "warmup": _tracing.warmup}
-    )
+    """The data that a process needs that multiprocessing starts from here."""
+    if _tracing is None or _tracing.over:
+        return None
+    return {
+        "targets": list(_tracing.targets),
+        "every": _tracing.every,
+        "warmup": _tracing.warmup,
+    }
 
 
 def record_in_child(offer: dict[str, Any]) -> None:
@@ -147,7 +170,8 @@ def record_in_child(offer: dict[str, Any]) -> None:
 
 
 def print_list(parser: Any, options: Any) -> NoReturn:
-    """Print what ``--calls`` would record with these options, and end: 0, by SystemExit. The modules are imported here."""
+    """Print what ``--calls`` would record with these options, and end: 0, by SystemExit. The
+    modules are imported here."""
     from voirkit.probes.call_hooks import CallHooks
     from voirkit.runner.script import folder_of
 
@@ -162,21 +186,24 @@ def print_list(parser: Any, options: Any) -> NoReturn:
     functions: dict[int, Function] = {}
     for name in targets:
         _import(name)
-        for one in functions_named(name):
-            functions.setdefault(id(one.function), one)
-    entry = CallHooks(in_c.hooks())
+        for function in functions_named(name):
+            functions.setdefault(id(function.function), function)
+    hooks = CallHooks(in_c.hooks())
     listed = list(functions.values())
-    entry.add({number: one.function for number, one in enumerate(listed)})
-    skipped = dict(entry.skipped)
-    entry.remove()
+    hooks.add({number: function.function for number, function in enumerate(listed)})
+    skipped = dict(hooks.skipped)
+    hooks.remove()
     lines: dict[str, list[str]] = defaultdict(list)
-    for number, one in enumerate(listed):
-        in_c = " (C)" if type(one.function) in (BuiltinFunctionType, MethodDescriptorType) else ""
+    for number, function in enumerate(listed):
+        is_c = type(function.function) in (BuiltinFunctionType, MethodDescriptorType)
+        language = " (C)" if is_c else ""
         why = f"   not recorded: {skipped[number]}" if number in skipped else ""
-        lines[one.category].append(f"  {one.name}{in_c}{why}")
+        lines[function.category].append(f"  {function.name}{language}{why}")
     for category in sorted(lines):
         print(category, *sorted(lines[category]), sep="\n")
-    say_as_it_is(f"{len(listed) - len(skipped)} functions would be recorded, {len(skipped)} cannot be.\n")
+    say_as_it_is(
+        f"{len(listed) - len(skipped)} functions would be recorded, {len(skipped)} cannot be.\n"
+    )
     raise SystemExit(0)
 
 
@@ -190,17 +217,26 @@ def _import(name: str) -> None:
         except ModuleNotFoundError as exc:
             if exc.name == module:
                 return  # a class or function
-            raise CommandLineError(f"it cannot be imported: {exc}.", where=f"--calls {name}") from exc
-        except Exception as exc:
-            raise CommandLineError(f"it cannot be imported: {type(exc).__name__}: {exc}.", where=f"--calls {name}") from exc
+            raise CommandLineError(
+                f"it cannot be imported: {exc}.", where=f"--calls {name}"
+            ) from exc
+        except Exception as exc:  # whatever the code of that module raises
+            raise CommandLineError(
+                f"it cannot be imported: {type(exc).__name__}: {exc}.", where=f"--calls {name}"
+            ) from exc
 
 
-NOT_BUILT = """--calls: no call can be recorded: that needs voirkit's part in C, which is not there, or $VOIRKIT_NO_EXTENSION is 1.
-  Where there is a C compiler it comes with: pip install --force-reinstall --no-deps --no-cache-dir --no-binary voirkit voirkit"""
+NOT_BUILT = (
+    "--calls: no call can be recorded: that needs voirkit's part in C, which is not there, or"
+    " $VOIRKIT_NO_EXTENSION is 1.\n"
+    "  Where there is a C compiler it comes with: pip install --force-reinstall --no-deps"
+    " --no-cache-dir --no-binary voirkit voirkit"
+)
 
 
 def engine() -> Any:
-    """The hot path, which is in C; None where it was not built: only C sees a call without changing its function."""
+    """The hot path, which is in C; None where it was not built: only C sees a call without changing
+    its function."""
     if os.environ.get("VOIRKIT_NO_EXTENSION") == "1" or not IS_BUILT:
         return None
     try:
@@ -214,19 +250,28 @@ class Tracing(Watcher):
     """Calls in this process."""
 
     def __init__(
-        self, engine: Any, recorder: Any, warn: Callable[[str], None], targets: Sequence[str], every: int = 1, warmup: int = 0
+        self,
+        engine: Any,
+        recorder: Any,
+        warn: Callable[[str], None],
+        targets: Sequence[str],
+        every: int = 1,
+        warmup: int = 0,
     ) -> None:
-        self.targets, self.every, self.warmup = list(targets), every, warmup
+        self.targets = list(targets)
+        self.every = every
+        self.warmup = warmup
         self.over = False  # nothing is recorded any more
-        # what was, when it is over: calls, records of all kinds, what that took (ns), and calls whose arguments are not known
+        # what was, when it is over: calls, records of all kinds, what that took (ns), and calls
+        # whose arguments are not known
         self.totals = (0, 0, 0, 0)
         self.records = CallRecords(recorder, warn)
         self._warn = warn
         self._engine = engine
         self._entry: Any = None
         self._ticking: Any = None
-        self._known: dict[int, Callable[[], Any]] = {}  # functions, by address
-        self._seen: set[str] = set()
+        self._added: dict[int, Callable[[], Any]] = {}  # functions, by address
+        self._found_targets: set[str] = set()
         self._left_out: dict[str, str] = {}
         self._steps: Any = None
         self._called: list[int] = []
@@ -269,15 +314,28 @@ class Tracing(Watcher):
         """Record nothing of what is called inside of functions that trace or compile."""
         try:
             if not self.over:
-                names = [f"{module.__name__}.{name}" for name in IGNORED_SCOPES.get(module.__name__, "").split()]
-                self._entry.mute([one.function for name in names for one in functions_named(name)])
-        except Exception as exc:
-            self._warn(f"calls: what {module.__name__} calls is recorded as the program's ({type(exc).__name__}: {exc}).")
+                scopes = []
+                for name in IGNORED_SCOPES.get(module.__name__, "").split():
+                    functions = functions_named(f"{module.__name__}.{name}")
+                    scopes += [function.function for function in functions]
+                self._entry.mute(scopes)
+        except Exception as exc:  # a torch that is not like any known one
+            self._warn(
+                f"calls: what {module.__name__} calls is recorded as the program's"
+                f" ({type(exc).__name__}: {exc})."
+            )
 
     def _watch_steps(self, _: ModuleType) -> None:
-        places = {kind: one.function for kind, name in PLACES.items() for one in functions_named(name)}
+        places = {
+            kind: function.function
+            for kind, name in PLACES.items()
+            for function in functions_named(name)
+        }
         if len(places) < len(PLACES):
-            self._warn("calls: --calls-every does not know the steps of this torch; the calls of all are recorded.")
+            self._warn(
+                "calls: --calls-every does not know the steps of this torch; the calls of all are"
+                " recorded."
+            )
             return
         self._ticking = CallHooks(self._engine.ticks())
         self._ticking.add(places)
@@ -288,25 +346,27 @@ class Tracing(Watcher):
             from voirkit_instruments.calls.record_values import Tensors
 
             self.records.tensors = Tensors(self._engine, torch)
-        except Exception as exc:
+        except Exception as exc:  # a torch that is not like any known one
             self._warn(f"calls: nothing is known of tensors ({type(exc).__name__}: {exc}).")
 
     def _add(self, target: str, functions: Iterable[Function]) -> None:
         """Have calls of functions seen, those that are not yet."""
         new: dict[int, Any] = {}
-        for one in functions:
-            self._seen.add(target)
-            known = self._known.get(id(one.function))
-            if known is not None and known() is one.function:
+        for function in functions:
+            self._found_targets.add(target)
+            address = id(function.function)
+            added = self._added.get(address)
+            if added is not None and added() is function.function:
                 continue
-            self._known[id(one.function)] = _reference(one.function)
-            if f"{one.category}.{one.name}" in ASKED_BY_OTHERS:
-                self._left_out[f"{one.category}.{one.name}"] = "is called by voirkit's own instruments"
+            self._added[address] = _reference(function.function)
+            name = f"{function.category}.{function.name}"
+            if name in ASKED_BY_OTHERS:
+                self._left_out[name] = "is called by voirkit's own instruments"
                 continue
-            number = self._engine.add(one.kind)
-            new[number] = one.function
-            one.function = None  # the program may have it no more some day
-            self.records.functions.append(one)
+            number = self._engine.add(function.kind)
+            new[number] = function.function
+            function.function = None  # the program may have it no more some day
+            self.records.functions.append(function)
         if new:
             self._entry.add(new)
 
@@ -315,7 +375,8 @@ class Tracing(Watcher):
         (self._entry.on if on else self._entry.off)()
 
     def _sample(self, on: bool) -> None:
-        """Switch between steps: those functions that have been called; the others, thousands of them, cost nothing where they are."""
+        """Switch between steps: those functions that have been called; the others, thousands of
+        them, cost nothing where they are."""
         self._called += self._engine.called()
         self._engine.switch(on, self.records.operand)
         (self._entry.on if on else self._entry.off)(self._called)
@@ -326,7 +387,10 @@ class Tracing(Watcher):
         if self._entry is None:
             return {}
         functions = self.records.functions
-        names = {f"{functions[number].category}.{functions[number].name}": why for number, why in self._entry.skipped.items()}
+        names = {
+            f"{functions[number].category}.{functions[number].name}": why
+            for number, why in self._entry.skipped.items()
+        }
         return {**self._left_out, **names}
 
     @property
@@ -335,7 +399,11 @@ class Tracing(Watcher):
         return 0 if self._entry is None else len(self._entry.skipped)
 
     def unseen(self) -> list[str]:
-        return [name for name in self.targets if name not in self._seen and name.partition(".")[0] in sys.modules]
+        return [
+            name
+            for name in self.targets
+            if name not in self._found_targets and name.partition(".")[0] in sys.modules
+        ]
 
     def end(self) -> None:
         if self.over or self._entry is None:
@@ -363,14 +431,19 @@ def _is_being_imported(name: str) -> bool:
     return bool(getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False))
 
 
-# The functions of torch inside of which it traces or compiles, by module: what is called there are its own trials, on tensors without data,
-# no calls of the program. Checked with torch 2.1 and 2.15; a name that a version does not have is of another.
+# The functions of torch inside of which it traces or compiles, by module: what is called there are
+# its own trials, on tensors without data, no calls of the program. Checked with torch 2.1 and 2.15;
+# a name that a version does not have is of another.
 IGNORED_SCOPES = {
     # torch.compile: each frame that is compiled
-    "torch._dynamo.convert_frame": "CatchErrorsWrapper.__call__ ConvertFrame.__call__ ConvertFrameAssert.__call__ _compile",
+    "torch._dynamo.convert_frame": (
+        "CatchErrorsWrapper.__call__ ConvertFrame.__call__ ConvertFrameAssert.__call__ _compile"
+    ),
     "torch._dynamo.eval_frame": "export explain",
     # its back ends, which compile a backward pass when it is first run
-    "torch._functorch.aot_autograd": "aot_module_simplified create_aot_dispatcher_function aot_export_module",
+    "torch._functorch.aot_autograd": (
+        "aot_module_simplified create_aot_dispatcher_function aot_export_module"
+    ),
     "torch._inductor.compile_fx": "compile_fx compile_fx_inner",
     "torch._inductor.codecache": "PyCodeCache.load_by_key_path",
     # graphs
@@ -391,15 +464,20 @@ IGNORED_SCOPES = {
 }
 
 NEXT, STEP = 0, 1
-# What is called before a batch is asked for, and at the end of each optimizer's step.
-PLACES = {NEXT: "torch.utils.data.dataloader._BaseDataLoaderIter.__next__", STEP: "torch.optim.optimizer.Optimizer._optimizer_step_code"}
+# The functions that are called before a batch is asked for, and at the end of each optimizer's
+# step.
+PLACES = {
+    NEXT: "torch.utils.data.dataloader._BaseDataLoaderIter.__next__",
+    STEP: "torch.optim.optimizer.Optimizer._optimizer_step_code",
+}
 
 
 class Steps:
-    """Counts the steps of this process, and switches for ``--calls-every N`` and ``--calls-warmup M``.
+    """Counts the steps of this process, and switches for ``--calls-every N`` and ``--calls-warmup
+    M``.
 
-    Between recorded ones all functions are as they were. A step begins where the loader is asked for a batch after an optimizer's step;
-    without a loader, where an optimizer's step ends.
+    Between recorded ones all functions are as they were. A step begins where the loader is asked
+    for a batch after an optimizer's step; without a loader, where an optimizer's step ends.
 
     Args:
         every: Record each so many steps, after the first ``warmup``.
@@ -408,12 +486,16 @@ class Steps:
     """
 
     def __init__(self, every: int, warmup: int, switch: Callable[[bool], None]) -> None:
-        self._every, self._warmup, self._switch = every, warmup, switch
-        self._trained = self._requested = False  # since the step began: an optimizer's step, a request for a batch
+        self._every = every
+        self._warmup = warmup
+        self._switch = switch
+        # since the step began: an optimizer's step, a request for a batch
+        self._trained = self._requested = False
         self.step, self.is_on = 0, True
 
     def tick(self, kind: int) -> None:
-        """The loader is about to be asked for a batch (``NEXT``), or an optimizer's step has ended (``STEP``)."""
+        """The loader is about to be asked for a batch (``NEXT``), or an optimizer's step has ended
+        (``STEP``)."""
         if kind == NEXT:
             if self._trained:
                 self._next()

@@ -1,7 +1,8 @@
-"""Which functions there are in what ``--calls`` names: public ones, and those methods that python itself calls by a statement; and whether
-what it names can be there.
+"""Which functions there are in what ``--calls`` names: public ones, and those methods that python
+itself calls by a statement; and whether what it names can be there.
 
-Looks only into the dictionaries of modules and classes; no attribute of the program's objects is asked for, and nothing is imported.
+Looks only into the dictionaries of modules and classes; no attribute of the program's objects is
+asked for, and nothing is imported.
 """
 
 from __future__ import annotations
@@ -25,54 +26,102 @@ METHOD, MODULE = 1, 2  # as in _calls.c
 # Methods that count as public: what `X()`, `x()`, `with x` and `for y in x` call.
 _SPECIAL = ("__init__", "__call__", "__enter__", "__exit__", "__iter__", "__next__")
 _OPERATORS = frozenset(
-    f"__{before}{name}__" for before in ("", "r", "i")
-    for name in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "div", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
-) | {f"__{name}__" for name in ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert")}  # fmt: skip
-# Parts of torch that follow, translate or keep programs: what they call is no call of the program's.
+    f"__{before}{name}__"
+    for before in ("", "r", "i")
+    for name in (
+        "add",
+        "sub",
+        "mul",
+        "matmul",
+        "truediv",
+        "floordiv",
+        "div",
+        "mod",
+        "pow",
+        "and",
+        "or",
+        "xor",
+        "lshift",
+        "rshift",
+    )
+) | {f"__{name}__" for name in ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert")}
+# Parts of torch that follow, translate or keep programs: what they call is no call of the
+# program's.
 MACHINERY = (
-    "torch.fx", "torch.jit", "torch.export", "torch.compiler", "torch.onnx", "torch.package", "torch.library", "torch.overrides",
-    "torch.testing", "torch.utils.cpp_extension", "torch.utils.bundled_inputs", "torch.utils.benchmark", "torch.ops", "torch.classes",
-)  # fmt: skip
+    "torch.fx",
+    "torch.jit",
+    "torch.export",
+    "torch.compiler",
+    "torch.onnx",
+    "torch.package",
+    "torch.library",
+    "torch.overrides",
+    "torch.testing",
+    "torch.utils.cpp_extension",
+    "torch.utils.bundled_inputs",
+    "torch.utils.benchmark",
+    "torch.ops",
+    "torch.classes",
+)
 # Where public modules of torch have helpers from that are no functions of theirs.
-_HELPERS = ("torch._jit_internal", "torch._dynamo", "torch._overrides", "torch._classes", "torch._ops", "torch._compile")
-# What other instruments ask at each step: their calls could not be distinguished from the program's.
-ASKED_BY_OTHERS = ("torch.is_grad_enabled", "torch.cuda.is_initialized", "torch.utils.data.get_worker_info")
+_HELPERS = (
+    "torch._jit_internal",
+    "torch._dynamo",
+    "torch._overrides",
+    "torch._classes",
+    "torch._ops",
+    "torch._compile",
+)
+# What other instruments ask at each step: their calls could not be distinguished from the
+# program's.
+ASKED_BY_OTHERS = (
+    "torch.is_grad_enabled",
+    "torch.cuda.is_initialized",
+    "torch.utils.data.get_worker_info",
+)
 # The loader's iterator, which is private; what it is called for is not.
-_WITH = {"torch.utils.data.DataLoader": ("torch.utils.data.dataloader._BaseDataLoaderIter.__next__",)}
+_WITH = {
+    "torch.utils.data.DataLoader": ("torch.utils.data.dataloader._BaseDataLoaderIter.__next__",)
+}
 
 
 class Function:
-    """A function, by its qualified ``name`` in the module that it is shown under, ``category``; ``kind``: ``METHOD`` and others."""
+    """A function, by its qualified ``name`` in the module that it is shown under, ``category``;
+    ``kind``: ``METHOD`` and others."""
 
     def __init__(self, function: Any, category: str, name: str, kind: int) -> None:
         self.function, self.category, self.name, self.kind = function, category, name, kind
 
 
 def is_private(module: str) -> bool:
-    """Whether some part of a module's name begins with an underscore (``__main__`` does not count)."""
+    """True if some part of a module's name begins with an underscore (``__main__`` does not
+    count)."""
     return module != "__main__" and any(part.startswith("_") for part in module.split("."))
 
 
 def is_machinery(module: str) -> bool:
-    """Whether a module is of those parts of torch that are left out of ``--calls torch``."""
+    """True if a module is of those parts of torch that are left out of ``--calls torch``."""
     return any(module == part or module.startswith(f"{part}.") for part in MACHINERY)
 
 
 def is_shown(module: str, target: str) -> bool:
-    """Whether a module below the one that ``--calls`` names is of those that this means."""
-    return not is_private(module.removeprefix(target)[1:]) and (is_machinery(target) or not is_machinery(module))
+    """True if a module below the one that ``--calls`` names is of those that this means."""
+    if is_private(module.removeprefix(target)[1:]):
+        return False
+    return is_machinery(target) or not is_machinery(module)
 
 
 def functions_named(target: str) -> Iterator[Function]:
     """The functions that a name stands for, of modules that are imported by now."""
     for name in (target, *_WITH.get(target, ())):
-        module, rest = _split(name)
+        module, path = _split(name)
         if module is None:
             continue
-        if rest:
-            yield from _of_path(module, rest)
+        if path:
+            yield from _of_path(module, path)
             continue
-        for below in sorted(sys.modules, key=lambda each: (each.count("."), each)):  # what is in several is the outermost's
+        # what is in several is the outermost's
+        for below in sorted(sys.modules, key=lambda each: (each.count("."), each)):
             if below == name or (below.startswith(f"{name}.") and is_shown(below, name)):
                 value = sys.modules[below]
                 if is_of(value, ModuleType):
@@ -80,7 +129,9 @@ def functions_named(target: str) -> Iterator[Function]:
 
 
 def is_public(name: object, operators: bool = False) -> bool:
-    return type(name) is str and (name[:1] != "_" or name in _SPECIAL or (operators and name in _OPERATORS))
+    if type(name) is not str:
+        return False
+    return name[:1] != "_" or name in _SPECIAL or (operators and name in _OPERATORS)
 
 
 def of_module(module: ModuleType, called: str) -> Iterator[Function]:
@@ -94,27 +145,31 @@ def of_module(module: ModuleType, called: str) -> Iterator[Function]:
             if _belongs(value.__module__, called, root):
                 yield _of_function(value, called, name)
         elif kind is BuiltinFunctionType:
-            if _is_of(value, root) and "torch_function" not in name:  # has_torch_function...: asks, and does nothing
+            # has_torch_function...: asks, and does nothing
+            if _is_of(value, root) and "torch_function" not in name:
                 yield Function(value, called, name, 0)
         elif is_of(value, type) and _belongs(_module_of(value), called, root):
             yield from of_class(value, called)
 
 
 def of_class(kind: type, called: str, wholly: bool = False) -> Iterator[Function]:
-    """The methods that a class defines itself. ``called``: the module it was found in; ``wholly``: also those in C, of the classes above it
-    too: it was asked for by its name."""
+    """The methods that a class defines itself. ``called``: the module it was found in; ``wholly``:
+    also those in C, of the classes above it too: it was asked for by its name."""
     path = str(type.__dict__["__qualname__"].__get__(kind))
     for name, value in list(type.__dict__["__dict__"].__get__(kind).items()):
         if not is_public(name, wholly):
             continue
-        made = _of_method(value, called, f"{path}.{name}", name)
-        if made is not None:
-            yield made
-    if wholly:
-        for above in type.__dict__["__mro__"].__get__(kind)[1:]:
-            for name, value in list(type.__dict__["__dict__"].__get__(above).items()):
-                if type(value) is MethodDescriptorType and above is not object and is_public(name, wholly):
-                    yield Function(value, called, f"{path}.{name}", METHOD)
+        method = _of_method(value, called, f"{path}.{name}", name)
+        if method is not None:
+            yield method
+    if not wholly:
+        return
+    for above in type.__dict__["__mro__"].__get__(kind)[1:]:
+        if above is object:
+            continue
+        for name, value in list(type.__dict__["__dict__"].__get__(above).items()):
+            if type(value) is MethodDescriptorType and is_public(name, wholly):
+                yield Function(value, called, f"{path}.{name}", METHOD)
 
 
 def _of_function(function: FunctionType, called: str, name: str) -> Function:
@@ -126,15 +181,17 @@ def _of_function(function: FunctionType, called: str, name: str) -> Function:
 
 def _of_method(value: Any, called: str, path: str, name: str) -> Function | None:
     if type(value) is FunctionType:
-        return Function(value, called, path, METHOD | (MODULE if name == "__call__" and path == "Module.__call__" else 0))
+        is_module_call = name == "__call__" and path == "Module.__call__"
+        return Function(value, called, path, METHOD | MODULE if is_module_call else METHOD)
     if type(value) in (staticmethod, classmethod):
-        inside = value.__func__
-        return Function(inside, called, path, METHOD if type(value) is classmethod else 0) if type(inside) is FunctionType else None
+        function = value.__func__
+        if type(function) is FunctionType:
+            return Function(function, called, path, METHOD if type(value) is classmethod else 0)
     return None
 
 
 def _of_path(module: ModuleType, path: list[str]) -> Iterator[Function]:
-    """What a name behind a module's stands for: a class, a function, a method."""
+    """The functions that a name behind a module's stands for: of a class, a function, a method."""
     owner: Any = module
     for name in path[:-1]:
         owner = vars(owner).get(name)
@@ -146,9 +203,9 @@ def _of_path(module: ModuleType, path: list[str]) -> Iterator[Function]:
         yield from of_class(value, _module_of(value), wholly=True)
     elif is_of(owner, type):
         full = f"{type.__dict__['__qualname__'].__get__(owner)}.{path[-1]}"
-        made = _of_method(value, called, full, path[-1])
-        if made is not None:
-            yield made
+        method = _of_method(value, called, full, path[-1])
+        if method is not None:
+            yield method
         elif type(value) is MethodDescriptorType:
             yield Function(value, called, full, METHOD)
     elif type(value) is FunctionType:
@@ -160,7 +217,10 @@ def _of_path(module: ModuleType, path: list[str]) -> Iterator[Function]:
 def _in(owner: Any, name: str) -> Any:
     if not is_of(owner, type):
         return vars(owner).get(name)
-    return next((vars(above)[name] for above in type.__dict__["__mro__"].__get__(owner) if name in vars(above)), None)
+    for above in type.__dict__["__mro__"].__get__(owner):
+        if name in vars(above):
+            return vars(above)[name]
+    return None
 
 
 def _split(name: str) -> tuple[ModuleType | None, list[str]]:
@@ -174,19 +234,24 @@ def _split(name: str) -> tuple[ModuleType | None, list[str]]:
 
 
 def _module_of(kind: type) -> str:
-    whole, name = type_name(kind), str(type.__dict__["__qualname__"].__get__(kind))
-    return {"torch.nn.Parameter": "torch.nn.parameter", "torch.nn.Buffer": "torch.nn.parameter"}.get(whole, whole[: -len(name) - 1])
+    full_name, name = type_name(kind), str(type.__dict__["__qualname__"].__get__(kind))
+    if full_name in ("torch.nn.Parameter", "torch.nn.Buffer"):
+        return "torch.nn.parameter"
+    return full_name[: -len(name) - 1]
 
 
 def _belongs(defined: Any, called: str, root: str) -> bool:
-    """Whether something in a module was defined there, or in a private module of the same package, of which it is the public name."""
+    """True if something in a module was defined there, or in a private module of the same package,
+    of which it is the public name."""
     if defined == called:
         return True
-    return type(defined) is str and defined.partition(".")[0] == root and is_private(defined) and not defined.startswith(_HELPERS)
+    if type(defined) is not str or defined.partition(".")[0] != root:
+        return False
+    return is_private(defined) and not defined.startswith(_HELPERS)
 
 
 def _is_of(function: Any, root: str) -> bool:
-    """Whether a function in C is a package's own, and not one of python's that it has imported."""
+    """True if a function in C is a package's own, and not one of python's that it has imported."""
     module = function.__module__
     if type(module) is str:
         return module.partition(".")[0] == root
@@ -194,15 +259,29 @@ def _is_of(function: Any, root: str) -> bool:
     return is_of(owner, type) and _module_of(owner).partition(".")[0] == root
 
 
-# What a training calls: the layers' functions, optimizers and schedulers, modules, backward, and the loader.
-DEFAULT = ("torch.nn.functional", "torch.optim", "torch.nn.Module.__call__", "torch.Tensor.backward", "torch.utils.data.DataLoader")
+# The calls of a training: the layers' functions, optimizers and schedulers, modules, backward, and
+# the loader.
+DEFAULT = (
+    "torch.nn.functional",
+    "torch.optim",
+    "torch.nn.Module.__call__",
+    "torch.Tensor.backward",
+    "torch.utils.data.DataLoader",
+)
 # As people write them, who write `from torch import nn` and `import torch.nn.functional as F`.
-SHORT = {"nn": "torch.nn", "F": "torch.nn.functional", "optim": "torch.optim", "Tensor": "torch.Tensor", "DataLoader": DEFAULT[-1]}
+SHORT = {
+    "nn": "torch.nn",
+    "F": "torch.nn.functional",
+    "optim": "torch.optim",
+    "Tensor": "torch.Tensor",
+    "DataLoader": DEFAULT[-1],
+}
 
 
 def is_script(word: str, following: Sequence[str]) -> bool:
-    """Whether the word after ``--calls`` is SCRIPT, and not what ``--calls`` is to record. A file is, and what ends in ``.py``; so is a
-    folder that can be run, unless another script comes after it."""
+    """True if the word after ``--calls`` is SCRIPT, and not what ``--calls`` is to record. A file
+    is, and what ends in ``.py``; so is a folder that can be run, unless another script comes after
+    it."""
     if os.path.isfile(word) or word.endswith(".py"):
         return True
     if not os.path.isfile(os.path.join(word, "__main__.py")):
@@ -211,44 +290,61 @@ def is_script(word: str, following: Sequence[str]) -> bool:
 
 
 def names(text: str | bool | None) -> list[str]:
-    """What is asked for, by full names; the default list where nothing is (None, or True: the flag alone). Raises CommandLineError: it is
-    no list of names, or an empty one."""
+    """The functions to record, by full names; the default list where none are named (None, or True:
+    the flag alone). Raises CommandLineError: it is no list of names, or an empty one."""
     if not isinstance(text, str):
         return list(DEFAULT)
-    found: list[str] = []
+    targets: list[str] = []
     for word in text.replace(" ", ",").split(","):
         if not word:
             continue
-        first, dot, rest = word.partition(".")
-        name = SHORT.get(first, first) + dot + rest
+        first, dot, path = word.partition(".")
+        name = SHORT.get(first, first) + dot + path
         if not all(part.isidentifier() for part in name.split(".")):
-            raise CommandLineError(f"{word!r} is no name of a module, class or function.", where=f"--calls={text}")
-        if name not in found:
-            found.append(name)
-    if not found:
+            raise CommandLineError(
+                f"{word!r} is no name of a module, class or function.", where=f"--calls={text}"
+            )
+        if name not in targets:
+            targets.append(name)
+    if not targets:
         raise CommandLineError(
             "it names nothing to record.",
             where=f"--calls={text}",
-            next="Name modules, --calls=torch.optim,mine, or none at all for what a training calls: voirkit --calls SCRIPT",
+            next=(
+                "Name modules, --calls=torch.optim,mine, or none at all for what a training calls:"
+                " voirkit --calls SCRIPT"
+            ),
         )
-    return found
+    return targets
 
 
 def check(targets: Sequence[str], folder: str) -> None:
-    """See whether the modules are there, before the script starts. Raises CommandLineError: one is not."""
+    """Check that the modules are there, before the script starts. Raises CommandLineError: one is
+    not."""
     path = [folder, *(entry for entry in sys.path if entry)]
     for name in targets:
         first = name.partition(".")[0]
-        if first in sys.modules or first in sys.builtin_module_names or PathFinder.find_spec(first, path) is not None:
+        if (
+            first in sys.modules
+            or first in sys.builtin_module_names
+            or PathFinder.find_spec(first, path) is not None
+        ):
             _check_below(name, path)
             continue
-        hint = did_you_mean(first, [name for name in (*SHORT, "torch", "torchvision") if name != first])  # torch itself may be missing
+        # torch itself may be missing
+        candidates = [other for other in (*SHORT, "torch", "torchvision") if other != first]
+        hint = did_you_mean(first, candidates)
         search = f"Looked in {folder} and in python's own path; name other folders in PYTHONPATH."
-        raise CommandLineError(f"there is no module {first!r}.", where=f"--calls {name}", next=f"{hint}\n{search}".strip())
+        raise CommandLineError(
+            f"there is no module {first!r}.",
+            where=f"--calls {name}",
+            next=f"{hint}\n{search}".strip(),
+        )
 
 
 def _check_below(name: str, path: list[str]) -> None:
-    """The last part that is found as a module; what comes behind it may be a class or function, of which nothing is known yet."""
+    """The last part that is found as a module; what comes behind it may be a class or function, of
+    which nothing is known yet."""
     parts, places = name.split("."), path
     for n in range(len(parts) - 1):
         spec = PathFinder.find_spec(".".join(parts[: n + 1]), places)

@@ -1,4 +1,5 @@
-"""What the bytes of ``_calls_summary.h`` say of a call's arguments and result, as the JSON of a record; and names of types.
+"""What the bytes of ``_calls_summary.h`` say of a call's arguments and result, as the JSON of a
+record; and names of types.
 
 Nothing here sees an object of the program but its type.
 """
@@ -22,9 +23,18 @@ END: Any = object()  # the bytes end here: there was no room for more
 _u16, _i64, _f64 = Struct("<H"), Struct("<q"), Struct("<d")
 _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=True).encode
 _CONSTANTS: dict[str, Any] = {
-    "N": None, "T": True, "F": False, "j": {"type": "int"}, "g": {"type": "float"}, "w": {"type": "str"},
-}  # fmt: skip
-_TORCH = {"torch.nn.parameter.Parameter": "torch.nn.Parameter", "torch.nn.parameter.Buffer": "torch.nn.Buffer"}  # as users spell them
+    "N": None,
+    "T": True,
+    "F": False,
+    "j": {"type": "int"},
+    "g": {"type": "float"},
+    "w": {"type": "str"},
+}
+# as users spell them
+_TORCH = {
+    "torch.nn.parameter.Parameter": "torch.nn.Parameter",
+    "torch.nn.parameter.Buffer": "torch.nn.Buffer",
+}
 
 
 def type_name(kind: type) -> str:
@@ -32,7 +42,9 @@ def type_name(kind: type) -> str:
     name = type.__dict__["__qualname__"].__get__(kind)
     namespace = type.__dict__["__dict__"].__get__(kind)
     is_of_python = type.__dict__["__flags__"].__get__(kind) & 1 << 9
-    module = namespace.get("__module__") if is_of_python else type.__dict__["__module__"].__get__(kind)
+    module = (
+        namespace.get("__module__") if is_of_python else type.__dict__["__module__"].__get__(kind)
+    )
     if type(module) is not str or module == "builtins":
         return str(name)
     return _TORCH.get(f"{module}.{name}", f"{module}.{name}")
@@ -47,7 +59,8 @@ class Vocabulary:
     """What numbers in the bytes stand for."""
 
     def __init__(self) -> None:
-        self.types: list[str] = ["object"]  # names of types by number; 0 is one beyond those that are kept
+        # names of types by number; 0 is one beyond those that are kept
+        self.types: list[str] = ["object"]
         self.words: list[str] = ["(keyword)"]  # names of keyword arguments by number
 
     def as_json(self, key: bytes) -> str:
@@ -85,7 +98,11 @@ class _Reader:
                 if value is not END:
                     args.append(value)
         parts = {"args": args, "kwargs": kwargs, **result, "bound": bool(key[4] & BOUND)}
-        return {name: value for name, value in parts.items() if name == "returns" or value not in ([], {}, False)}
+        return {
+            name: value
+            for name, value in parts.items()
+            if name == "returns" or value not in ([], {}, False)
+        }
 
     def _number(self, of: Struct) -> Any:
         (number,) = of.unpack_from(self._key, self._at)
@@ -138,7 +155,11 @@ class _Reader:
             tensor["shape"] = [self._number(_i64) for _ in range(min(ndim, 8))]
         if tag == "y" or ndim > 8:
             tensor["dims"] = ndim
-        return {**tensor, "device": where if index == 255 else f"{where}:{index}", "grad": bool(grad)}
+        return {
+            **tensor,
+            "device": where if index == 255 else f"{where}:{index}",
+            "grad": bool(grad),
+        }
 
     def _many(self, tag: str) -> dict[str, Any]:
         several: dict[str, Any] = {"type": self._type()}
@@ -150,30 +171,34 @@ class _Reader:
         for _ in range(count):
             name = self._text() if tag == "d" else ""
             items.append((name, self._value()))
-        kept = [(name, value) for name, value in items if value is not END]
-        if kept:
-            several["items"] = dict(kept) if tag == "d" else [value for _, value in kept]
+        items = [(name, value) for name, value in items if value is not END]
+        if items:
+            several["items"] = dict(items) if tag == "d" else [value for _, value in items]
         return several
 
 
 def place(kind: int, index: int, item: int, words: Sequence[str]) -> str:
-    """Where a tensor stands in a call: ``args.0``, ``kwargs.weight``, ``returns.1``."""
-    parts = (["args", str(index)], ["kwargs", words[index] if index < len(words) else "?"], ["returns"])[kind]
-    return ".".join([*parts, *([str(item - 1)] if item else [])])
+    """The place of a tensor in a call: ``args.0``, ``kwargs.weight``, ``returns.1``."""
+    word = words[index] if index < len(words) else "?"
+    path = (f"args.{index}", f"kwargs.{word}", "returns")[kind]
+    return f"{path}.{item - 1}" if item else path
 
 
 CATEGORY, KIND = "call", "call"
 
 
 class CallRecords:
-    """Writes calls into the trace plane: names of functions, what their arguments were, where the tensors among them stood.
+    """Writes calls into the trace plane: names of functions, their arguments, and the places of the
+    tensors among them.
 
-    The engine (``_calls.c``) asks here when it meets a function, a type, a word or a set of arguments for the first time. Whatever fails is
-    warned of once, and leaves a record without arguments.
+    The engine (``_calls.c``) asks here when it meets a function, a type, a word or a set of
+    arguments for the first time. Whatever fails is warned of once, and leaves a record without
+    arguments.
     """
 
     def __init__(self, recorder: Any, warn: Callable[[str], None]) -> None:
-        self._recorder, self._warn = recorder, warn
+        self._recorder = recorder
+        self._warn = warn
         self._failed = False
         self.functions: list[Function] = []
         self.vocabulary = Vocabulary()
@@ -182,18 +207,28 @@ class CallRecords:
 
     def install(self, engine: Any, tick: Callable[[int], None] | None) -> None:
         api = getattr(self._recorder.engine, "api", None)
-        callbacks = (self.type_number, self.word_number, self.name, self.class_name, self.set_number, self.place_number)
-        engine.install(api, self._recorder.span, *(self._guarded(function) for function in callbacks), tick)
+        callbacks = (
+            self.type_number,
+            self.word_number,
+            self.name,
+            self.class_name,
+            self.set_number,
+            self.place_number,
+        )
+        engine.install(
+            api, self._recorder.span, *(self._guarded(function) for function in callbacks), tick
+        )
 
     def _guarded(self, function: Callable[..., int]) -> Callable[..., int]:
-        """The same, but what fails in it is reported once; what a signal handler of the program raises meanwhile comes out."""
+        """The same, but what fails in it is reported once; what a signal handler of the program
+        raises meanwhile comes out."""
 
         def guarded(*values: Any) -> int:
             try:
                 return function(*values)
             except RecursionError:
                 return 0
-            except Exception as exc:
+            except Exception as exc:  # an odd type of the program: its call has no arguments
                 trace = exc.__traceback__
                 while trace is not None and trace.tb_next is not None:
                     trace = trace.tb_next
@@ -202,13 +237,16 @@ class CallRecords:
                     raise
                 if not self._failed:
                     self._failed = True
-                    self._warn(f"calls: something of a call could not be recorded ({type(exc).__name__}: {exc}); this is reported once.")
+                    self._warn(
+                        f"calls: something of a call could not be recorded ({type(exc).__name__}:"
+                        f" {exc}); this is reported once."
+                    )
                 return 0
 
         return guarded
 
     def type_number(self, kind: type) -> int:
-        """The number of a type, and what its values are in the upper half."""
+        """The number of a type, with the flags of its values in the upper half."""
         types = self.vocabulary.types
         if len(types) >= 1 << 16:
             return 0
@@ -222,52 +260,123 @@ class CallRecords:
         return len(words) - 1
 
     def name(self, number: int) -> int:
-        found = self.functions[number]
-        return int(self._recorder.name(found.category, found.name, kind=KIND, value="object"))
+        function = self.functions[number]
+        return int(self._recorder.name(function.category, function.name, kind=KIND, value="object"))
 
     def class_name(self, kind: type) -> int:
         """The recorder's name of a module's call: that of its class."""
         name = str(type.__dict__["__qualname__"].__get__(kind))
-        whole = type_name(kind)
-        return int(self._recorder.name(whole[: -len(name) - 1], f"{name}.__call__", kind=KIND, value="object"))
+        module = type_name(kind)[: -len(name) - 1]
+        return int(self._recorder.name(module, f"{name}.__call__", kind=KIND, value="object"))
 
     def set_number(self, key: bytes) -> int:
-        """The recorder's number of what a call's arguments and result were."""
+        """The recorder's number of a call's arguments and result."""
         return int(self._recorder.arguments_as_json(self.vocabulary.as_json(key)))
 
     def place_number(self, kind: int, index: int, item: int) -> int:
         """The recorder's number of a place of a tensor in a call."""
-        return int(
-            self._recorder.arguments_as_json(json.dumps({"at": place(kind, index, item, self.vocabulary.words)}, separators=(",", ":")))
-        )
+        arguments = {"at": place(kind, index, item, self.vocabulary.words)}
+        text = json.dumps(arguments, separators=(",", ":"))
+        return int(self._recorder.arguments_as_json(text))
 
 
 TENSOR, TRACED = 1, 2
-_C = ("aoti_torch_get_dim", "aoti_torch_get_sizes", "aoti_torch_get_dtype", "aoti_torch_get_device_type", "aoti_torch_get_device_index")
+_C = (
+    "aoti_torch_get_dim",
+    "aoti_torch_get_sizes",
+    "aoti_torch_get_dtype",
+    "aoti_torch_get_device_type",
+    "aoti_torch_get_device_index",
+)
 _GRAD = "_ZNK3c1010TensorImpl13requires_gradEv"
 _SIZE_OF_IMPL = 22  # words of a TensorImpl, all that it has since torch 2.13, and fewer than before
 # c10::DeviceType, a part of torch's binary interface.
 _DEVICES = {
-    0: "cpu", 1: "cuda", 2: "mkldnn", 6: "hip", 7: "fpga", 8: "maia", 9: "xla", 10: "vulkan", 11: "metal", 12: "xpu", 13: "mps", 14: "meta",
-    15: "hpu", 16: "ve", 17: "lazy", 18: "ipu", 19: "mtia", 20: "privateuseone",
-}  # fmt: skip
+    0: "cpu",
+    1: "cuda",
+    2: "mkldnn",
+    6: "hip",
+    7: "fpga",
+    8: "maia",
+    9: "xla",
+    10: "vulkan",
+    11: "metal",
+    12: "xpu",
+    13: "mps",
+    14: "meta",
+    15: "hpu",
+    16: "ve",
+    17: "lazy",
+    18: "ipu",
+    19: "mtia",
+    20: "privateuseone",
+}
 # c10::ScalarType, another. Not learnt from tensors: making some kinds warns, once in a process.
-_DTYPES = dict(enumerate((
-    "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex32", "complex64", "complex128", "bool", "qint8",
-    "quint8", "qint32", "bfloat16", "quint4x2", "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8", "bits16", "float8_e5m2",
-    "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz", "uint16", "uint32", "uint64", "uint1", "uint2", "uint3", "uint4", "uint5",
-    "uint6", "uint7", "int1", "int2", "int3", "int4", "int5", "int6", "int7", "float8_e8m0fnu", "float4_e2m1fn_x2",
-)))  # fmt: skip
+_DTYPES = dict(
+    enumerate(
+        (
+            "uint8",
+            "int8",
+            "int16",
+            "int32",
+            "int64",
+            "float16",
+            "float32",
+            "float64",
+            "complex32",
+            "complex64",
+            "complex128",
+            "bool",
+            "qint8",
+            "quint8",
+            "qint32",
+            "bfloat16",
+            "quint4x2",
+            "quint2x4",
+            "bits1x8",
+            "bits2x4",
+            "bits4x2",
+            "bits8",
+            "bits16",
+            "float8_e5m2",
+            "float8_e4m3fn",
+            "float8_e5m2fnuz",
+            "float8_e4m3fnuz",
+            "uint16",
+            "uint32",
+            "uint64",
+            "uint1",
+            "uint2",
+            "uint3",
+            "uint4",
+            "uint5",
+            "uint6",
+            "uint7",
+            "int1",
+            "int2",
+            "int3",
+            "int4",
+            "int5",
+            "int6",
+            "int7",
+            "float8_e8m0fnu",
+            "float4_e2m1fn_x2",
+        )
+    )
+)
 _TRIED = ("float32", "int64", "bool", "float64", "uint8", "bfloat16")
-# Types whose values stand for tensors while torch.compile, torch.export or torch.fx follow the program: no call of its own has them.
+# Types whose values stand for tensors while torch.compile, torch.export or torch.fx follow the
+# program: no call of its own has them.
 _TRACED = ("torch._subclasses.", "torch.fx.proxy.", "torch.fx.experimental.")
 
 
 class Tensors:
-    """How tensors are read by ``_calls.c``: torch's own C functions, found in its libraries and tried on tensors that are known.
+    """How tensors are read by ``_calls.c``: torch's own C functions, found in its libraries and
+    tried on tensors that are known.
 
-    They look at no attribute, so that no ``__torch_function__`` and no mode of the program sees them. Where they are not there, or say
-    anything but what is known, attributes are read instead. Checked with torch 2.1 to 2.15.
+    They look at no attribute, so that no ``__torch_function__`` and no mode of the program sees
+    them. Where they are not there, or say anything but what is known, attributes are read instead.
+    Checked with torch 2.1 to 2.15.
     """
 
     def __init__(self, engine: Any, torch: Any) -> None:
@@ -276,11 +385,19 @@ class Tensors:
         try:
             self._read_in_c(engine)
         except Exception:  # another torch than those that are known, or one without these symbols
-            dtypes = {getattr(torch, name): number for number, name in _DTYPES.items() if hasattr(torch, name)}
-            engine.ask(torch._C._len_torch_function_stack, {**dtypes, **{name: number for number, name in _DEVICES.items()}})
+            dtypes = {
+                getattr(torch, name): number
+                for number, name in _DTYPES.items()
+                if hasattr(torch, name)
+            }
+            engine.ask(
+                torch._C._len_torch_function_stack,
+                {**dtypes, **{name: number for number, name in _DEVICES.items()}},
+            )
 
     def flags(self, kind: type) -> int:
-        """Whether values of a type are tensors that may be read, or stand for tensors while the program is followed."""
+        """``TENSOR`` if values of a type are tensors that may be read, ``TRACED`` if they stand for
+        tensors while the program is followed, else 0."""
         if kind in self._plain:
             return TENSOR
         if type_name(kind).startswith(_TRACED):
@@ -288,15 +405,22 @@ class Tensors:
         mro = type.__dict__["__mro__"].__get__(kind)
         if self._torch.Tensor not in mro:
             return 0
-        own = {name for above in mro[: mro.index(self._torch.Tensor)] for name in vars(above)}
-        return 0 if own & {"__torch_dispatch__"} or not self._is_disabled(mro) else TENSOR
+        subclasses = mro[: mro.index(self._torch.Tensor)]
+        if any("__torch_dispatch__" in vars(kind) for kind in subclasses):
+            return 0
+        return TENSOR if self._is_disabled(mro) else 0
 
     def _is_disabled(self, mro: tuple[type, ...]) -> bool:
-        found = next((vars(above)["__torch_function__"] for above in mro if "__torch_function__" in vars(above)), None)
-        return getattr(found, "__func__", found) is self._torch._C._disabled_torch_function_impl
+        """True if the class has torch's ``__torch_function__`` that does nothing."""
+        methods = [
+            vars(kind)["__torch_function__"] for kind in mro if "__torch_function__" in vars(kind)
+        ]
+        method = methods[0] if methods else None
+        return getattr(method, "__func__", method) is self._torch._C._disabled_torch_function_impl
 
     def _read_in_c(self, engine: Any) -> None:
-        """Have the engine read tensors with torch's C functions. Raises Exception: they are not to be had, or not what they should be."""
+        """Have the engine read tensors with torch's C functions. Raises Exception: they are not to
+        be had, or not what they should be."""
         import ctypes
         import os
 
@@ -315,25 +439,39 @@ class Tensors:
                     ((7, 2, 9, 4, 1, 6), torch.int64, False),
                 )
             ]
-            at = self._same(samples, lambda tensor: id(tensor), torch.Tensor.__basicsize__ // 8, engine, lambda tensor: tensor._cdata)
-            keys = self._same(
-                samples, lambda tensor: tensor._cdata, _SIZE_OF_IMPL, engine, lambda tensor: torch._C._dispatch_keys(tensor).raw_repr()
+            impl_offset = self._find_offset(
+                samples,
+                lambda tensor: id(tensor),
+                torch.Tensor.__basicsize__ // 8,
+                engine,
+                lambda tensor: tensor._cdata,
+            )
+            keys_offset = self._find_offset(
+                samples,
+                lambda tensor: tensor._cdata,
+                _SIZE_OF_IMPL,
+                engine,
+                lambda tensor: torch._C._dispatch_keys(tensor).raw_repr(),
             )
             strange = torch._C.DispatchKeySet(torch._C.DispatchKey.NestedTensor).raw_repr()
             try:
-                engine.read(*functions, at, keys, strange)
+                engine.read(*functions, impl_offset, keys_offset, strange)
                 more = [torch.empty(2, dtype=getattr(torch, name), device="cpu") for name in _TRIED]
                 for sample in (*samples, *more):
-                    seen = engine.tensor(sample)
-                    said = f"torch.{_DTYPES[seen[0]]}", _DEVICES[seen[1]], bool(seen[3]), seen[4]
-                    assert said == (str(sample.dtype), "cpu", sample.requires_grad, tuple(sample.shape))
-            except BaseException:
+                    dtype, device, _, requires_grad, shape = engine.tensor(sample)[:5]
+                    assert f"torch.{_DTYPES[dtype]}" == str(sample.dtype)
+                    assert _DEVICES[device] == "cpu"
+                    assert bool(requires_grad) == sample.requires_grad
+                    assert shape == tuple(sample.shape)
+            except BaseException:  # Ctrl-C too: the engine reads nothing then
                 engine.read(0, 0, 0, 0, 0, 0, 0, 0, 0)
                 raise
 
-    def _same(self, samples: list[Any], memory: Any, n: int, engine: Any, value: Any) -> int:
+    def _find_offset(self, samples: list[Any], memory: Any, n: int, engine: Any, value: Any) -> int:
         """The byte at which, in the memory of each tensor, a value of it stands."""
-        found = [{i for i, word in enumerate(engine.words(memory(sample), n)) if word == value(sample)} for sample in samples]
-        places = set.intersection(*found)
+        places = set(range(n))
+        for sample in samples:
+            words = enumerate(engine.words(memory(sample), n))
+            places &= {i for i, word in words if word == value(sample)}
         assert len(places) >= 1
         return 8 * min(places)

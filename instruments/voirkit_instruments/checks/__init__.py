@@ -7,7 +7,13 @@ from voirkit.instrument import Instrument, Option, lazy_names
 INSTRUMENT = Instrument(
     "checks",
     group="look deeper",
-    options=(Option("--checks", "look for silent bugs: missing zero_grad, parameters that never change, training in eval mode ..."),),
+    options=(
+        Option(
+            "--checks",
+            "look for silent bugs: missing zero_grad, parameters that never change, training in"
+            " eval mode ...",
+        ),
+    ),
     record="voirkit_instruments.checks.record:record",
     in_children=False,
     parts={"checks": list, "token_padding": list, "dense_embeddings": list},

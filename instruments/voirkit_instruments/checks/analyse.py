@@ -1,4 +1,4 @@
-"""``checks`` of a summary: what each detector says of a run; and how reports show it."""
+"""``checks`` of a summary: the answer of each detector on a run; and how reports show it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from typing import Any
 from voirkit.analysis.document import Rank
 from voirkit.report.sections import Block, Details, InText, OnPage, Section, Table, Text
 from voirkit.runs.opened import Run
-from voirkit_instruments.checks import analyse_data, analyse_models, analyse_optimizers, analyse_waste
+from voirkit_instruments.checks import (
+    analyse_data,
+    analyse_models,
+    analyse_optimizers,
+    analyse_waste,
+)
 from voirkit_instruments.checks.analyse_facts import Detector, facts_of
 
 DETECTORS: tuple[Detector, ...] = (
@@ -40,13 +45,20 @@ DETECTORS: tuple[Detector, ...] = (
 )
 
 
-def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
-    """``checks`` of a summary, an entry for each detector, and the figures of ``analyse_waste``; None without ``--checks``."""
+def summarise(
+    runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """``checks`` of a summary, an entry for each detector, and the figures of ``analyse_waste``;
+    None without ``--checks``."""
     facts = facts_of(runs, ranks)
     if facts is None:
         return None
     checks = [detector.examine(facts) for detector in DETECTORS]
-    return {"checks": checks, "token_padding": analyse_waste.padding(facts), "dense_embeddings": analyse_waste.embeddings(facts)}
+    return {
+        "checks": checks,
+        "token_padding": analyse_waste.padding(facts),
+        "dense_embeddings": analyse_waste.embeddings(facts),
+    }
 
 
 # how it is shown
@@ -57,33 +69,54 @@ Checks = Sequence[Mapping[str, Any]]
 
 
 def sections(checks: Checks, summary: Mapping[str, Any]) -> Iterator[Section]:
-    """What was looked for, beside the silent bugs, which are findings: what was not found, and what cannot be told; on a page with the
-    evidence."""
-    found, unknown, healthy = ([check for check in checks if check["found"] is state] for state in (True, None, False))
-    blocks: list[Block] = [OnPage([Text(f"{len(checks)} looked for, {len(found) or 'none'} found.", mood="note")])]
+    """All that was looked for but the silent bugs, which are findings: what was not found, and what
+    cannot be told; on a page with the evidence."""
+    positive = [check for check in checks if check["found"] is True]
+    unknown = [check for check in checks if check["found"] is None]
+    negative = [check for check in checks if check["found"] is False]
+    n_found = len(positive) or "none"
+    blocks: list[Block] = [
+        OnPage([Text(f"{len(checks)} looked for, {n_found} found.", mood="note")])
+    ]
+    for check in positive:
+        blocks.append(OnPage([_evidence_table(check)]))
+    blocks.append(InText([*_in_lines(unknown, negative)]))
     most = _most_looked_at(checks)
-    for check in found:
-        evidence = [(str(key), _words(value)) for key, value in (check.get("evidence") or {}).items()]
-        blocks.append(OnPage([Table((check["name"], ""), evidence, left=(0, 1))]))
-    blocks.append(InText([*_in_lines(unknown, healthy)]))
     if most:
         blocks.append(Text(_counts(most), "looked at", one_line=True))
-    for title, head, chosen in (("cannot be told", "why", unknown), ("looked for and not found", "seen", healthy)):
-        if chosen:
-            rows = [(check["name"], check["because"], _counts(check.get("looked_at") or {})) for check in chosen]
-            table = Table(("check", head, "looked at"), rows, left=(0, 1, 2))
-            blocks.append(OnPage([Details(f"{len(chosen)} {title}", [table])]))
+    if unknown:
+        blocks.append(_folded_table("cannot be told", "why", unknown))
+    if negative:
+        blocks.append(_folded_table("looked for and not found", "seen", negative))
     yield Section("checks", "Checks", blocks, least=3)
 
 
-def _in_lines(unknown: Checks, healthy: Checks) -> Iterator[Text]:
-    because: dict[str, list[str]] = {}
+def _evidence_table(check: Mapping[str, Any]) -> Table:
+    evidence = check.get("evidence") or {}
+    rows = [(str(key), _words(value)) for key, value in evidence.items()]
+    return Table((check["name"], ""), rows, left=(0, 1))
+
+
+def _folded_table(title: str, head: str, checks: Checks) -> OnPage:
+    rows = []
+    for check in checks:
+        counts = _counts(check.get("looked_at") or {})
+        rows.append((check["name"], check["because"], counts))
+    table = Table(("check", head, "looked at"), rows, left=(0, 1, 2))
+    return OnPage([Details(f"{len(checks)} {title}", [table])])
+
+
+def _in_lines(unknown: Checks, negative: Checks) -> Iterator[Text]:
+    """The lines of a terminal on checks that cannot tell, and on those that found nothing."""
+    by_reason: dict[str, list[str]] = {}
     for check in unknown:
-        because.setdefault(check["because"], []).append(check["name"])
-    for reason, names in because.items():  # a script that fails early has one reason for all
-        yield Text(reason, f"cannot tell  {', '.join(names) if len(names) <= _NAMED else f'{len(names)} checks'}")
-    if healthy:
-        yield Text(", ".join(check["name"] for check in healthy), f"not found ({len(healthy)})", one_line=True)
+        by_reason.setdefault(check["because"], []).append(check["name"])
+    for reason, names in by_reason.items():  # a script that fails early has one reason for all
+        checks = ", ".join(names) if len(names) <= _NAMED else f"{len(names)} checks"
+        yield Text(reason, f"cannot tell  {checks}")
+    if negative:
+        checks = ", ".join(check["name"] for check in negative)
+        yield Text(checks, f"not found ({len(negative)})", one_line=True)
 
 
 def _most_looked_at(checks: Checks) -> dict[str, int]:
@@ -101,7 +134,7 @@ def _counts(looked_at: Mapping[str, int]) -> str:
 
 def _words(value: object) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_words(one)}" for key, one in value.items())
+        return ", ".join(f"{key} {_words(item)}" for key, item in value.items())
     if isinstance(value, (list, tuple)):
         return ", ".join(map(_words, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,6 +1,8 @@
-"""The facts of a run as detectors read them, epochs of training among them; what a detector is, and what it finds.
+"""The facts of a run as detectors read them, epochs of training among them; detectors, and their
+answers.
 
-No false alarm, ever: where what is seen is also done on purpose, a detector does not say that it has found something.
+No false alarm, ever: where what is seen is also done on purpose, a detector does not say that it
+has found something.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from voirkit.analysis.steps import Table
 from voirkit.runs.opened import Run
 
 KIND = "check"
-# Facts of every step; of a long run the first and the last are read, which tell all that the detectors ask.
+# Facts of every step; of a long run the first and the last are read, which tell all that the
+# detectors ask.
 OFTEN = ("step", "backward", "zero_grad", "call", "scheduler", "scaler")
 MOST = 20_000
 # Facts that are written when a step of an optimizer has ended, and belong to it.
@@ -31,7 +34,7 @@ class Fact:
     name: str
     at_ns: int  # when it ended, on the host's clock
     value: int  # its own number
-    args: Mapping[str, Any]  # what else is known of it
+    args: Mapping[str, Any]  # all other figures
     rank: int = 0
     pid: int = 0
     tid: int = 0
@@ -40,15 +43,21 @@ class Fact:
     @property
     def where(self) -> str | None:
         """The line of the program: ``main.py:12``."""
-        found = self.args.get("where")
-        return None if found is None else str(found)
+        place = self.args.get("where")
+        return None if place is None else str(place)
 
 
 class Facts:
-    """All facts of a run, ascending by the time at which they ended. ``ranks``: what each rank did, which tells steps; ``counts``: how many
-    of each name there are, if more than those that are given."""
+    """All facts of a run, ascending by the time at which they ended. ``ranks``: what each rank did,
+    which tells steps; ``counts``: how many of each name there are, if more than those that are
+    given."""
 
-    def __init__(self, facts: Sequence[Fact], ranks: Sequence[Rank] = (), counts: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        facts: Sequence[Fact],
+        ranks: Sequence[Rank] = (),
+        counts: Mapping[str, int] | None = None,
+    ) -> None:
         self._all = sorted(facts, key=lambda fact: fact.at_ns)
         self._starts = {rank.rank: rank.steps.train.start_ns.tolist() for rank in ranks}
         self._evaluations = {rank.rank: _stretches(rank.steps.evaluation) for rank in ranks}
@@ -59,18 +68,19 @@ class Facts:
 
     @cached_property
     def _by_name(self) -> dict[str, list[Fact]]:
-        found: dict[str, list[Fact]] = {}
+        by_name: dict[str, list[Fact]] = {}
         for fact in self._all:
-            found.setdefault(fact.name, []).append(fact)
-        return found
+            by_name.setdefault(fact.name, []).append(fact)
+        return by_name
 
     def of(self, *names: str, **args: Any) -> list[Fact]:
         """The facts of some names, with these arguments, ascending."""
         if len(names) == 1:
-            chosen = self._by_name.get(names[0], [])
+            named = self._by_name.get(names[0], [])
         else:
-            chosen = [fact for fact in self._all if fact.name in names]
-        return [fact for fact in chosen if all(fact.args.get(key) == value for key, value in args.items())]
+            named = [fact for fact in self._all if fact.name in names]
+        pairs = args.items()
+        return [fact for fact in named if all(fact.args.get(key) == value for key, value in pairs)]
 
     def has(self, name: str) -> bool:
         return name in self._by_name
@@ -95,81 +105,115 @@ class Facts:
 
     def processes(self) -> list[Facts]:
         """The same by process: those of one rank and process that steps optimizers."""
-        found: dict[tuple[int, int], list[Fact]] = {}
+        by_process: dict[tuple[int, int], list[Fact]] = {}
         for fact in self._all:
-            found.setdefault((fact.rank, fact.pid), []).append(fact)
-        made = []
-        for chosen in found.values():
-            if any(fact.name == "step" for fact in chosen):
-                facts = Facts(chosen)
-                facts._starts, facts._evaluations, facts._counts = self._starts, self._evaluations, {}
-                made.append(facts)
-        return made
+            by_process.setdefault((fact.rank, fact.pid), []).append(fact)
+        processes = []
+        for process_facts in by_process.values():
+            if any(fact.name == "step" for fact in process_facts):
+                process = Facts(process_facts)
+                process._starts = self._starts
+                process._evaluations = self._evaluations
+                processes.append(process)
+        return processes
 
     def by_optimizer(self, name: str) -> Iterator[tuple[Facts, int, list[Fact]]]:
-        """The facts of a name for each optimizer of each process: the process's facts, the optimizer's number, those of the name."""
+        """The facts of a name for each optimizer of each process: the process's facts, the
+        optimizer's number, those of the name."""
         for process in self.processes():
-            for which in sorted({fact.args["optimizer"] for fact in process.of(name)}):
-                yield process, which, process.of(name, optimizer=which)
+            for optimizer in process.optimizers(name):
+                yield process, optimizer, process.of(name, optimizer=optimizer)
+
+    def optimizers(self, *names: str) -> list[int]:
+        """The numbers of the optimizers of which there are facts of some names, ascending."""
+        return sorted({fact.args["optimizer"] for fact in self.of(*names)})
 
     def step(self, fact: Fact) -> int | None:
-        """The number of the training step in which a fact began, from 0, as ``steps`` counts them; without steps the optimizer's."""
-        own = [step for step in self.of("step") if step.rank == fact.rank]
+        """The number of the training step in which a fact began, from 0, as ``steps`` counts them;
+        without steps the optimizer's."""
+        rank_steps = [step for step in self.of("step") if step.rank == fact.rank]
         if fact.name in AFTER_STEP:
-            fact = next((step for step in reversed(own) if step.pid == fact.pid and step.at_ns <= fact.at_ns), fact)
+            fact = _step_that_wrote(fact, rank_steps)
         began_ns = self._backward_before(fact) if fact.name == "step" else fact.start_ns
-        starts = self._starts.get(fact.rank)
-        if starts:
-            return max(bisect_right(starts, began_ns) - 1, 0)
-        if own:
-            first = own[0].args.get("optimizer")
-            return len([step for step in own if step.args.get("optimizer") == first and step.at_ns < began_ns])
-        passed = [one for one in self.of("backward") if one.rank == fact.rank]  # a scaler has left out all steps
-        return max(sum(one.start_ns <= fact.start_ns for one in passed) - 1, 0) if passed else None
+        starts_ns = self._starts.get(fact.rank)
+        if starts_ns:
+            return max(bisect_right(starts_ns, began_ns) - 1, 0)
+        if rank_steps:
+            first = rank_steps[0].args.get("optimizer")
+            of_first = [step for step in rank_steps if step.args.get("optimizer") == first]
+            return sum(step.at_ns < began_ns for step in of_first)
+        return self._backward_number(fact)  # a scaler has left out all steps
+
+    def _backward_number(self, fact: Fact) -> int | None:
+        """The number of the last backward pass of a rank that began before a fact; None without."""
+        passes = [backward for backward in self.of("backward") if backward.rank == fact.rank]
+        if not passes:
+            return None
+        n_begun = sum(backward.start_ns <= fact.start_ns for backward in passes)
+        return max(n_begun - 1, 0)
 
     def _backward_before(self, step: Fact) -> int:
-        """When the backward pass began whose gradients an optimizer's step uses: with several optimizers the first's ends a step."""
-        began = [one.start_ns for one in self.of("backward") if (one.rank, one.pid) == (step.rank, step.pid)]
-        at = bisect_right(began, step.start_ns)
-        within = bisect_right(began, step.at_ns) > at  # a closure's
-        return began[at - 1] if at and not within else step.start_ns
+        """When the backward pass began whose gradients an optimizer's step uses: with several
+        optimizers the first's ends a step."""
+        process = (step.rank, step.pid)
+        passes = [fact for fact in self.of("backward") if (fact.rank, fact.pid) == process]
+        starts_ns = [backward.start_ns for backward in passes]
+        n_before = bisect_right(starts_ns, step.start_ns)
+        is_in_closure = bisect_right(starts_ns, step.at_ns) > n_before
+        if n_before == 0 or is_in_closure:
+            return step.start_ns
+        return starts_ns[n_before - 1]
 
     def evaluates(self, fact: Fact) -> bool:
-        """Whether a fact began in a loop over a loader in which nothing was trained."""
+        """True if a fact began in a loop over a loader in which nothing was trained."""
         spans = self._evaluations.get(fact.rank) or []
-        at = bisect_right(spans, (fact.start_ns, 1 << 63)) - 1
-        return at >= 0 and fact.start_ns <= spans[at][1]
+        index = bisect_right(spans, (fact.start_ns, 1 << 63)) - 1
+        return index >= 0 and fact.start_ns <= spans[index][1]
+
+
+def _step_that_wrote(fact: Fact, steps: Sequence[Fact]) -> Fact:
+    """The last step of the fact's process that had ended by then; the fact itself without one."""
+    for step in reversed(steps):
+        if step.pid == fact.pid and step.at_ns <= fact.at_ns:
+            return step
+    return fact
 
 
 def _stretches(steps: Table) -> list[tuple[int, int]]:
-    """From when to when each step lasted."""
-    return list(zip(steps.start_ns.tolist(), (steps.start_ns + steps.time_ns).tolist(), strict=True))
+    """Begin and end of each step."""
+    return list(zip(steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True))
 
 
 def facts_of(runs: Sequence[Run], ranks: Sequence[Rank]) -> Facts | None:
     """The facts of a run; None if nothing was looked for: it ran without ``--checks``."""
-    found: list[Fact] = []
+    facts: list[Fact] = []
     counts: dict[str, int] = {}
     for run in runs:
-        _read(run, found, counts)
-    return Facts(found, ranks, counts) if counts else None
+        _read(run, facts, counts)
+    return Facts(facts, ranks, counts) if counts else None
 
 
 def _read(run: Run, facts: list[Fact], counts: dict[str, int]) -> None:
     """Add the facts of one directory, and how many there are of each name."""
     connection = run.connection()
-    here = connection.execute(f"SELECT name, count(*) FROM spans WHERE kind = '{KIND}' GROUP BY name").fetchall()
-    for name, n in here:
+    names = connection.execute(
+        f"SELECT name, count(*) FROM spans WHERE kind = '{KIND}' GROUP BY name"
+    ).fetchall()
+    for name, n in names:
         counts[name] = counts.get(name, 0) + n
-    if not here:
+    if not names:
         return
     often = ", ".join(f"'{name}'" for name in OFTEN)
-    columns = "name, start_ns, start_ns + duration_ns AS at_ns, coalesce(value, 0) AS value, args, rank, pid, tid"
+    columns = (
+        "name, start_ns, start_ns + duration_ns AS at_ns, coalesce(value, 0) AS value, args, rank,"
+        " pid, tid"
+    )
     order = "row_number() OVER (PARTITION BY rank, pid, name ORDER BY start_ns)"
     back = "row_number() OVER (PARTITION BY rank, pid, name ORDER BY start_ns DESC)"
     query = (
-        f"SELECT name, start_ns, at_ns, value, args, rank, pid, tid FROM (SELECT {columns}, {order} AS first, {back} AS last FROM spans "
-        f"WHERE kind = '{KIND}') WHERE name NOT IN ({often}) OR first <= {MOST} OR last <= {MOST}"
+        f"SELECT name, start_ns, at_ns, value, args, rank, pid, tid FROM (SELECT {columns}, {order}"
+        f" AS first, {back} AS last FROM spans WHERE kind = '{KIND}') WHERE name NOT IN ({often})"
+        f" OR first <= {MOST} OR last <= {MOST}"
     )
     parsed: dict[str | None, dict[str, Any]] = {None: {}}
     for name, start_ns, at_ns, value, text, rank, pid, tid in connection.execute(query).fetchall():
@@ -178,19 +222,22 @@ def _read(run: Run, facts: list[Fact], counts: dict[str, int]) -> None:
         facts.append(Fact(name, at_ns, value, parsed[text], rank, pid, tid, start_ns))
 
 
-LEAST_LOOKS = 3  # that a bug must have been seen at: a script's first step, or a change from one stage to another, is not its rule
+# that a bug must have been seen at: a script's first step, or a change from one stage to another,
+# is not its rule
+LEAST_LOOKS = 3
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a detector reports."""
+    """The report of a detector."""
 
     because: str  # why, in a sentence
-    at: Fact | None = None  # the fact at which it was first seen: it has step and line
+    first_seen: Fact | None = None  # the fact at which it was first seen: it has step and line
     next: str = ""  # what to do about it; empty if nothing was found
     evidence: Mapping[str, Any] = field(default_factory=dict)  # the figures that it rests on
-    looks: int | None = None  # at how many steps, batches or epochs it was looked for; None: at each step of the optimizers
-    found: bool | None = True  # whether the bug is there; None: that is not known
+    # at how many steps, batches or epochs it was looked for; None: at each step of the optimizers
+    n_inspected: int | None = None
+    found: bool | None = True  # True if the bug is there; None: that is not known
 
 
 def unknown(because: str) -> Answer:
@@ -198,8 +245,8 @@ def unknown(because: str) -> Answer:
     return Answer(because, found=None)
 
 
-# What a detector yields: the bug, which ends it, or what makes it doubtful whether there is none, the last of which counts. It returns, if
-# there is neither, what says that there is none.
+# What a detector yields: the bug, which ends it, or what makes it doubtful whether there is none,
+# the last of which counts. It returns, if there is neither, what says that there is none.
 Answers = Generator[Answer | str, None, Answer | str]
 
 
@@ -207,35 +254,50 @@ Answers = Generator[Answer | str, None, Answer | str]
 class Detector:
     """Something that is looked for."""
 
-    name: str  # as it stands in the summary, the table and the catalogue of findings: "missing-zero-grad"
-    look: Callable[[Facts], Answers]  # at the facts of all ranks
-    needs: tuple[str, ...] = ()  # names of facts of which there must be at least one; without, it cannot tell
+    # as it stands in the summary, the table and the catalogue of findings: "missing-zero-grad"
+    name: str
+    search: Callable[[Facts], Answers]  # in the facts of all ranks
+    # names of facts of which there must be at least one; without, it cannot tell
+    needs: tuple[str, ...] = ()
     looks_at: tuple[str, ...] = ()  # names of facts whose number says what was looked at
 
     def examine(self, facts: Facts) -> dict[str, Any]:
         """Its entry in ``summary["checks"]``."""
-        missing = [name for name in self.needs if not facts.has(name)]
-        if not any(facts.has(name) for name in _TRAINING):
-            answer = unknown("No training was seen: no backward pass, and no step of a torch optimizer.")
-        elif missing:
-            answer = unknown(_why_missing(missing[0], facts))
-        else:
-            try:
-                answer = self.decide(facts)
-            except (LookupError, TypeError, ValueError, AttributeError) as exc:  # facts that are not like any known ones
-                answer = unknown(f"The facts cannot be read ({type(exc).__name__}: {exc}).")
-        answer = _enough(answer, facts)
-        at = answer.at
+        answer = _enough(self._answer(facts), facts)
+        fact = answer.first_seen
+        step = None if fact is None else facts.step(fact)
+        where = None if fact is None else fact.where
         return {
-            "name": self.name, "found": answer.found, "step": None if at is None else facts.step(at),
-            "where": None if at is None else at.where, "because": answer.because, "next": answer.next, "evidence": dict(answer.evidence),
-            "answer": ANSWERS[answer.found], "looked_at": looked_at(facts, self.looks_at),
-        }  # fmt: skip
+            "name": self.name,
+            "found": answer.found,
+            "step": step,
+            "where": where,
+            "because": answer.because,
+            "next": answer.next,
+            "evidence": dict(answer.evidence),
+            "answer": ANSWERS[answer.found],
+            "looked_at": looked_at(facts, self.looks_at),
+        }
+
+    def _answer(self, facts: Facts) -> Answer:
+        """The bug, why there is none, or why it cannot tell."""
+        if not any(facts.has(name) for name in _TRAINING):
+            return unknown(
+                "No training was seen: no backward pass, and no step of a torch optimizer."
+            )
+        missing = [name for name in self.needs if not facts.has(name)]
+        if missing:
+            return unknown(_why_missing(missing[0], facts))
+        try:
+            return self.decide(facts)
+        except (LookupError, TypeError, ValueError, AttributeError) as exc:
+            # facts that are not like any known ones
+            return unknown(f"The facts cannot be read ({type(exc).__name__}: {exc}).")
 
     def decide(self, facts: Facts) -> Answer:
-        """What it finds."""
+        """The bug, why there is none, or what is in doubt."""
         doubt: str | None = None
-        answers = self.look(facts)
+        answers = self.search(facts)
         while True:
             try:
                 answer = next(answers)
@@ -249,15 +311,20 @@ class Detector:
 
 def _enough(answer: Answer, facts: Facts) -> Answer:
     """The answer, if it rests on enough looks."""
-    looks = max(facts.count("step"), facts.count("scaler")) if answer.looks is None else answer.looks
-    if not answer.found or looks >= LEAST_LOOKS:
+    n = answer.n_inspected
+    if n is None:
+        n = max(facts.count("step"), facts.count("scaler"))
+    if not answer.found or n >= LEAST_LOOKS:
         return answer
-    return unknown(f"{answer.because} That rests on {looks} {'look' if looks == 1 else 'looks'}: {LEAST_LOOKS} are needed.")
+    looks_word = "look" if n == 1 else "looks"
+    return unknown(f"{answer.because} That rests on {n} {looks_word}: {LEAST_LOOKS} are needed.")
 
 
-def detector(name: str, *needs: str, looks_at: tuple[str, ...]) -> Callable[[Callable[[Facts], Answers]], Detector]:
-    """Makes a detector of the function that looks: see ``Detector``."""
-    return lambda look: Detector(name, look, needs, looks_at)
+def detector(
+    name: str, *needs: str, looks_at: tuple[str, ...]
+) -> Callable[[Callable[[Facts], Answers]], Detector]:
+    """Make a detector of the function that searches: see ``Detector``."""
+    return lambda search: Detector(name, search, needs, looks_at)
 
 
 def looked_at(facts: Facts, names: Sequence[str]) -> dict[str, int]:
@@ -275,19 +342,37 @@ def looked_at(facts: Facts, names: Sequence[str]) -> dict[str, int]:
         else:
             figures[_UNITS[name]] = facts.count(name)
         if name == "look":
-            held = {(fact.rank, fact.pid, fact.args["optimizer"]): fact.args["held"] for fact in facts.of("look")}
-            figures["parameters"] = sum(held.values())
+            figures["parameters"] = _count_parameters(facts)
     return figures
+
+
+def _count_parameters(facts: Facts) -> int:
+    """How many parameters all optimizers hold, by the last look at each."""
+    by_optimizer: dict[tuple[int, int, int], int] = {}
+    for fact in facts.of("look"):
+        key = (fact.rank, fact.pid, fact.args["optimizer"])
+        by_optimizer[key] = fact.args["held"]
+    return sum(by_optimizer.values())
 
 
 ANSWERS = {True: "found", False: "not found", None: "cannot tell"}
 _TALLIES = ("loss_call", "loss_value")
 _UNITS = {
-    "step": "optimizer steps", "backward": "backward passes", "zero_grad": "zero_grad calls", "call": "model calls",
-    "look": "looks at gradients", "graph": "graphs", "scheduler": "scheduler steps", "scaler": "scaler steps",
-    "loss_call": "loss calls", "loss_value": "losses", "units": "looks at ReLU layers", "drawn": "generators", "held": "batches of streams",
+    "step": "optimizer steps",
+    "backward": "backward passes",
+    "zero_grad": "zero_grad calls",
+    "call": "model calls",
+    "look": "looks at gradients",
+    "graph": "graphs",
+    "scheduler": "scheduler steps",
+    "scaler": "scaler steps",
+    "loss_call": "loss calls",
+    "loss_value": "losses",
+    "units": "looks at ReLU layers",
+    "drawn": "generators",
+    "held": "batches of streams",
     "weights": "looks at ranks",
-}  # fmt: skip
+}
 _TRAINING = ("step", "backward", "scaler")
 _OF_GRAPHS = ("reach", "graph")
 
@@ -295,19 +380,30 @@ _OF_GRAPHS = ("reach", "graph")
 def _why_missing(name: str, facts: Facts) -> str:
     """Why a check cannot tell: there are no facts of a name."""
     if name in _OF_GRAPHS and facts.has("graph_too_large"):
-        return f"The graph of the loss is too large to be walked through: {facts.of('graph_too_large')[0].value:,} nodes or more."
+        n_nodes = facts.of("graph_too_large")[0].value
+        return (
+            f"The graph of the loss is too large to be walked through: {n_nodes:,} nodes or more."
+        )
     if name in _OF_GRAPHS and facts.has("backward"):
         return "The graph of no backward pass was examined."
     if name == "look" and facts.has("step"):
-        return "No optimizer could be examined: a mode of the program's own was on, or a CUDA graph was captured."
+        return (
+            "No optimizer could be examined: a mode of the program's own was on, or a CUDA graph"
+            " was captured."
+        )
     return f"No {_WORDS.get(name, name.replace('_', ' '))} was seen."
 
 
 _WORDS = {
-    "step": "step of a torch optimizer", "backward": "backward pass", "call": "call of a model", "look": "step of a torch optimizer",
-    "scheduler": "step of a learning rate scheduler", "scaler": "step of a gradient scaler", "reach": "backward pass",
+    "step": "step of a torch optimizer",
+    "backward": "backward pass",
+    "call": "call of a model",
+    "look": "step of a torch optimizer",
+    "scheduler": "step of a learning rate scheduler",
+    "scaler": "step of a gradient scaler",
+    "reach": "backward pass",
     "graph": "backward pass",
-}  # fmt: skip
+}
 
 
 _SAMPLERS = "torch.utils.data"  # the modules of torch's own samplers
@@ -318,12 +414,12 @@ _SHUFFLING = ("RandomSampler", "SubsetRandomSampler", "DistributedSampler")
 class Epoch:
     """One pass of training over a loader."""
 
-    fact: Fact  # what was recorded of it
+    fact: Fact  # its record
     optimizers: frozenset[int]  # those that stepped in it
     steps: int  # how many steps they did
 
     def __getitem__(self, key: str) -> Any:
-        """What is known of it; None if it is not."""
+        """An argument of its fact; None without."""
         return self.fact.args.get(key)
 
     @property
@@ -334,39 +430,46 @@ class Epoch:
 
     @property
     def is_of_torch(self) -> bool:
-        """Whether torch's own samplers choose its samples."""
+        """True if torch's own samplers choose its samples."""
         return "." not in self.sampler
 
     @property
     def shuffles(self) -> bool:
-        """Whether its order is meant to be another one each time."""
+        """True if its order is meant to be another one each time."""
         return self.sampler in _SHUFFLING
 
     @property
     def where_made(self) -> Fact:
         """The same, at the line where the loader was made."""
-        made = self["made"]
-        return self.fact if made is None else replace(self.fact, args={**self.fact.args, "where": made})
+        place = self["made"]
+        if place is None:
+            return self.fact
+        return replace(self.fact, args={**self.fact.args, "where": place})
 
 
 def training(facts: Facts) -> Iterator[tuple[Facts, list[Epoch]]]:
-    """The epochs of training of each loader of each process, ascending, with the facts of the process. A pass in which no optimizer
-    stepped, such as a validation between, is none; nor is one whose batches were drawn one by one and of which none was trained on."""
+    """The epochs of training of each loader of each process, ascending, with the facts of the
+    process. A pass in which no optimizer stepped, such as a validation between, is none; nor is one
+    whose batches were drawn one by one and of which none was trained on."""
     for process in facts.processes():
         steps = process.of("step")
-        ends = [step.at_ns for step in steps]
-        found: dict[int, list[Epoch]] = {}
+        ends_ns = [step.at_ns for step in steps]
+        by_loader: dict[int, list[Epoch]] = {}
         for fact in process.of("epoch"):
-            inside = steps[bisect_left(ends, fact.start_ns) : bisect_right(ends, fact.at_ns)]
+            first = bisect_left(ends_ns, fact.start_ns)
+            last = bisect_right(ends_ns, fact.at_ns)
+            inside = steps[first:last]
             if inside and fact.args.get("trained") != 0:
-                trained = frozenset(step.args.get("optimizer", -1) for step in inside)
-                found.setdefault(fact.value, []).append(Epoch(fact, trained, len(inside)))
-        yield from ((process, epochs) for epochs in found.values())
+                optimizers = frozenset(step.args.get("optimizer", -1) for step in inside)
+                by_loader.setdefault(fact.value, []).append(Epoch(fact, optimizers, len(inside)))
+        for epochs in by_loader.values():
+            yield process, epochs
 
 
 def by_optimizer(epochs: Sequence[Epoch]) -> list[list[Epoch]]:
-    """Those that trained with the same optimizers: what a program does twice on purpose, from the same seed, it does with others."""
-    found: dict[frozenset[int], list[Epoch]] = {}
+    """Groups of epochs that trained with the same optimizers: what a program does twice on purpose,
+    from the same seed, it does with others."""
+    by_optimizers: dict[frozenset[int], list[Epoch]] = {}
     for epoch in epochs:
-        found.setdefault(epoch.optimizers, []).append(epoch)
-    return list(found.values())
+        by_optimizers.setdefault(epoch.optimizers, []).append(epoch)
+    return list(by_optimizers.values())

@@ -1,170 +1,299 @@
-"""Silent bugs of models, losses and graphs: models in the wrong mode (only layers that make a difference count), a loss from which no
-gradient comes to what is trained, loss functions that are given what they do not expect, graphs that are kept or grow, dead ReLU units.
+"""Silent bugs of models, losses and graphs: models in the wrong mode (only layers that make a
+difference count), a loss from which no gradient comes to what is trained, loss functions that are
+given what they do not expect, graphs that are kept or grow, dead ReLU units.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from voirkit_instruments.checks.analyse_facts import LEAST_LOOKS, Answer, Answers, Fact, Facts, detector, unknown
+from voirkit_instruments.checks.analyse_facts import (
+    LEAST_LOOKS,
+    Answer,
+    Answers,
+    Fact,
+    Facts,
+    detector,
+    unknown,
+)
 
 _FEW = 3  # steps
 
+_LayersByCall = Mapping[int, Mapping[str, Any]]  # by the identity of a call of a model
+
 
 @dataclass
-class _Trained:
+class _Training:
     """How a model was called in the steps of the training."""
 
-    train: int  # in how many steps in train mode
-    eval: list[Fact]  # the first call of each step in eval mode since it was last in train mode
-    by: tuple[set[int], set[int]]  # the optimizers that stepped in train mode, and those that did in these steps in eval mode
-    returns: int = 0  # how often it was put from eval mode into train mode
+    n_train: int = 0  # in how many steps in train mode
+    # the first call of each step in eval mode since it was last in train mode
+    eval_calls: list[Fact] = field(default_factory=list)
+    # the optimizers that stepped in train mode, and those that did in these steps in eval mode
+    train_optimizers: set[int] = field(default_factory=set)
+    eval_optimizers: set[int] = field(default_factory=set)
+    n_returns: int = 0  # how often it was put from eval mode into train mode
+
+    def add_step(self, is_training: bool, first_call: Fact) -> None:
+        """Count a step."""
+        if not is_training:
+            self.eval_calls.append(first_call)
+            return
+        self.n_train += 1
+        self.n_returns += bool(self.eval_calls)
+        self.eval_calls = []
+        self.eval_optimizers = set()
+
+    def add_optimizer(self, optimizer: int) -> None:
+        """Note an optimizer of the last step that was counted."""
+        if self.eval_calls:
+            self.eval_optimizers.add(optimizer)
+        else:
+            self.train_optimizers.add(optimizer)
 
 
 @detector("eval-while-training", "step", "backward", "call", looks_at=("call", "step"))
 def eval_while_training(facts: Facts) -> Answers:
-    looked = 0
+    n_models = 0
     for process in facts.processes():
         layers = _layers(process)
-        for model, seen in _by_step(process).items():
-            looked += 1
-            found = layers.get((model, False))
-            if found is None:
-                if seen.eval:
-                    yield "A model was trained in eval mode whose layers could not be examined."
-                continue
-            dropout, norm = found["dropout_off"], found["norm_off"]
-            if not dropout + norm or not seen.eval:
-                continue
-            if len(seen.eval) < _FEW and seen.returns:
-                continue
-            if len(seen.eval) < _FEW:
-                yield f"{found['kind']} was trained in eval mode in the last {len(seen.eval)} steps: {_FEW} are needed."
-                continue
-            said = " and ".join([*([f"{dropout} dropout"] if dropout else []), *([f"{norm} batch norm"] if norm else [])])
-            if found["frozen"]:
-                yield f"{found['kind']} is trained in eval mode, with some of its parameters frozen: that is done on purpose, too."
-            elif seen.train and _is_another_part(process, model, seen):
-                yield f"A part of {found['kind']} is trained by another optimizer than before, in eval mode: it may be meant."
-            elif not seen.train and not dropout and found["fresh"] < norm:
-                yield (
-                    f"{found['kind']} is trained in eval mode from the first step on, with the batch norm that was loaded: it may be meant."
-                )
-            else:
-                since = "left in eval mode" if seen.train else "never put into train mode"
-                yield Answer(
-                    f"{found['kind']} was {since} and trained like that for {len(seen.eval)} steps: {said} layers work as in evaluation.",
-                    seen.eval[0],
-                    "Call model.train() before each epoch's training, after every model.eval().",
-                    {
-                        "model": found["kind"],
-                        "steps_in_eval": len(seen.eval),
-                        "steps_in_train": seen.train,
-                        "dropout": dropout,
-                        "norm": norm,
-                    },
-                )
-    if not looked:
+        for model, training in _trainings(process, layers).items():
+            n_models += 1
+            answer = _answer_trained_in_eval(process, model, training, layers)
+            if answer is not None:
+                yield answer
+    if not n_models:
         return unknown("No model was called whose parameters an optimizer is seen to train.")
     return "Models were trained in train mode, or have no layers for which it matters."
 
 
-def _layers(process: Facts) -> dict[tuple[int, bool], Mapping[str, Any]]:
-    """By model and mode, what layers it has; as they were last."""
-    return {(fact.value, fact.args["training"]): fact.args for fact in process.of("model")}
+def _answer_trained_in_eval(
+    process: Facts, model: int, training: _Training, layers: _LayersByCall
+) -> Answer | str | None:
+    """The bug of one model, what is in doubt, or None if all is well."""
+    n_eval = len(training.eval_calls)
+    if not n_eval:
+        return None
+    modes = layers.get(id(training.eval_calls[-1]))
+    if modes is None:
+        return "A model was trained in eval mode whose layers could not be examined."
+    kind, dropout, norm = modes["kind"], modes["dropout_off"], modes["norm_off"]
+    if not dropout + norm:
+        return None
+    if n_eval < _FEW:
+        if training.n_returns:
+            return None
+        return f"{kind} was trained in eval mode in the last {n_eval} steps: {_FEW} are needed."
+    doubt = _why_eval_may_be_meant(process, model, training, modes)
+    if doubt:
+        return doubt
+    since = "left in eval mode" if training.n_train else "never put into train mode"
+    part = "A part of " if modes["training"] else ""
+    return Answer(
+        f"{part}{kind} was {since} and trained like that for {n_eval} steps:"
+        f" {_words(dropout, norm)} layers work as in evaluation.",
+        training.eval_calls[0],
+        "Call model.train() before each epoch's training, after every model.eval().",
+        {
+            "model": kind,
+            "steps_in_eval": n_eval,
+            "steps_in_train": training.n_train,
+            "dropout": dropout,
+            "norm": norm,
+        },
+    )
+
+
+def _why_eval_may_be_meant(
+    process: Facts, model: int, training: _Training, modes: Mapping[str, Any]
+) -> str:
+    """Why a model may be trained in eval mode on purpose; empty if nothing says so."""
+    kind = modes["kind"]
+    if modes["frozen"]:
+        return (
+            f"{kind} is trained in eval mode, with some of its parameters frozen: that is done on"
+            " purpose, too."
+        )
+    if training.n_train:
+        if not _is_another_part(process, model, training):
+            return ""
+        return (
+            f"A part of {kind} is trained by another optimizer than before, in eval mode: it may be"
+            " meant."
+        )
+    if not modes["dropout_off"] and modes["fresh"] < modes["norm_off"]:
+        return (
+            f"{kind} is trained in eval mode from the first step on, with the batch norm that was"
+            " loaded: it may be meant."
+        )
+    return ""
+
+
+def _words(dropout: int, norm: int) -> str:
+    """Numbers of layers as a reader sees them: ``2 dropout and 1 batch norm``."""
+    words = []
+    if dropout:
+        words.append(f"{dropout} dropout")
+    if norm:
+        words.append(f"{norm} batch norm")
+    return " and ".join(words)
+
+
+def _layers(process: Facts) -> _LayersByCall:
+    """The layers of the model by identity of each call, in the modes in which they were at that
+    call."""
+    by_mode: dict[tuple[int, bool, bool], Mapping[str, Any]] = {}
+    by_call = {}
+    for fact in process.of("model", "call"):
+        args = fact.args
+        if fact.name == "model":
+            by_mode[fact.value, args["training"], args["grad"]] = args
+        else:
+            layers = by_mode.get((args["model"], args["training"], args["grad"]))
+            if layers is not None:
+                by_call[id(fact)] = layers
+    return by_call
+
+
+def _count_off(layers: Mapping[str, Any]) -> int:
+    """How many layers work as in evaluation."""
+    return int(layers["dropout_off"] + layers["norm_off"])
+
+
+class _LeftInEval:
+    """Parts of a model that an evaluation has put into eval mode one by one, and that stay in it.
+    Without an evaluation, and after one of the whole in eval mode, it is done on purpose:
+    statistics are frozen."""
+
+    def __init__(self) -> None:
+        # layers that worked as in evaluation, in training and in evaluations since
+        self._n_trained = 0
+        self._n_evaluated = 0
+
+    def has(self, call: Fact, layers: Mapping[str, Any]) -> bool:
+        """True if such parts are called, from one call in train mode to the next."""
+        n_off = _count_off(layers)
+        if not call.args["grad"]:
+            self._n_evaluated = max(self._n_evaluated, n_off)
+            return False
+        if self._n_trained < n_off <= self._n_evaluated:
+            return True
+        self._n_trained = n_off
+        self._n_evaluated = 0
+        return False
 
 
 def _trainers(process: Facts, model: int) -> dict[int, Mapping[str, Any]]:
     """The optimizers that were seen to train some of a model's parameters, and how many."""
-    return {fact.args["optimizer"]: fact.args for fact in process.of("trained") if fact.value == model}
+    return {
+        fact.args["optimizer"]: fact.args for fact in process.of("trained") if fact.value == model
+    }
 
 
-def _is_another_part(process: Facts, model: int, calls: _Trained) -> bool:
-    """Whether an optimizer that did not train a model in train mode trains some of its parameters, such as a head's."""
-    trained, (before, now) = _trainers(process, model), calls.by
-    return not before & now and sum(trained[which]["graded"] for which in now) < trained[min(now)]["of"]
+def _is_another_part(process: Facts, model: int, training: _Training) -> bool:
+    """True if an optimizer that did not train a model in train mode trains some of its parameters,
+    such as a head's."""
+    if training.train_optimizers & training.eval_optimizers:
+        return False
+    trained = _trainers(process, model)
+    n_graded = sum(trained[optimizer]["graded"] for optimizer in training.eval_optimizers)
+    return bool(n_graded < trained[min(training.eval_optimizers)]["of"])
 
 
-def _by_step(process: Facts) -> dict[int, _Trained]:
-    """How each model was called before steps of optimizers that train it, with gradients on, if a backward pass followed."""
-    found: dict[int, _Trained] = {}
-    called: dict[int, tuple[bool, Fact]] = {}
-    passed: dict[int, tuple[bool, Fact]] = {}
-    stepped: set[int] | None = None  # the models whose step is counted, once an optimizer has stepped after the last backward pass
-    trainers = {model: _trainers(process, model) for model in {fact.value for fact in process.of("trained")}}
+class _Calls:
+    """The calls of models up to a backward pass: whether one was in train mode, and the first."""
+
+    def __init__(self) -> None:
+        self.by_model: dict[int, tuple[bool, Fact]] = {}
+
+    def add(self, model: int, is_training: bool, call: Fact) -> None:
+        """Add a call of a model, or several of which the first is known."""
+        earlier = self.by_model.get(model)
+        if earlier is not None:
+            was_training, call = earlier
+            is_training = is_training or was_training
+        self.by_model[model] = (is_training, call)
+
+    def add_all(self, later: _Calls) -> None:
+        """Add all later calls."""
+        for model, (is_training, first_call) in later.by_model.items():
+            self.add(model, is_training, first_call)
+
+
+def _trainings(process: Facts, layers: _LayersByCall) -> dict[int, _Training]:
+    """How each model was called before steps of optimizers that train it, with gradients on, if a
+    backward pass followed."""
+    trainings: dict[int, _Training] = {}
+    left_in_eval: dict[int, _LeftInEval] = {}
+    called = _Calls()  # since the last backward pass
+    backpropagated = _Calls()  # before the backward passes since the last step
+    # the models whose step is counted, once an optimizer has stepped after the last backward pass
+    stepped: set[int] | None = None
+    models = {fact.value for fact in process.of("trained")}
+    trainers = {model: _trainers(process, model) for model in models}
     for fact in process.of("call", "backward", "step"):
         if fact.name == "call":
+            is_training = _is_in_train_mode(fact, layers, left_in_eval)
             if fact.args["grad"]:
-                model, training = fact.args["model"], fact.args["training"]
-                before = called.get(model)
-                called[model] = (training or (before is not None and before[0]), before[1] if before is not None else fact)
+                called.add(fact.args["model"], is_training, fact)
         elif fact.name == "backward":
             if stepped is not None:
-                passed, stepped = {}, None
-            for model, (training, first) in called.items():
-                known = passed.get(model)
-                passed[model] = (training or (known is not None and known[0]), known[1] if known is not None else first)
-            called = {}
+                backpropagated = _Calls()
+                stepped = None
+            backpropagated.add_all(called)
+            called = _Calls()
         else:
             stepped = stepped or set()
-            which = fact.args["optimizer"]
-            for model, (training, first) in passed.items():
-                if which not in trainers.get(model, ()):  # a teacher, or a discriminator while the generator is trained
+            optimizer = fact.args["optimizer"]
+            for model, (is_training, first_call) in backpropagated.by_model.items():
+                # a teacher, or a discriminator while the generator is trained
+                if optimizer not in trainers.get(model, ()):
                     continue
-                seen = found.setdefault(model, _Trained(0, [], (set(), set())))
+                training = trainings.setdefault(model, _Training())
                 if model not in stepped:
                     stepped.add(model)
-                    if training:
-                        seen.returns += bool(seen.eval)
-                        seen.train, seen.eval, seen.by = seen.train + 1, [], (seen.by[0], set())
-                    else:
-                        seen.eval.append(first)
-                seen.by[bool(seen.eval)].add(which)
-    return found
+                    training.add_step(is_training, first_call)
+                training.add_optimizer(optimizer)
+    return trainings
+
+
+def _is_in_train_mode(
+    call: Fact,
+    layers: _LayersByCall,
+    left_in_eval: dict[int, _LeftInEval],
+) -> bool:
+    """True if a model is called in train mode, and none of its parts was left in eval mode."""
+    if not call.args["training"]:
+        return False
+    modes = layers.get(id(call))
+    if modes is None:
+        return True
+    parts = left_in_eval.setdefault(call.args["model"], _LeftInEval())
+    return not parts.has(call, modes)
 
 
 @detector("train-while-evaluating", "step", "call", looks_at=("call",))
 def train_while_evaluating(facts: Facts) -> Answers:
-    evaluated = False
+    has_evaluations = False
     for process in facts.processes():
         layers = _layers(process)
-        losses = [fact for fact in process.of("loss_input") if fact.args["input"] == "evaluated"]
+        losses = process.of("loss_input", input="evaluated")
         for model in sorted({fact.args["model"] for fact in process.of("call")}):
-            calls = [call for call in process.of("call", model=model) if process.evaluates(call) or _before(call, losses, process)]
-            wrong = [call for call in calls if call.args["training"]]
-            found = layers.get((model, True))
+            calls = [
+                call
+                for call in process.of("call", model=model)
+                if process.evaluates(call) or _is_before_loss(call, losses, process)
+            ]
             if not calls or not _trainers(process, model):
                 continue
-            evaluated = True
-            if not wrong:
-                continue
-            if found is None:
-                yield "A model was evaluated in train mode whose layers could not be examined."
-                continue
-            dropout, norm = found["dropout_on"], found["norm_on"]
-            if not dropout + norm:
-                continue
-            if not any(process.evaluates(call) for call in wrong):
-                yield f"{found['kind']} gave a loss without gradients in train mode, at {wrong[0].where}: it may be meant."
-                continue
-            if len(wrong) < len(calls):
-                yield f"{found['kind']} is evaluated in eval mode, and in train mode at {wrong[0].where}: it may be meant."
-                continue
-            if norm and process.of("call", model=model, training=False, grad=False):
-                yield f"{found['kind']} is used in eval mode; its calls at {wrong[0].where} may bring statistics up to date."
-                continue
-            said = " and ".join([*([f"{dropout} dropout"] if dropout else []), *([f"{norm} batch norm"] if norm else [])])
-            yield Answer(
-                f"{found['kind']} was evaluated in train mode, {len(wrong)} times: {said} layers work as in training"
-                + (", and its statistics take in the evaluation's data." if norm else "."),
-                wrong[0],
-                "Call model.eval() before the evaluation, and model.train() after it.",
-                {"model": found["kind"], "calls": len(wrong), "dropout": dropout, "norm": norm},
-            )
-    if not evaluated:
+            has_evaluations = True
+            answer = _answer_evaluated_in_train(process, model, calls, layers)
+            if answer is not None:
+                yield answer
+    if not has_evaluations:
         return unknown(
             "No evaluation of a model that is trained was seen: "
             "no loop over a loader in which nothing is trained, no loss without gradients."
@@ -172,49 +301,135 @@ def train_while_evaluating(facts: Facts) -> Answers:
     return "Models were evaluated in eval mode, or have no layers for which it matters."
 
 
-def _before(call: Fact, losses: list[Fact], process: Facts) -> bool:
-    """Whether a call without gradients is the last one before a loss without gradients."""
-    if call.args["grad"] or not losses:
+def _answer_evaluated_in_train(
+    process: Facts, model: int, calls: list[Fact], layers: _LayersByCall
+) -> Answer | str | None:
+    """The bug of one model by its calls in evaluations, what is in doubt, or None."""
+    wrong = [call for call in calls if _is_wrong_in_evaluation(call, layers)]
+    if not wrong:
+        return None
+    first = wrong[0]
+    modes = layers.get(id(first))
+    if modes is None:
+        return "A model was evaluated in train mode whose layers could not be examined."
+    kind, dropout, norm = modes["kind"], modes["dropout_on"], modes["norm_on"]
+    if not dropout + norm:
+        return None
+    if not any(process.evaluates(call) for call in wrong):
+        return (
+            f"{kind} gave a loss without gradients in train mode, at {first.where}: it may be"
+            " meant."
+        )
+    if len(wrong) < len(calls):
+        return (
+            f"{kind} is evaluated in eval mode, and in train mode at {first.where}: it may be"
+            " meant."
+        )
+    if norm and process.of("call", model=model, training=False, grad=False):
+        return (
+            f"{kind} is used in eval mode; its calls at {first.where} may bring statistics up to"
+            " date."
+        )
+    if _count_off(modes) > _fewest_off_in_training(process, model, layers):
+        return (
+            f"{kind} is evaluated with some of its layers in eval mode, at {first.where}: it may be"
+            " meant."
+        )
+    effect = ", and its statistics take in the evaluation's data." if norm else "."
+    return Answer(
+        f"{kind} was evaluated in train mode, {len(wrong)} times: {_words(dropout, norm)} layers"
+        f" work as in training{effect}",
+        first,
+        "Call model.eval() before the evaluation, and model.train() after it.",
+        {"model": kind, "calls": len(wrong), "dropout": dropout, "norm": norm},
+    )
+
+
+def _is_wrong_in_evaluation(call: Fact, layers: _LayersByCall) -> bool:
+    """True for a call in train mode, unless all parts that have modes are in eval mode."""
+    return call.args["training"] and not _is_in_eval(layers.get(id(call)))
+
+
+def _fewest_off_in_training(process: Facts, model: int, layers: _LayersByCall) -> int:
+    """How many layers work as in evaluation in training, where they are fewest; 0 if not known."""
+    calls = process.of("call", model=model, grad=True)
+    counts = [_count_off(layers[id(call)]) for call in calls if id(call) in layers]
+    return min(counts, default=0)
+
+
+def _is_in_eval(layers: Mapping[str, Any] | None) -> bool:
+    """True if the parts of a model that have modes were put into eval mode one by one."""
+    if layers is None or layers["dropout_on"] + layers["norm_on"]:
+        return False
+    return _count_off(layers) > 0
+
+
+def _is_before_loss(call: Fact, losses: list[Fact], process: Facts) -> bool:
+    """True if a call without gradients is the last one before a loss without gradients."""
+    if call.args["grad"]:
         return False
     for loss in losses:
-        if call.tid == loss.tid and call.at_ns <= loss.at_ns:
-            between = [c for c in process.of("call") if call.at_ns < c.at_ns <= loss.at_ns]
-            if not between and loss.at_ns - call.at_ns < 5_000_000_000:
-                return True
+        if call.tid != loss.tid or not 0 <= loss.at_ns - call.at_ns < _LONGEST_TO_LOSS_NS:
+            continue
+        if not any(call.at_ns < other.at_ns <= loss.at_ns for other in process.of("call")):
+            return True
     return False
 
 
+_LONGEST_TO_LOSS_NS = 5_000_000_000  # from a call to the loss of its output
 _FEW_LOOKS = 2
 
 
 @detector("loss-not-connected", "look", "reach", looks_at=("look", "graph"))
 def loss_not_connected(facts: Facts) -> Answers:
     for process in facts.processes():
-        looks, reached = process.of("look"), process.of("reach")
-        if not looks or not reached or any(look.args["graded"] > look.args["zero"] for look in looks):
+        inspections, reaches = process.of("look"), process.of("reach")
+        if not inspections or not reaches:
             continue
-        if any(reach.args["held"] or reach.args["parameters"] for reach in reached) or not any(look.args["trainable"] for look in looks):
+        if _has_gradients(inspections, reaches):
             continue
-        if len(looks) < _FEW_LOOKS:
-            yield f"No parameter had a gradient at the one step that was examined: {_FEW_LOOKS} looks are needed."
+        if len(inspections) < _FEW_LOOKS:
+            yield (
+                f"No parameter had a gradient at the one step that was examined: {_FEW_LOOKS} looks"
+                " are needed."
+            )
             continue
-        loose = [reach for reach in reached if reach.args["leaf_root"]]
-        how = "it is a new tensor, without a history" if loose else "what it was computed from ends before them"
+        new_tensors = [reach for reach in reaches if reach.args["leaf_root"]]
+        if new_tensors:
+            how = "it is a new tensor, without a history"
+        else:
+            how = "what it was computed from ends before them"
         yield Answer(
-            "The backward pass reaches no parameter, and no parameter of an optimizer ever has a gradient: the loss is not connected to "
-            f"them, {how}.",
-            (loose or reached)[0],
-            "Compute the loss from the model's output by torch's own operations: no item(), tolist(), numpy(), detach(), argmax or "
-            "torch.tensor(...) on the way.",
-            {"looked_at": len(reached), "leaf_is_loss": bool(loose)},
-            looks=len(looks),
+            "The backward pass reaches no parameter, and no parameter of an optimizer ever has a"
+            f" gradient: the loss is not connected to them, {how}.",
+            (new_tensors or reaches)[0],
+            "Compute the loss from the model's output by torch's own operations: no item(),"
+            " tolist(), numpy(), detach(), argmax or torch.tensor(...) on the way.",
+            {"looked_at": len(reaches), "leaf_is_loss": bool(new_tensors)},
+            n_inspected=len(inspections),
         )
     return "Backward passes reach parameters that are trained."
 
 
+def _has_gradients(inspections: list[Fact], reaches: list[Fact]) -> bool:
+    """True if a parameter has a gradient or is reached by a backward pass; or there is none to
+    train."""
+    if any(fact.args["graded"] > fact.args["zero"] for fact in inspections):
+        return True
+    if any(reach.args["held"] or reach.args["parameters"] for reach in reaches):
+        return True
+    return not any(fact.args["trainable"] for fact in inspections)
+
+
 _WRONG = {
-    ("cross_entropy", "softmax"): ("cross_entropy takes a softmax itself", "Give it the scores before the softmax."),
-    ("nll_loss", "softmax"): ("nll_loss expects logarithms of probabilities", "Use log_softmax, or cross_entropy on the scores."),
+    ("cross_entropy", "softmax"): (
+        "cross_entropy takes a softmax itself",
+        "Give it the scores before the softmax.",
+    ),
+    ("nll_loss", "softmax"): (
+        "nll_loss expects logarithms of probabilities",
+        "Use log_softmax, or cross_entropy on the scores.",
+    ),
     ("binary_cross_entropy_with_logits", "sigmoid"): (
         "binary_cross_entropy_with_logits takes a sigmoid itself",
         "Give it the scores before the sigmoid, or use binary_cross_entropy.",
@@ -224,49 +439,63 @@ _WRONG = {
 
 @detector("softmax-before-cross-entropy", "backward", looks_at=("loss_call",))
 def softmax_before_cross_entropy(facts: Facts) -> Answers:
-    harmless = False
+    is_harmless = False
     for fact in facts.of("loss_input"):
-        wrong = _WRONG.get((fact.args["loss"], fact.args["input"]))
+        loss, given = fact.args["loss"], fact.args["input"]
+        wrong = _WRONG.get((loss, given))
         if wrong is not None:
-            why, what = wrong
+            why, advice = wrong
             yield Answer(
-                f"The output of {fact.args['input']} goes into {fact.args['loss']}: {why}. Gradients are weak, the loss cannot get small.",
+                f"The output of {given} goes into {loss}: {why}. Gradients are weak, the loss"
+                " cannot get small.",
                 fact,
-                what,
-                {"loss": fact.args["loss"], "input": fact.args["input"]},
-                looks=facts.count("backward"),
+                advice,
+                {"loss": loss, "input": given},
+                n_inspected=facts.count("backward"),
             )
-        harmless = harmless or (fact.args["loss"], fact.args["input"]) == ("cross_entropy", "log_softmax")
+        if (loss, given) == ("cross_entropy", "log_softmax"):
+            is_harmless = True
     called = facts.tally("loss_call")
     if not called:
         return unknown(_NO_LOSS_CALL)
     if not called.keys() & {loss for loss, _ in _WRONG}:
-        return f"No loss was seen that takes a softmax or sigmoid itself, but {', '.join(sorted(called))}."
-    if harmless:
-        return "The output of log_softmax goes into cross_entropy, which is done twice then and changes nothing."
+        return (
+            "No loss was seen that takes a softmax or sigmoid itself, but"
+            f" {', '.join(sorted(called))}."
+        )
+    if is_harmless:
+        return (
+            "The output of log_softmax goes into cross_entropy, which is done twice then and"
+            " changes nothing."
+        )
     return "No softmax or sigmoid goes into a loss that takes one itself."
 
 
-_NO_LOSS_CALL = "No loss function of torch's that is looked at was called: a loss that is written by hand may do anything."
+_NO_LOSS_CALL = (
+    "No loss function of torch's that is looked at was called: a loss that is written by hand may"
+    " do anything."
+)
 
 
 @detector("loss-broadcast", "backward", looks_at=("loss_call",))
 def loss_broadcast(facts: Facts) -> Answers:
     for process in facts.processes():
-        seen = process.of("loss_shapes")
-        if seen:
-            first = seen[0]
-            same = [fact for fact in seen if (fact.args["loss"], fact.where) == (first.args["loss"], first.where)]
-            given, target, becomes = (first.args[key] for key in ("input", "target", "becomes"))
-            what = "A loss written by hand" if first.args["loss"] == "a difference" else first.args["loss"]
-            yield Answer(
-                f"{what} compares an output of shape {given} with a target of shape {target}: they are broadcast to {becomes}, each output "
-                "is compared with every target.",
-                first,
-                "Give both the same shape: output.squeeze(1), or target.unsqueeze(1).",
-                {"loss": first.args["loss"], "input": given, "target": target, "broadcast_to": becomes},
-                looks=len(same),
-            )
+        broadcasts = process.of("loss_shapes")
+        if not broadcasts:
+            continue
+        first = broadcasts[0]
+        loss, given, target = (first.args[key] for key in ("loss", "input", "target"))
+        becomes = first.args["becomes"]
+        alike = [fact for fact in process.of("loss_shapes", loss=loss) if fact.where == first.where]
+        subject = "A loss written by hand" if loss == "a difference" else loss
+        yield Answer(
+            f"{subject} compares an output of shape {given} with a target of shape {target}: they"
+            f" are broadcast to {becomes}, each output is compared with every target.",
+            first,
+            "Give both the same shape: output.squeeze(1), or target.unsqueeze(1).",
+            {"loss": loss, "input": given, "target": target, "broadcast_to": becomes},
+            n_inspected=len(alike),
+        )
     called = facts.tally("loss_call")
     if not called:
         return unknown(_NO_LOSS_CALL)
@@ -276,108 +505,148 @@ def loss_broadcast(facts: Facts) -> Answers:
 
 
 _FEWEST_PASSES = 8
-_KEPT = 6  # graphs before the last two: a few are kept by buffers and by garbage that is not collected yet
+# graphs before the last two: a few are kept by buffers and by garbage that is not collected yet
+_FEWEST_ALIVE = 6
 _DEAD, _DOUBTFUL = 0.9, 0.75
 _ROWS = 32  # of a layer's output
 
 
 def _by_line(facts: list[Fact]) -> dict[str | None, list[Fact]]:
-    found: dict[str | None, list[Fact]] = {}
+    by_line: dict[str | None, list[Fact]] = {}
     for fact in facts:
-        found.setdefault(fact.where, []).append(fact)
-    return found
+        by_line.setdefault(fact.where, []).append(fact)
+    return by_line
 
 
 @detector("graph-kept", "graph", looks_at=("backward", "graph"))
 def graph_kept(facts: Facts) -> Answers:
-    passes = 0
+    n_passes = 0
     for process in facts.processes():
-        for looks in _by_line(process.of("graph")).values():
-            passes = max(passes, looks[-1].value)
-            kept = [look for look in looks if look.args["kept"] >= _KEPT]
-            most = max(look.args["kept"] for look in looks)
-            if len(kept) >= LEAST_LOOKS and kept[-1] is looks[-1]:
-                yield Answer(
-                    f"The graphs of earlier steps are still alive when the next are made ({most} at once, of those examined): "
-                    "memory grows with each step.",
-                    kept[0],
-                    "Keep numbers, not tensors with a history: total += loss.item(), or loss.detach() where that would wait for a device.",
-                    {"looked_at": len(looks), "kept": most},
-                    looks=len(kept),
-                )
-            growth = _growth(looks)
-            if growth:
-                yield Answer(
-                    f"Each backward pass goes through {growth:g} nodes more than the one before ({looks[1].args['nodes']} at pass "
-                    f"{looks[1].value}, {looks[-1].args['nodes']} at pass {looks[-1].value}): all earlier graphs are in it.",
-                    looks[1],
-                    "Cut what is carried from step to step: state.detach(), and no retain_graph=True.",
-                    {"looked_at": len(looks), "nodes_a_step": growth},
-                    looks=len(looks) - 1,
-                )
-            piled = _piled_up(looks)
-            if piled and len(kept) < LEAST_LOOKS:
-                yield Answer(
-                    f"Tensors with graphs pile up: {looks[-1].args['living']:,} are alive at pass {looks[-1].value:,}, "
-                    f"{looks[0].args['living']:,} at pass {looks[0].value:,}; each keeps all that it was computed from.",
-                    looks[-1],
-                    "Keep numbers, not tensors with a history: append loss.item(), or loss.detach() where that would wait for a device.",
-                    {"looked_at": len(looks), "tensors_a_step": piled},
-                    looks=len(looks),
-                )
-            if kept and kept[-1] is looks[-1]:
-                yield (
-                    f"The graphs of earlier steps were alive at the last of {looks[-1].value:,} backward passes "
-                    f"({most} of those examined): more passes are needed to tell whether they stay."
-                )
-    if passes < _FEWEST_PASSES:
+        for inspections in _by_line(process.of("graph")).values():
+            n_passes = max(n_passes, inspections[-1].value)
+            yield from _answers_of_graphs(inspections)
+    if n_passes < _FEWEST_PASSES:
         return unknown(
-            f"Graphs were examined up to backward pass {passes} of a line: pass {_FEWEST_PASSES} is needed to tell one that is kept."
+            f"Graphs were examined up to backward pass {n_passes} of a line: pass {_FEWEST_PASSES}"
+            " is needed to tell one that is kept."
         )
     return "No graphs were seen that outlive their step."
+
+
+def _answers_of_graphs(inspections: list[Fact]) -> Iterator[Answer | str]:
+    """The bugs of the graphs of one line's backward passes, or what is in doubt."""
+    first, last = inspections[0], inspections[-1]
+    alive = [fact for fact in inspections if fact.args["kept"] >= _FEWEST_ALIVE]
+    most = max(fact.args["kept"] for fact in inspections)
+    is_kept_at_last = bool(alive) and alive[-1] is last
+    if len(alive) >= LEAST_LOOKS and is_kept_at_last:
+        yield Answer(
+            f"The graphs of earlier steps are still alive when the next are made ({most} at once,"
+            " of those examined): memory grows with each step.",
+            alive[0],
+            "Keep numbers, not tensors with a history: total += loss.item(), or loss.detach() where"
+            " that would wait for a device.",
+            {"looked_at": len(inspections), "kept": most},
+            n_inspected=len(alive),
+        )
+    growth = _growth(inspections)
+    if growth:
+        second = inspections[1]
+        yield Answer(
+            f"Each backward pass goes through {growth:g} nodes more than the one before"
+            f" ({second.args['nodes']} at pass {second.value}, {last.args['nodes']} at pass"
+            f" {last.value}): all earlier graphs are in it.",
+            second,
+            "Cut what is carried from step to step: state.detach(), and no retain_graph=True.",
+            {"looked_at": len(inspections), "nodes_a_step": growth},
+            n_inspected=len(inspections) - 1,
+        )
+    piled = _piled_up(inspections)
+    if piled and len(alive) < LEAST_LOOKS:
+        yield Answer(
+            f"Tensors with graphs pile up: {last.args['living']:,} are alive at pass"
+            f" {last.value:,}, {first.args['living']:,} at pass {first.value:,}; each keeps all"
+            " that it was computed from.",
+            last,
+            "Keep numbers, not tensors with a history: append loss.item(), or loss.detach() where"
+            " that would wait for a device.",
+            {"looked_at": len(inspections), "tensors_a_step": piled},
+            n_inspected=len(inspections),
+        )
+    if is_kept_at_last:
+        yield (
+            f"The graphs of earlier steps were alive at the last of {last.value:,} backward passes"
+            f" ({most} of those examined): more passes are needed to tell whether they stay."
+        )
 
 
 _PILED_A_PASS = 0.5  # tensors with graphs that stay
 
 
-def _piled_up(looks: list[Fact]) -> float:
-    """How many more tensors with a graph are alive with each pass, if it is more at each look than at the one before; else 0."""
-    known = [(look.value, look.args["living"]) for look in looks if "living" in look.args]
-    slopes = [(later - living) / (n - before) for (before, living), (n, later) in pairwise(known) if n > before]
-    return min(slopes) if len(slopes) >= LEAST_LOOKS and min(slopes) >= _PILED_A_PASS else 0.0
+def _piled_up(inspections: list[Fact]) -> float:
+    """How many more tensors with a graph are alive with each pass, if it is more at each look than
+    at the one before; else 0."""
+    counts = [(fact.value, fact.args["living"]) for fact in inspections if "living" in fact.args]
+    slopes = _slopes(counts)
+    if len(slopes) < LEAST_LOOKS or min(slopes) < _PILED_A_PASS:
+        return 0.0
+    return min(slopes)
 
 
-def _growth(looks: list[Fact]) -> float:
-    """By how many nodes a graph grows with each pass, if it does so at all looks alike (but the first); else 0."""
-    later = [(look.value, look.args["nodes"]) for look in looks[1:]]
-    slopes = {(b - a) / (m - n) for (n, a), (m, b) in pairwise(later) if m > n}
-    return slopes.pop() if len(later) > LEAST_LOOKS and len(slopes) == 1 and min(slopes) > 0 else 0.0
+def _slopes(counts: list[tuple[int, int]]) -> list[float]:
+    """By how much a count grows with each pass, from one (pass, count) to the next."""
+    return [
+        (later - earlier) / (pass_later - pass_earlier)
+        for (pass_earlier, earlier), (pass_later, later) in pairwise(counts)
+        if pass_later > pass_earlier
+    ]
+
+
+def _growth(inspections: list[Fact]) -> float:
+    """By how many nodes a graph grows with each pass, if it does so at all looks alike (but the
+    first); else 0."""
+    counts = [(fact.value, fact.args["nodes"]) for fact in inspections[1:]]
+    slopes = set(_slopes(counts))
+    if len(counts) <= LEAST_LOOKS or len(slopes) != 1:
+        return 0.0
+    return max(slopes.pop(), 0.0)
 
 
 @detector("dead-units", "graph", looks_at=("units",))
 def dead_units(facts: Facts) -> Answers:
     for process in facts.processes():
-        for looks in _by_line(process.of("units")).values():
-            last = looks[-1]
-            share = last.args["dead"] / last.args["units"]
-            if share < _DOUBTFUL:
-                continue
-            after = f" after {last.args['after']}" if last.args["after"] else ""
-            said = f"{last.args['dead']} of {last.args['units']} units of the ReLU{after} gave nothing but 0, "
-            said += f"for all {last.args['rows']:,} rows at {last.value} looks"
-            if last.value < LEAST_LOOKS or last.args["rows"] < _ROWS:
-                yield f"{said}: {LEAST_LOOKS} looks and {_ROWS} rows are needed."
-                continue
-            if share < _DEAD:
-                yield f"{said}: features that are rare on purpose look alike."
-                continue
-            yield Answer(
-                f"{said}: they are dead, no gradient comes through them.",
-                last,
-                "Lower the learning rate, look at the initialization and at the scale of the inputs, or use LeakyReLU or GELU.",
-                {"dead": last.args["dead"], "units": last.args["units"], "rows": last.args["rows"], "looked_at": last.value},
-                looks=last.value,
-            )
+        for inspections in _by_line(process.of("units")).values():
+            answer = _answer_dead_units(inspections[-1])
+            if answer is not None:
+                yield answer
     if not facts.has("units"):
-        return unknown("No ReLU right after a layer with trained parameters was examined; other activations are not looked at.")
+        return unknown(
+            "No ReLU right after a layer with trained parameters was examined; other activations"
+            " are not looked at."
+        )
     return "No ReLU layer was seen of which most units are dead."
+
+
+def _answer_dead_units(last: Fact) -> Answer | str | None:
+    """The bug of one ReLU by the last look at it, what is in doubt, or None if all is well."""
+    n_dead, n_units, n_rows = (last.args[key] for key in ("dead", "units", "rows"))
+    share = n_dead / n_units
+    if share < _DOUBTFUL:
+        return None
+    after = f" after {last.args['after']}" if last.args["after"] else ""
+    subject = (
+        f"{n_dead} of {n_units} units of the ReLU{after} gave nothing but 0, for all {n_rows:,}"
+        f" rows at {last.value} looks"
+    )
+    if last.value < LEAST_LOOKS or n_rows < _ROWS:
+        return f"{subject}: {LEAST_LOOKS} looks and {_ROWS} rows are needed."
+    if share < _DEAD:
+        return f"{subject}: features that are rare on purpose look alike."
+    return Answer(
+        f"{subject}: they are dead, no gradient comes through them.",
+        last,
+        "Lower the learning rate, look at the initialization and at the scale of the inputs, or use"
+        " LeakyReLU or GELU.",
+        {"dead": n_dead, "units": n_units, "rows": n_rows, "looked_at": last.value},
+        n_inspected=last.value,
+    )

@@ -1,4 +1,5 @@
-"""Work that ``--checks`` sees to be in vain: padding in batches, and rows of embeddings that have no gradient."""
+"""Wasted work that ``--checks`` sees: padding in batches, and rows of embeddings that have no
+gradient."""
 
 from __future__ import annotations
 
@@ -8,26 +9,34 @@ from voirkit_instruments.checks.analyse_facts import Fact, Facts
 
 
 def padding(facts: Facts) -> list[dict[str, Any]]:
-    """``token_padding`` of a summary: for each loader of which batches of token ids were trained on."""
-    looks: dict[tuple[int, int, int], list[Fact]] = {}
+    """``token_padding`` of a summary: for each loader of which batches of token ids were trained
+    on."""
+    by_loader: dict[tuple[int, int, int], list[Fact]] = {}
     for fact in facts.of("padding"):
-        looks.setdefault((fact.rank, fact.pid, fact.value), []).append(fact)
-    return [_padding_of_loader(of_loader) for of_loader in looks.values()]
+        by_loader.setdefault((fact.rank, fact.pid, fact.value), []).append(fact)
+    return [_padding_of_loader(inspections) for inspections in by_loader.values()]
 
 
-def _padding_of_loader(looks: list[Fact]) -> dict[str, Any]:
-    padded = [look.args for look in looks if look.args["padding"]]
-    last = padded[-1] if padded else looks[-1].args
-    tokens = sum(look.args["tokens"] for look in looks)
-    lengths = {length for args in padded for length in (args["shortest"], args["longest"])}
+def _padding_of_loader(inspections: list[Fact]) -> dict[str, Any]:
+    batches = [fact.args for fact in inspections]
+    padded = [args for args in batches if args["padding"]]
+    last = padded[-1] if padded else batches[-1]
+    lengths = {args["shortest"] for args in padded} | {args["longest"] for args in padded}
+    n_tokens = n_padding = n_beyond_longest = 0
+    for args in batches:
+        n_tokens += args["tokens"]
+        n_padding += args["padding"]
+    for args in padded:
+        beyond_longest = args["columns"] - args["longest"]
+        n_beyond_longest += beyond_longest * args["tokens"] // args["columns"]
     return {
-        "where": looks[0].where,
-        "looks": len(looks),
+        "where": inspections[0].where,
+        "looks": len(batches),
         "padded_looks": len(padded),
-        "tokens": tokens,
-        "padding": sum(look.args["padding"] for look in looks),
-        "beyond_longest": sum((args["columns"] - args["longest"]) * args["tokens"] // args["columns"] for args in padded),
-        "columns": max(look.args["columns"] for look in looks),
+        "tokens": n_tokens,
+        "padding": n_padding,
+        "beyond_longest": n_beyond_longest,
+        "columns": max(args["columns"] for args in batches),
         "lengths_differ": len(lengths) > 1,
         "token": last["token"],
         "side": last["side"],
@@ -36,19 +45,24 @@ def _padding_of_loader(looks: list[Fact]) -> dict[str, Any]:
 
 def embeddings(facts: Facts) -> list[dict[str, Any]]:
     """``dense_embeddings`` of a summary: for each large embedding with a dense gradient."""
-    looks: dict[tuple[int, int, int, str], list[Fact]] = {}
+    by_table: dict[tuple[int, int, int, str], list[Fact]] = {}
     for fact in facts.of("embedding"):
-        looks.setdefault((fact.rank, fact.pid, fact.args["optimizer"], fact.args["name"]), []).append(fact)
-    return [
-        {
-            "where": of_table[0].where,
-            "name": of_table[0].args["name"],
-            "looks": len(of_table),
-            "rows": of_table[-1].args["rows"],
-            "columns": of_table[-1].args["columns"],
-            "held": of_table[-1].args["held"],
-            "sampled_rows": sum(look.args["sampled"] for look in of_table),
-            "sampled_with_gradient": sum(look.args["graded"] for look in of_table),
-        }
-        for of_table in looks.values()
-    ]
+        key = (fact.rank, fact.pid, fact.args["optimizer"], fact.args["name"])
+        by_table.setdefault(key, []).append(fact)
+    return [_embedding(inspections) for inspections in by_table.values()]
+
+
+def _embedding(inspections: list[Fact]) -> dict[str, Any]:
+    first, last = inspections[0], inspections[-1].args
+    n_sampled = sum(fact.args["sampled"] for fact in inspections)
+    n_graded = sum(fact.args["graded"] for fact in inspections)
+    return {
+        "where": first.where,
+        "name": first.args["name"],
+        "looks": len(inspections),
+        "rows": last["rows"],
+        "columns": last["columns"],
+        "held": last["held"],
+        "sampled_rows": n_sampled,
+        "sampled_with_gradient": n_graded,
+    }

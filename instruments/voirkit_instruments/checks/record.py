@@ -1,7 +1,9 @@
-"""Behind ``--checks``: records facts of which silent training bugs are reported afterwards (``analyse``). It judges nothing.
+"""Recording for ``--checks``: facts of which silent training bugs are reported afterwards
+(``analyse``). It judges nothing.
 
-Here is the one table of the functions of torch that it stands around, checked with torch 2.1 and 2.15. Nothing here imports torch: it
-waits until the program does. A patch that does not fit switches itself off and is reported by its name.
+Here is the one table of the functions of torch that it patches, checked with torch 2.1 and 2.15.
+Nothing here imports torch: it waits until the program does. A patch that does not fit
+switches itself off and is reported by its name.
 """
 
 from __future__ import annotations
@@ -17,7 +19,15 @@ from voirkit.probes.around import Around
 from voirkit.processes import inherit
 from voirkit_instruments.checks.record_backward import Graphs, LossFacts
 from voirkit_instruments.checks.record_data import Drawing, Epochs, Ranks
-from voirkit_instruments.checks.record_facts import BACKWARD, COLLECTING, DEAF, FORWARD, Facts, ModelFacts, never_raises
+from voirkit_instruments.checks.record_facts import (
+    BACKWARD,
+    COLLECTING,
+    FORWARD,
+    SUPPRESSED,
+    Facts,
+    ModelFacts,
+    never_raises,
+)
 from voirkit_instruments.checks.record_optimizers import OptimizerFacts
 from voirkit_instruments.steps.events import COMPILING, FunctionPatches, as_function, innermost
 
@@ -25,16 +35,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from voirkit.runner.overseer import Overseer
 
-BEGIN = "voirkit_instruments.checks.record:record_in_child"
+CHILD_ENTRY = "voirkit_instruments.checks.record:record_in_child"
 _LOSSES = ("cross_entropy", "nll_loss", "binary_cross_entropy_with_logits")
 _PAIRS = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
-_SCHEDULERS = ("LRScheduler", "ReduceLROnPlateau", "SequentialLR", "ChainedScheduler", "CosineAnnealingWarmRestarts")
+_SCHEDULERS = (
+    "LRScheduler",
+    "ReduceLROnPlateau",
+    "SequentialLR",
+    "ChainedScheduler",
+    "CosineAnnealingWarmRestarts",
+)
 
 _patches: DataPatches | None = None  # those of this process
 
 
 class Checks:
-    """What records facts in one run, once torch is there."""
+    """The recording of facts in one run, once torch is there."""
 
     def __init__(self, ov: Overseer) -> None:
         from voirkit.trace import recorder
@@ -52,22 +68,25 @@ class Checks:
         if self._over:
             return
         try:
-            for kind in (TrainingPatches, DataPatches):  # one after the other: the first watches also where the second cannot be made
+            # one after the other: the first watches also where the second cannot be made
+            for kind in (TrainingPatches, DataPatches):
                 patches = kind(self._facts, torch, self._ov)
                 self._patches.append(patches)
                 patches.install()
-            inherit.watch(BEGIN, offered)
+            inherit.watch(CHILD_ENTRY, offered)
         except Exception as exc:  # a torch that is not like any known one
-            self._ov.warn(f"checks: not everything in torch can be watched ({type(exc).__name__}: {exc}).")
+            self._ov.warn(
+                f"checks: not everything in torch can be watched ({type(exc).__name__}: {exc})."
+            )
 
     def end(self) -> None:
         self._over = True
-        inherit.unwatch(BEGIN)
+        inherit.unwatch(CHILD_ENTRY)
         self._facts.cost.report()
         for patches in reversed(self._patches):
             try:
                 patches.remove()
-            except Exception as exc:
+            except Exception as exc:  # the program may have changed what was patched
                 self._ov.warn(f"checks: {type(exc).__name__}: {exc}.")
         self._facts.mark_tallies()
 
@@ -91,24 +110,48 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
 
 
 class TorchPatches:
-    """Some functions of torch that facts are taken from; ``ov`` is None in a process that multiprocessing has started."""
+    """Some functions of torch that facts are taken from; ``ov`` is None in a process that
+    multiprocessing has started."""
 
     def __init__(self, facts: Facts, torch: ModuleType, ov: Any) -> None:
-        self._facts, self._torch, self._ov = facts, torch, ov
-        self._patches = FunctionPatches(lambda said: None if ov is None else ov.warn(f"checks: {said}"))
+        self._facts = facts
+        self._torch = torch
+        self._ov = ov
+        self._patches = FunctionPatches(self._warn)
+
+    def _warn(self, message: str) -> None:
+        if self._ov is not None:
+            self._ov.warn(f"checks: {message}")
 
     def remove(self) -> None:
         self._patches.remove()
         if self._ov is not None:
-            rows = [{"name": name, "why_not": why or None} for name, why in self._patches.table.items()]
-            self._ov.summary.setdefault("patches", []).extend(rows)
+            rows = self._ov.summary.setdefault("patches", [])
+            for name, why in self._patches.table.items():
+                rows.append({"name": name, "why_not": why or None})
 
     def _around(
-        self, most: int, enter: Any, leave: Any, passed: tuple[str, ...], after: tuple[str, ...] | None = None, value: bool = False,
+        self,
+        most: int,
+        enter: Any,
+        leave: Any,
+        variables: tuple[str, ...],
+        after: tuple[str, ...] | None = None,
+        value: bool = False,
         compiled: bool = True,
-    ) -> Around:  # fmt: skip
-        """As ``Around``; ``after``: what ``leave`` is passed, if not the same; ``compiled``: torch.compile may look at the function."""
-        return Around(self._facts.here, most, as_function(enter), as_function(leave), passed, value, COMPILING if compiled else (), after)
+    ) -> Around:
+        """As ``Around``; ``after``: what ``leave`` is passed, if not the same; ``compiled``:
+        torch.compile may look at the function."""
+        return Around(
+            self._facts.here,
+            most,
+            as_function(enter),
+            as_function(leave),
+            variables,
+            value,
+            COMPILING if compiled else (),
+            after,
+        )
 
 
 class TrainingPatches(TorchPatches):
@@ -121,19 +164,42 @@ class TrainingPatches(TorchPatches):
         optimizers = self._optimizers = OptimizerFacts(facts, torch, models, graphs)
         losses = LossFacts(facts, torch)
         self._step = self._around(BACKWARD, optimizers.enter_step, optimizers.leave_step, ("self",))
-        self._decorated_step = self._around(BACKWARD, optimizers.enter_step, optimizers.leave_step, ("args",))
-        self._made = self._around(DEAF, optimizers.enter_made, self._leave_made, ("self",))
-        self._zero_grad = self._around(BACKWARD, optimizers.enter_zero_grad, optimizers.leave_zero_grad, ("self",))
-        self._backward = self._around(FORWARD, graphs.enter_backward(optimizers), graphs.leave_backward, ("tensors",))
+        self._decorated_step = self._around(
+            BACKWARD, optimizers.enter_step, optimizers.leave_step, ("args",)
+        )
+        self._optimizer_made = self._around(
+            SUPPRESSED, optimizers.enter_made, self._leave_made, ("self",)
+        )
+        self._zero_grad = self._around(
+            BACKWARD, optimizers.enter_zero_grad, optimizers.leave_zero_grad, ("self",)
+        )
+        self._backward = self._around(
+            FORWARD, graphs.enter_backward(optimizers), graphs.leave_backward, ("tensors",)
+        )
         self._call = self._around(COLLECTING, models.enter_call, models.leave_call, ("self",))
-        enter, leave = as_function(optimizers.enter_scheduler), as_function(optimizers.leave_scheduler)
+        enter = as_function(optimizers.enter_scheduler)
+        leave = as_function(optimizers.leave_scheduler)
         # Their module has no torch that could be asked whether it is being compiled.
-        self._scheduler = Around(facts.here, BACKWARD, enter, leave, ("self", "epoch"), unasked=True)
-        self._scheduler_without_epoch = Around(facts.here, BACKWARD, enter, leave, ("self",), unasked=True)
-        self._scaler = self._around(BACKWARD, optimizers.enter_scaler, optimizers.leave_scaler, ("optimizer",))
-        self._losses = {name: self._around(FORWARD, losses.enter_with_logits(name), losses.leave, ("input",)) for name in _LOSSES}
+        self._scheduler = Around(
+            facts.here, BACKWARD, enter, leave, ("self", "epoch"), unasked=True
+        )
+        self._scheduler_without_epoch = Around(
+            facts.here, BACKWARD, enter, leave, ("self",), unasked=True
+        )
+        self._scaler = self._around(
+            BACKWARD, optimizers.enter_scaler, optimizers.leave_scaler, ("optimizer",)
+        )
+        self._losses = {
+            name: self._around(FORWARD, losses.enter_with_logits(name), losses.leave, ("input",))
+            for name in _LOSSES
+        }
         for name in _PAIRS:
-            self._losses[name] = self._around(FORWARD, losses.enter_with_pair(name), losses.leave, ("input", "target", "reduction"))
+            self._losses[name] = self._around(
+                FORWARD,
+                losses.enter_with_pair(name),
+                losses.leave,
+                ("input", "target", "reduction"),
+            )
 
     def install(self) -> None:
         for name, path, around in (
@@ -141,13 +207,13 @@ class TrainingPatches(TorchPatches):
             ("torch.nn.modules.module", "Module.zero_grad", self._zero_grad),
             ("torch.autograd", "backward", self._backward),
             ("torch.optim.optimizer", "Optimizer.zero_grad", self._zero_grad),
-            ("torch.optim.optimizer", "Optimizer._patch_step_function", self._made),
+            ("torch.optim.optimizer", "Optimizer._patch_step_function", self._optimizer_made),
             *(("torch.nn.functional", name, around) for name, around in self._losses.items()),
         ):
             self._patches.around_path(name, path, around)
-        self._patches.upon("torch.optim.lr_scheduler", self._put_schedulers)
+        self._patches.when_imported("torch.optim.lr_scheduler", self._put_schedulers)
         for name in ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler"):
-            self._patches.upon(name, self._put_scaler)
+            self._patches.when_imported(name, self._put_scaler)
         self._patches.around_steps(self._step, self._decorated_step)
 
     def remove(self) -> None:
@@ -160,20 +226,27 @@ class TrainingPatches(TorchPatches):
             step = vars(getattr(module, name, object)).get("step")
             if type(step) is FunctionType:
                 step = innermost(step)
-                with_epoch = "epoch" in step.__code__.co_varnames[: step.__code__.co_argcount]
-                around = self._scheduler if with_epoch else self._scheduler_without_epoch
+                code = step.__code__
+                parameters = code.co_varnames[: code.co_argcount]
+                around = self._scheduler
+                if "epoch" not in parameters:
+                    around = self._scheduler_without_epoch
                 self._patches.around_function(f"{module.__name__}.{name}.step", step, around)
 
     def _put_scaler(self, module: ModuleType) -> None:
-        step = vars(module.GradScaler).get("step")  # that of torch.cuda.amp is torch.amp's in torch 2.3 and later
+        # that of torch.cuda.amp is torch.amp's in torch 2.3 and later
+        step = vars(module.GradScaler).get("step")
         if step is not None:
-            self._patches.around_function(f"{module.__name__}.GradScaler.step", innermost(step), self._scaler)
+            self._patches.around_function(
+                f"{module.__name__}.GradScaler.step", innermost(step), self._scaler
+            )
 
     @never_raises("an optimizer")
-    def _leave_made(self, _began: int, was: int, optimizer: Any) -> None:
+    def _leave_made(self, _start_ns: int, was: int, optimizer: Any) -> None:
         self._facts.here.inside = was
         self._facts.trains()
-        self._patches.around_step(type(optimizer), self._step, self._decorated_step)  # it is decorated again for its first optimizer
+        # it is decorated again for its first optimizer
+        self._patches.around_step(type(optimizer), self._step, self._decorated_step)
 
 
 class DataPatches(TorchPatches):
@@ -198,29 +271,59 @@ class DataPatches(TorchPatches):
         self._epochs.finish()
         super().remove()
 
-    # These functions are rarely called, so that no level (DEAF is the highest) keeps one of them from being seen.
+    # These functions are rarely called, so that no level (SUPPRESSED is the highest) keeps one of
+    # them from being seen.
 
     def _data(
-        self, enter: Any, leave: Any, passed: tuple[str, ...] = (), after: tuple[str, ...] = ("self",), value: bool = False
+        self,
+        enter: Any,
+        leave: Any,
+        variables: tuple[str, ...] = (),
+        after: tuple[str, ...] = ("self",),
+        value: bool = False,
     ) -> Around:
-        return self._around(DEAF, enter, leave, passed, after, value, compiled=False)
+        return self._around(SUPPRESSED, enter, leave, variables, after, value, compiled=False)
 
     def _functions(self) -> Iterator[tuple[str, str, Around]]:
         epochs, drawing, ranks = self._epochs, self.drawing, self._ranks
         loader, fetch = "torch.utils.data.dataloader", "torch.utils.data._utils.fetch"
-        yield loader, "DataLoader.__init__", self._data(epochs.enter_made, epochs.leave_made, ("shuffle",))
-        yield loader, "_BaseDataLoaderIter.__init__", self._data(epochs.enter_iterator, epochs.leave, ("self", "loader"), ())
-        yield loader, "_BaseDataLoaderIter._reset", self._data(epochs.enter_again, epochs.leave, ("self", "first_iter"), ())
-        yield loader, "_BaseDataLoaderIter._next_index", self._data(epochs.enter, epochs.leave_index, value=True)
-        yield loader, "_BaseDataLoaderIter.__next__", self._data(epochs.enter, epochs.leave_next, value=True)
+        yield (
+            loader,
+            "DataLoader.__init__",
+            self._data(epochs.enter_made, epochs.leave_made, ("shuffle",)),
+        )
+        yield (
+            loader,
+            "_BaseDataLoaderIter.__init__",
+            self._data(epochs.enter_iterator, epochs.leave, ("self", "loader"), ()),
+        )
+        yield (
+            loader,
+            "_BaseDataLoaderIter._reset",
+            self._data(epochs.enter_again, epochs.leave, ("self", "first_iter"), ()),
+        )
+        yield (
+            loader,
+            "_BaseDataLoaderIter._next_index",
+            self._data(epochs.enter, epochs.leave_index, value=True),
+        )
+        yield (
+            loader,
+            "_BaseDataLoaderIter.__next__",
+            self._data(epochs.enter, epochs.leave_next, value=True),
+        )
         yield loader, "DataLoader.__len__", self._data(epochs.enter, epochs.leave_len, value=True)
-        yield fetch, "_BaseDatasetFetcher.__init__", self._data(drawing.enter_made, drawing.leave, ("self", "dataset"), ())
+        yield (
+            fetch,
+            "_BaseDatasetFetcher.__init__",
+            self._data(drawing.enter_made, drawing.leave, ("self", "dataset"), ()),
+        )
         fetched = self._data(drawing.enter, drawing.leave_fetch, value=True)
         yield fetch, "_MapDatasetFetcher.fetch", fetched
         yield fetch, "_IterableDatasetFetcher.fetch", fetched
-        forward = self._around(DEAF, ranks.enter_parallel, ranks.leave, ())
+        forward = self._around(SUPPRESSED, ranks.enter_parallel, ranks.leave, ())
         yield "torch.nn.parallel.distributed", "DistributedDataParallel.forward", forward
-        collective = self._around(DEAF, ranks.enter_collective, ranks.leave, ("tensor",), ())
+        collective = self._around(SUPPRESSED, ranks.enter_collective, ranks.leave, ("tensor",), ())
         for name in ("all_reduce", "broadcast", "all_gather", "reduce"):
             yield "torch.distributed.distributed_c10d", name, collective
 
@@ -229,12 +332,12 @@ class DataPatches(TorchPatches):
 
 
 def offered() -> dict[str, Any] | None:
-    """What such a process needs."""
+    """The arguments for such a process."""
     return None if _patches is None else {"making": _patches.drawing.making}
 
 
 def record_in_child(offer: dict[str, Any]) -> None:
-    """In such a process: see what its workers draw, once it has torch."""
+    """In such a process: watch what its workers draw, once it has torch."""
     from voirkit.errors import tell
     from voirkit.trace import recorder
 

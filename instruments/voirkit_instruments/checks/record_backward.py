@@ -1,9 +1,11 @@
-"""Losses and backward passes: what goes into torch's loss functions (probabilities where logits are expected, targets of another shape), by
-the line that does it; from where a backward pass comes, which parameters it reaches (seldom), whether the loss is finite, which graphs
-outlive their step, which units of ReLU layers are never above zero.
+"""Recording of losses and backward passes: the inputs of torch's loss functions (probabilities
+where logits are expected, targets of another shape), by the line of the call; the line of a
+backward pass, the parameters that it reaches (seldom), losses that are not finite, graphs that
+outlive their step, units of ReLU layers that are never above zero.
 
-A graph is only walked through, never changed or kept. What hooks of the program have put away (``saved_tensors_hooks``, as activation
-checkpointing does) is left alone: that would compute it again.
+A graph is only walked through, never changed or kept. Tensors that hooks of the program have put
+away (``saved_tensors_hooks``, as activation checkpointing does) are left alone: to read one would
+compute it again.
 """
 
 from __future__ import annotations
@@ -15,7 +17,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-from voirkit_instruments.checks.record_facts import BACKWARD, Facts, ModelFacts, Named, Watcher, digests, is_plain, is_quiet, never_raises
+from voirkit_instruments.checks.record_facts import (
+    BACKWARD,
+    Facts,
+    ModelFacts,
+    Named,
+    Watcher,
+    digests,
+    is_plain,
+    is_quiet,
+    never_raises,
+)
 from voirkit_instruments.values import ScalarReader, is_readable, quiet
 
 TYPE_CHECKING = False
@@ -30,12 +42,22 @@ now = time.perf_counter_ns
 _MOST_NODES = 30_000
 _LOSS_NODES = 6
 A_DIFFERENCE = "a difference"  # a loss that is written by hand
-_LOSS_PARTS = ("MeanBackward", "SumBackward", "PowBackward", "AbsBackward", "SqrtBackward", "MulBackward", "DivBackward", "SubBackward")
+_LOSS_PARTS = (
+    "MeanBackward",
+    "SumBackward",
+    "PowBackward",
+    "AbsBackward",
+    "SqrtBackward",
+    "MulBackward",
+    "DivBackward",
+    "SubBackward",
+)
 _PENDING = 32  # losses on a device that are read together, so that it is waited for once
 _NAMED = 5
 
 _KEY = "voirkit"
-_EACH, _SELDOM, _MOST_MARKERS = 64, 16, 64  # passes that are all marked; each 16th from then on; markers that are remembered
+# passes that are all marked; each 16th from then on; markers that are remembered
+_EACH, _SELDOM, _MOST_MARKERS = 64, 16, 64
 _DEEP = 3  # nodes from the root: a scaled or divided loss is another one than what is added up
 _USUAL = 2  # the last graphs may live: their variables are not assigned again yet
 
@@ -45,11 +67,12 @@ class Marker:
 
 
 class KeptGraphs:
-    """The graphs of the backward passes of each line that outlive their step: ``total += loss`` keeps each as long as ``total`` lives.
+    """The graphs of the backward passes of each line that outlive their step: ``total += loss``
+    keeps each as long as ``total`` lives.
 
-    A node of a graph lives in C++, and its Python object comes and goes. What does live as long is the node's ``metadata``, which torch's
-    anomaly mode uses and nothing else: a marker is put there, and a weak reference to it says whether the node is there still. Nothing is
-    kept alive.
+    A node of a graph lives in C++, and its Python object comes and goes. What does live as long is
+    the node's ``metadata``, which torch's anomaly mode uses and nothing else: a marker is put
+    there, and a weak reference to it says whether the node is there still. Nothing is kept alive.
     """
 
     def __init__(self) -> None:
@@ -69,17 +92,23 @@ class KeptGraphs:
         self._markers.setdefault(where, deque(maxlen=_MOST_MARKERS)).append(weakref.ref(marker))
 
     def alive(self, where: str | None) -> int:
-        """How many of a line's last marked graphs before the last ones are there still, without a gap."""
+        """How many of a line's last marked graphs before the last ones are there still, without a
+        gap."""
         markers = list(self._markers.get(where, ()))[:-_USUAL]
-        return next((n for n, marker in enumerate(reversed(markers)) if marker() is None), len(markers))
+        for n, marker in enumerate(reversed(markers)):
+            if marker() is None:
+                return n
+        return len(markers)
 
 
-class Unheld:
-    """A parameter that gets gradients, and that no optimizer holds: whether it changes all the same."""
+class UntrackedParameter:
+    """A parameter whose changes are followed by a digest of its values: one that gets gradients and
+    that no optimizer holds, or one that gets none."""
 
     def __init__(self, parameter: Any, digest: float) -> None:
-        self.of = weakref.ref(parameter)
-        self.digest, self.changed = digest, False
+        self.reference = weakref.ref(parameter)
+        self.digest = digest
+        self.changed = False
 
 
 class Graphs(Watcher):
@@ -91,22 +120,23 @@ class Graphs(Watcher):
         self._backward = facts.name("backward")
         self._passes: dict[str | None, int] = {}  # by line
         self._pending: list[tuple[int, str | None, Any]] = []
-        self._bad = False
+        self._is_not_finite = False
         self._tensor = torch.Tensor
         self._read = ScalarReader(torch).read
-        self._kept, self._units = KeptGraphs(), UnitFacts(facts, torch, models)
-        self.unheld: dict[int, Unheld] = {}
+        self._graphs = KeptGraphs()
+        self._units = UnitFacts(facts, torch, models)
+        self.unheld: dict[int, UntrackedParameter] = {}
 
     def enter_backward(self, optimizers: OptimizerFacts) -> Any:
         """Before the outermost walk through a graph."""
-        here = self._facts.here
+        thread = self._facts.here
 
         def enter(tensors: Any) -> int:
-            began = now()
+            start_ns = now()
             self._before(tensors, optimizers)
-            here.inside = BACKWARD
+            thread.inside = BACKWARD
             end = now()
-            self._facts.cost.add(began, end)
+            self._facts.cost.add(start_ns, end)
             return end
 
         return enter
@@ -118,19 +148,19 @@ class Graphs(Watcher):
         optimizers.before_backward(where)
         n = self._passes[where] = self._passes.get(where, 0) + 1
         if type(tensors) is self._tensor:
-            self._kept.mark(tensors, where, n)
+            self._graphs.mark(tensors, where, n)
         if n & (n - 1) == 0 or n == 3:
             self._walk(tensors, where, optimizers, n)
         self._check_loss(tensors, where, optimizers)
 
     @never_raises("a backward pass")
-    def leave_backward(self, began: int, was: int, _tensors: Any) -> None:
+    def leave_backward(self, start_ns: int, was: int, _tensors: Any) -> None:
         self._facts.here.inside = was
-        if began:
+        if start_ns:
             where = getattr(self._facts.here, "where", None)
-            self._facts.span(self._backward, began, now(), self._facts.arguments(where), 0)
+            self._facts.span(self._backward, start_ns, now(), self._facts.arguments(where), 0)
 
-    # what it reaches
+    # the parameters that it reaches
 
     def _walk(self, tensors: Any, where: str | None, optimizers: OptimizerFacts, n: int) -> None:
         roots = self._roots(tensors)
@@ -139,47 +169,55 @@ class Graphs(Watcher):
         if leaves is None:
             self._facts.mark("graph_too_large", where, nodes)
             return
-        held = optimizers.parameter_ids()
-        parameter = self._torch.nn.Parameter
-        reached = [leaf for leaf in leaves if id(leaf) in held]
-        others = [leaf for leaf in leaves if id(leaf) not in held]
-        own = [leaf for leaf in others if isinstance(leaf, parameter)]
+        held_ids = optimizers.parameter_ids()
+        kind = self._torch.nn.Parameter
+        unheld = [leaf for leaf in leaves if id(leaf) not in held_ids]
+        parameters = [leaf for leaf in unheld if isinstance(leaf, kind)]
         self._facts.mark(
-            "reach", where, len(leaves), held=len(reached), parameters=len(own),
+            "reach",
+            where,
+            len(leaves),
+            held=len(leaves) - len(unheld),
+            parameters=len(parameters),
             leaf_root=bool(roots) and all(root.grad_fn is None for root in roots),
-        )  # fmt: skip
-        self._facts.mark("graph", where, n, nodes=nodes, kept=self._kept.alive(where), living=self._count_living())
-        if held:
-            self._watch(own)
-            self._units.examine(units, where, held)
+        )
+        n_alive, living = self._graphs.alive(where), self._count_living()
+        self._facts.mark("graph", where, n, nodes=nodes, kept=n_alive, living=living)
+        if held_ids:
+            self._watch(parameters)
+            self._units.examine(units, where, held_ids)
 
     def _count_living(self) -> int:
-        """How many tensors with a graph the program holds: all that the garbage collector knows of, without views, whose graph is made anew
-        when it is asked for."""
+        """How many tensors with a graph the program holds: all that the garbage collector knows of,
+        without views, whose graph is made anew when it is asked for."""
         kind = self._tensor
         with self._torch._C.DisableTorchFunction():
             tensors = [thing for thing in gc.get_objects() if type(thing) is kind]
             return sum(not tensor._is_view() and tensor.grad_fn is not None for tensor in tensors)
 
     def _check_difference(self, roots: list[Any], where: str | None) -> None:
-        """Whether a loss that is written by hand subtracts a target of N numbers from an output of shape (N, 1): N x N differences."""
-        node = roots[0].grad_fn if len(roots) == 1 else None
-        for _ in range(_LOSS_NODES):
-            if node is None or node.name().rstrip("0123456789") not in _LOSS_PARTS:
-                return
-            following = node.next_functions
-            if node.name() == "SubBackward0":
-                break
-            node = following[0][0] if following else None
-        else:
+        """Write when a loss that is written by hand subtracts a target of N numbers from an output
+        of shape (N, 1): N x N differences."""
+        node = _subtraction_before(roots[0].grad_fn) if len(roots) == 1 else None
+        if node is None:
             return
-        operands = [one for one, _ in following if one is not None]
+        operands = [operand for operand, _ in node.next_functions if operand is not None]
         if len(operands) != 1 or not hasattr(node, "_input_metadata"):  # torch before 2.3
             return
         self._facts.tally("loss_call", A_DIFFERENCE)
-        whole, own = (tuple(one._input_metadata[0].shape) for one in (node, operands[0]))
-        if len(whole) == 2 and whole[0] == whole[1] > 1 and own == (whole[0], 1):
-            self._facts.mark("loss_shapes", where, 0, loss=A_DIFFERENCE, input=str(own), target=str(whole[:1]), becomes=str(whole))
+        shape = tuple(node._input_metadata[0].shape)
+        output = tuple(operands[0]._input_metadata[0].shape)
+        n = shape[0] if shape else 0
+        if n > 1 and shape == (n, n) and output == (n, 1):
+            self._facts.mark(
+                "loss_shapes",
+                where,
+                0,
+                loss=A_DIFFERENCE,
+                input=str(output),
+                target=str((n,)),
+                becomes=str(shape),
+            )
 
     def _roots(self, tensors: Any) -> list[Any]:
         if type(tensors) is self._torch.Tensor:
@@ -188,18 +226,24 @@ class Graphs(Watcher):
         return [tensor for tensor in several if isinstance(tensor, self._torch.Tensor)]
 
     def _leaves(self, roots: list[Any]) -> tuple[list[Any] | None, list[Any], int]:
-        """The leaves that get gradients (None if the graph is too large to be walked through), its ReLU nodes, how many nodes it has."""
-        units = []
+        """The leaves that get gradients (None if the graph is too large to be walked through), its
+        ReLU nodes, how many nodes it has."""
+        units: list[Any] = []
+        leaves: dict[int, Any] = {}
+        stack: list[Any] = []
         with self._torch._C.DisableTorchFunction():
-            leaves = {id(root): root for root in roots if root.grad_fn is None and root.requires_grad}
-            stack = [root.grad_fn for root in roots if root.grad_fn is not None]
-            seen = set(stack)
+            for root in roots:
+                if root.grad_fn is not None:
+                    stack.append(root.grad_fn)
+                elif root.requires_grad:
+                    leaves[id(root)] = root
+            visited = set(stack)
             while stack:
                 node = stack.pop()
                 for following, _ in node.next_functions:
-                    if following is None or following in seen:
+                    if following is None or following in visited:
                         continue
-                    seen.add(following)
+                    visited.add(following)
                     leaf = getattr(following, "variable", None)
                     if leaf is not None:
                         leaves[id(leaf)] = leaf
@@ -207,50 +251,78 @@ class Graphs(Watcher):
                         stack.append(following)
                         if type(following).__name__ == RELU:
                             units.append(following)
-                if len(seen) > _MOST_NODES:
-                    return None, [], len(seen)
-        return list(leaves.values()), units, len(seen)
+                if len(visited) > _MOST_NODES:
+                    return None, [], len(visited)
+        return list(leaves.values()), units, len(visited)
 
     def _watch(self, parameters: list[Any]) -> None:
-        new = [p for p in parameters if id(p) not in self.unheld or self.unheld[id(p)].of() is not p][:1000]
+        new = [parameter for parameter in parameters if not self._is_watched(parameter)][:1000]
         for parameter, digest in zip(new, digests(self._torch, new), strict=True):
-            self.unheld[id(parameter)] = Unheld(parameter, digest)
+            self.unheld[id(parameter)] = UntrackedParameter(parameter, digest)
+
+    def _is_watched(self, parameter: Any) -> bool:
+        watched = self.unheld.get(id(parameter))
+        return watched is not None and watched.reference() is parameter
 
     def mark_unheld(self, held_ids: set[int], where: str | None) -> None:
-        """Write which parameters get gradients and are in no optimizer, and how many of them have changed."""
-        for key in [key for key, known in self.unheld.items() if known.of() is None or key in held_ids]:
-            del self.unheld[key]
-        if not self.unheld:
+        """Write which parameters get gradients and are in no optimizer, and how many of them have
+        changed."""
+        live = self._live_unheld(held_ids)
+        if not live:
             return
-        live = [(known, known.of()) for known in self.unheld.values()]
-        for (known, _), digest in zip(live, digests(self._torch, [p for _, p in live]), strict=True):
-            known.changed = known.changed or digest != known.digest or digest < 0
+        unchanged = self._unchanged(live)
         names = self._models.names()
-        still = [p for known, p in live if not known.changed]
-        named = [names.get(id(p)) for p in still]
+        named = [names.get(id(parameter)) for parameter in unchanged]
         models = {name[3]: name[1] for name in named if name is not None and name[2]}
-        of_held = {name[3] for key, name in names.items() if key in held_ids}
+        held_models = {name[3] for key, name in names.items() if key in held_ids}
         self._facts.mark(
-            "unheld", where, len(still), changed=len(live) - len(still), unread=sum(known.digest < 0 for known, _ in live),
+            "unheld",
+            where,
+            len(unchanged),
+            changed=len(live) - len(unchanged),
+            unread=sum(watched.digest < 0 for watched, _ in live),
             models=", ".join(models.values()),
-            partly=any(number in of_held for number in models), unnamed=sum(name is None for name in named),
-            after=self._count_after(still, held_ids), names=display_names(still, names),
-        )  # fmt: skip
+            partly=not held_models.isdisjoint(models),
+            unnamed=named.count(None),
+            after=self._count_after(unchanged, held_ids),
+            names=display_names(unchanged, names),
+        )
+
+    def _unchanged(self, live: list[tuple[UntrackedParameter, Any]]) -> list[Any]:
+        """Those parameters that have not changed since they were first seen, as far as is known."""
+        parameters = [parameter for _, parameter in live]
+        for (watched, _), digest in zip(live, digests(self._torch, parameters), strict=True):
+            if digest != watched.digest or digest < 0:
+                watched.changed = True
+        return [parameter for watched, parameter in live if not watched.changed]
+
+    def _live_unheld(self, held_ids: set[int]) -> list[tuple[UntrackedParameter, Any]]:
+        """Those with their parameters that are alive and still in no optimizer; others are
+        forgotten."""
+        live = []
+        for key, watched in list(self.unheld.items()):
+            parameter = watched.reference()
+            if parameter is None or key in held_ids:
+                del self.unheld[key]
+            else:
+                live.append((watched, parameter))
+        return live
 
     def _count_after(self, parameters: list[Any], held_ids: set[int]) -> int:
-        """How many are used after the first that an optimizer holds: gradients come through them to it. Where a model's own parameters,
-        outside of its layers, are used is not known: they count if its very first layer is held."""
+        """How many are used after the first that an optimizer holds: gradients come through them to
+        it. Where a model's own parameters, outside of its layers, are used is not known: they count
+        if its very first layer is held."""
         order = self._models.in_order()
-        first = next((at for at, key in enumerate(order) if key in held_ids), len(order))
+        first = next((index for index, key in enumerate(order) if key in held_ids), len(order))
         if order and first == 0:
             return len(parameters)
         later = set(order[first:])
-        return sum(id(p) in later for p in parameters)
+        return sum(id(parameter) in later for parameter in parameters)
 
-    # whether the loss is finite
+    # losses that are not finite
 
     def _check_loss(self, tensors: Any, where: str | None, optimizers: OptimizerFacts) -> None:
-        if type(tensors) is not self._tensor or self._bad or tensors.numel() != 1:
+        if type(tensors) is not self._tensor or self._is_not_finite or tensors.numel() != 1:
             return
         if tensors.is_cpu:
             value = self._read(tensors)
@@ -266,52 +338,97 @@ class Graphs(Watcher):
             self.read_pending(optimizers)
 
     def read_pending(self, optimizers: OptimizerFacts) -> None:
-        pending, self._pending = [loss for loss in self._pending if is_readable(self._torch, loss[2])], []
-        if not pending or self._bad:
+        pending = [loss for loss in self._pending if is_readable(self._torch, loss[2])]
+        self._pending = []
+        if not pending or self._is_not_finite:
             return
         with self._torch._C.DisableTorchFunction(), self._torch.no_grad():
-            values = self._torch.stack([loss.reshape(()).float() for _, _, loss in pending]).tolist()
+            losses = [loss.reshape(()).float() for _, _, loss in pending]
+            values = self._torch.stack(losses).tolist()
         for (at_ns, where, _), value in zip(pending, values, strict=True):
             self._facts.tally("loss_value", "device")
             if not abs(value) < float("inf"):
                 self._mark_loss(at_ns, where, value, optimizers)
                 return
 
-    def _mark_loss(self, at_ns: int, where: str | None, value: Any, optimizers: OptimizerFacts) -> None:
-        self._bad = True
+    def _mark_loss(
+        self, at_ns: int, where: str | None, value: Any, optimizers: OptimizerFacts
+    ) -> None:
+        self._is_not_finite = True
         optimizers.loss_not_finite()
         self._facts.mark_at("loss_not_finite", at_ns, where, loss=str(value))
 
 
+def _subtraction_before(node: Any) -> Any:
+    """The node of the difference that a loss is computed from; None if there is none."""
+    for _ in range(_LOSS_NODES):
+        if node is None or node.name().rstrip("0123456789") not in _LOSS_PARTS:
+            return None
+        if node.name() == "SubBackward0":
+            return node
+        following = node.next_functions
+        node = following[0][0] if following else None
+    return None
+
+
 def display_names(parameters: Sequence[Any], names: dict[int, Named]) -> str:
     """The first parameters of some as a person knows them: by name, or else shape."""
-    some = [(names.get(id(parameter)), parameter) for parameter in parameters[:_NAMED]]
-    return ", ".join(known[0] if known else f"a parameter of shape {tuple(parameter.shape)}" for known, parameter in some)
+    words = []
+    for parameter in parameters[:_NAMED]:
+        name = names.get(id(parameter))
+        words.append(name[0] if name else f"a parameter of shape {tuple(parameter.shape)}")
+    return ", ".join(words)
 
 
 RELU = "ReluBackward0"
-# What may stand between parameters and a ReLU.
+# Operations that may stand between parameters and a ReLU.
 _LAYERS = (
-    "Addmm", "Mm", "Bmm", "Convolution", "NativeBatchNorm", "CudnnBatchNorm", "MiopenBatchNorm", "NativeLayerNorm", "NativeGroupNorm",
-    "UnsafeView", "View", "ReshapeAlias", "Add", "Linear", "MkldnnConvolution", "MkldnnLinear",
-)  # fmt: skip
+    "Addmm",
+    "Mm",
+    "Bmm",
+    "Convolution",
+    "NativeBatchNorm",
+    "CudnnBatchNorm",
+    "MiopenBatchNorm",
+    "NativeLayerNorm",
+    "NativeGroupNorm",
+    "UnsafeView",
+    "View",
+    "ReshapeAlias",
+    "Add",
+    "Linear",
+    "MkldnnConvolution",
+    "MkldnnLinear",
+)
+_BEFORE_RELU = (*_LAYERS, "T", "Transpose")
 _MOST_LAYERS, _MOST_ELEMENTS = 64, 1 << 22
 _FEWEST_UNITS = 4
 
 
 class Layer:
-    """A ReLU layer: which of its units have been above zero, and of how many rows that is known."""
+    """A ReLU layer.
+
+    Attributes:
+        alive: True for each unit that has been above zero, on the device.
+        name: Of the parameter before it.
+        rows: Of how many that is known.
+    """
 
     def __init__(self, alive: Any, name: str) -> None:
-        self.alive, self.name, self.rows = alive, name, 0
+        self.alive = alive
+        self.name = name
+        self.rows = 0
 
 
 class UnitFacts:
-    """Units of ReLU layers whose output is never above zero, by the line of the backward pass; layers' results are saved in its graph. Only
-    layers that come right after something with parameters count: a hinge loss is a ReLU too, and is zero when all is well."""
+    """Units of ReLU layers whose output is never above zero, by the line of the backward pass;
+    layers' results are saved in its graph. Only layers that come right after something with
+    parameters count: a hinge loss is a ReLU too, and is zero when all is well."""
 
     def __init__(self, facts: Facts, torch: ModuleType, models: ModelFacts) -> None:
-        self._facts, self._torch, self._models = facts, torch, models
+        self._facts = facts
+        self._torch = torch
+        self._models = models
         self._layers: dict[str | None, list[Layer]] = {}
         self._passes: dict[str | None, int] = {}
 
@@ -324,7 +441,9 @@ class UnitFacts:
             for node in nodes[:_MOST_LAYERS]:
                 parameter = _parameter_before(node, held_ids)
                 raw = node._raw_saved_result
-                if parameter is None or not hasattr(raw, "unpack_hook") or raw.unpack_hook is not None:
+                if parameter is None or not hasattr(raw, "unpack_hook"):
+                    continue
+                if raw.unpack_hook is not None:  # to read it would compute it again
                     continue
                 result = node._saved_result
                 if is_plain(self._torch, result) and result.ndim > 1:
@@ -335,56 +454,103 @@ class UnitFacts:
 
     def _add(self, results: list[tuple[Any, Any]], where: str | None) -> None:
         torch, layers = self._torch, self._layers.get(where)
-        units = [(result.shape[-1 if result.ndim == 3 else 1]) for _, result in results]
-        if layers is None or [len(layer.alive) for layer in layers] != units:  # another graph than the last one's
-            names = self._models.names()
-            layers = self._layers[where] = []
-            for (parameter, result), n in zip(results, units, strict=True):
-                name = names[id(parameter)][0] if id(parameter) in names else ""
-                layers.append(Layer(torch.zeros(n, dtype=torch.bool, device=result.device), name))
+        # channels of images and of two dimensions, the last of sequences
+        axes = [2 if result.ndim == 3 else 1 for _, result in results]
+        sizes = [result.shape[axis] for (_, result), axis in zip(results, axes, strict=True)]
+        # another graph than the last one's
+        if layers is None or [len(layer.alive) for layer in layers] != sizes:
+            layers = self._layers[where] = self._new_layers(results, sizes)
             self._passes[where] = 0
         self._passes[where] += 1
-        for layer, (_, result) in zip(layers, results, strict=True):
+        for layer, (_, result), axis in zip(layers, results, axes, strict=True):
             rows = max(1, _MOST_ELEMENTS * len(result) // max(result.numel(), 1))
             part = result[:rows]
-            others = [at for at in range(part.ndim) if at != (part.ndim - 1 if part.ndim == 3 else 1)]
-            layer.alive |= ~(part.amax(others) <= 0)  # nan counts as alive
+            reduced = [dimension for dimension in range(part.ndim) if dimension != axis]
+            layer.alive |= ~(part.amax(reduced) <= 0)  # nan counts as alive
             layer.rows += part.numel() // len(layer.alive)
         counts = torch.stack([layer.alive.sum().cpu() for layer in layers]).tolist()
-        self._mark_worst([(layer, len(layer.alive) - n) for layer, n in zip(layers, counts, strict=True)], where)
+        dead = [(layer, len(layer.alive) - n) for layer, n in zip(layers, counts, strict=True)]
+        self._mark_worst(dead, where)
+
+    def _new_layers(self, results: list[tuple[Any, Any]], sizes: list[int]) -> list[Layer]:
+        torch, names, layers = self._torch, self._models.names(), []
+        for (parameter, result), n in zip(results, sizes, strict=True):
+            name = names[id(parameter)][0] if id(parameter) in names else ""
+            alive = torch.zeros(n, dtype=torch.bool, device=result.device)
+            layers.append(Layer(alive, name))
+        return layers
 
     def _mark_worst(self, dead: list[tuple[Layer, int]], where: str | None) -> None:
-        some = [(n / len(layer.alive), n, layer) for layer, n in dead if len(layer.alive) >= _FEWEST_UNITS]
-        if not some:
+        large = [pair for pair in dead if len(pair[0].alive) >= _FEWEST_UNITS]
+        if not large:
             return
-        _, n, layer = max(some, key=lambda one: one[0])
+        layer, n = max(large, key=lambda pair: pair[1] / len(pair[0].alive))
         self._facts.mark(
-            "units", where, self._passes[where], layers=len(dead), units=len(layer.alive), dead=n, rows=layer.rows, after=layer.name
+            "units",
+            where,
+            self._passes[where],
+            layers=len(dead),
+            units=len(layer.alive),
+            dead=n,
+            rows=layer.rows,
+            after=layer.name,
         )
 
 
 def _parameter_before(node: Any, held_ids: set[int]) -> Any:
-    """The first parameter that an optimizer holds right before a ReLU; None if its input is none of a layer's."""
+    """The first parameter that an optimizer holds right before a ReLU; None if its input is none of
+    a layer's."""
     level = [following for following, _ in node.next_functions]
     for _ in range(3):
-        deeper = []
-        for one in level:
-            leaf = getattr(one, "variable", None)
+        deeper: list[Any] = []
+        for before in level:
+            leaf = getattr(before, "variable", None)
             if leaf is not None and id(leaf) in held_ids:
                 return leaf
-            if one is not None and one.name().rstrip("0123456789").removesuffix("Backward") in (*_LAYERS, "T", "Transpose"):
-                deeper += [following for following, _ in one.next_functions]
+            if before is None:
+                continue
+            operation = before.name().rstrip("0123456789").removesuffix("Backward")
+            if operation in _BEFORE_RELU:
+                deeper += [following for following, _ in before.next_functions]
         level = deeper
     return None
 
 
-_MADE_BY = {"SoftmaxBackward": "softmax", "LogSoftmaxBackward": "log_softmax", "SigmoidBackward": "sigmoid"}
-# What changes the shape or type of a tensor, and no value but the smallest and largest.
-_SAME = ("View", "UnsafeView", "ReshapeAlias", "Transpose", "Permute", "T", "Squeeze", "Unsqueeze", "ToCopy", "Clone", "Slice", "Select",
-         "Alias", "Expand", "Index", "AsStrided", "Split", "Unbind", "Cat", "Contiguous",
-         "Stack", "Clamp", "ClampMin", "ClampMax")  # fmt: skip
+_MADE_BY = {
+    "SoftmaxBackward": "softmax",
+    "LogSoftmaxBackward": "log_softmax",
+    "SigmoidBackward": "sigmoid",
+}
+# Operations that change the shape or type of a tensor, and no value but the smallest and largest.
+_SAME = (
+    "View",
+    "UnsafeView",
+    "ReshapeAlias",
+    "Transpose",
+    "Permute",
+    "T",
+    "Squeeze",
+    "Unsqueeze",
+    "ToCopy",
+    "Clone",
+    "Slice",
+    "Select",
+    "Alias",
+    "Expand",
+    "Index",
+    "AsStrided",
+    "Split",
+    "Unbind",
+    "Cat",
+    "Contiguous",
+    "Stack",
+    "Clamp",
+    "ClampMin",
+    "ClampMax",
+)
 _MOST_BETWEEN = 8
-_EACH_LOSS, _SELDOM_LOSS, _WRITTEN = 256, 257, 3  # calls that are all looked at; how seldom later ones are; facts of one line
+# calls that are all looked at; how seldom later ones are; facts of one line
+_EACH_LOSS, _SELDOM_LOSS, _MOST_WRITTEN = 256, 257, 3
 
 
 class LossFacts(Watcher):
@@ -401,8 +567,9 @@ class LossFacts(Watcher):
         return lambda value: self._check_source(function, value) or 1
 
     def enter_with_pair(self, function: str) -> Callable[..., int]:
-        """Before calls of a loss function whose input and target have one shape, or are broadcast to one."""
-        return lambda *passed: self._compare(function, *passed) or 1
+        """Before calls of a loss function whose input and target have one shape, or are broadcast
+        to one."""
+        return lambda *arguments: self._compare(function, *arguments) or 1
 
     @never_raises("the input of a loss")
     def _compare(self, function: str, value: Any, target: Any, reduction: Any) -> None:
@@ -410,22 +577,30 @@ class LossFacts(Watcher):
         if (n > _EACH_LOSS and n % _SELDOM_LOSS) or reduction == "none":
             return
         tensor = self._torch.Tensor
-        if not (issubclass(type(value), tensor) and issubclass(type(target), tensor)):
+        if not issubclass(type(value), tensor):
+            return
+        if not issubclass(type(target), tensor):
             return
         with self._torch._C.DisableTorchFunction():
             if value.requires_grad or target.requires_grad:
                 self._facts.tally("loss_call", function)
-            one, other = tuple(value.shape), tuple(target.shape)
-            if one == other or not (value.requires_grad or target.requires_grad):
+            shape, other = tuple(value.shape), tuple(target.shape)
+            if shape == other or not (value.requires_grad or target.requires_grad):
                 return
-        # As many numbers, one dimension more: pairs of all with all are asked for with as many dimensions, or without a reduction.
-        if len(one) == len(other) or _without_ones(one) != _without_ones(other) or _broadcast(one, other) == _broadcast(one, one):
+        if not _pairs_all(shape, other):
             return
         where = self._facts.where()
         n = self._shapes[function, where] = self._shapes.get((function, where), 0) + 1
-        if n <= _WRITTEN:
-            shapes = {"input": str(one), "target": str(other)}
-            self._facts.mark("loss_shapes", where, n, loss=function, becomes=str(_broadcast(one, other)), **shapes)
+        if n <= _MOST_WRITTEN:
+            self._facts.mark(
+                "loss_shapes",
+                where,
+                n,
+                loss=function,
+                becomes=str(_broadcast(shape, other)),
+                input=str(shape),
+                target=str(other),
+            )
 
     @never_raises("the input of a loss")
     def _check_source(self, function: str, value: Any) -> None:
@@ -437,34 +612,45 @@ class LossFacts(Watcher):
         else:
             with self._torch._C.DisableTorchFunction():
                 node = value.grad_fn
-        made = _made_by(node)
+        source = _source_of(node)
         if not self._torch.is_grad_enabled():
-            made = made or "evaluated"
+            source = source or "evaluated"
         elif node is not None:
             self._facts.tally("loss_call", function)
-        if made is not None:
-            where = self._facts.where()
-            if (function, made, where) not in self._written:
-                self._written.add((function, made, where))
-                self._facts.mark("loss_input", where, loss=function, input=made)
+        if source is None:
+            return
+        where = self._facts.where()
+        if (function, source, where) not in self._written:
+            self._written.add((function, source, where))
+            self._facts.mark("loss_input", where, loss=function, input=source)
+
+
+def _pairs_all(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """True if elements are paired all with all by mistake: as many numbers, one dimension more.
+    Pairs that are meant are asked for with as many dimensions, or without a reduction."""
+    if len(shape) == len(other) or _without_ones(shape) != _without_ones(other):
+        return False
+    return _broadcast(shape, other) != _broadcast(shape, shape)
 
 
 def _without_ones(shape: tuple[int, ...]) -> list[int]:
     return [n for n in shape if n != 1]
 
 
-def _broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+def _broadcast(shape: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
     """The shape that two shapes are broadcast to; without dimensions of 1 at its beginning."""
-    n = max(len(one), len(other))
-    pairs = zip((1,) * (n - len(one)) + one, (1,) * (n - len(other)) + other, strict=True)
-    shape = tuple(max(a, b) for a, b in pairs)
-    while shape[:1] == (1,):
-        shape = shape[1:]
-    return shape
+    n = max(len(shape), len(other))
+    shape = (1,) * (n - len(shape)) + shape
+    other = (1,) * (n - len(other)) + other
+    sizes = tuple(map(max, shape, other))
+    while sizes[:1] == (1,):
+        sizes = sizes[1:]
+    return sizes
 
 
-def _made_by(node: Any) -> str | None:
-    """Which of the functions of ``_MADE_BY`` made a tensor, by its node in the graph; through what changes no value."""
+def _source_of(node: Any) -> str | None:
+    """The function of ``_MADE_BY`` that made a tensor, by its node in the graph; through operations
+    that change no value."""
     for _ in range(_MOST_BETWEEN):
         if node is None:
             return None

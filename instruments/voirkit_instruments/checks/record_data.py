@@ -1,15 +1,20 @@
-"""What ``--checks`` sees of data: epochs of loaders, random generators of the processes that prepare batches, and ranks.
+"""Recording of data for ``--checks``: epochs of loaders, random generators of the processes that
+prepare batches, and ranks.
 
-Only what torch itself asks of samplers is seen, and generators are only read (python's, numpy's and torch's own, and those that the dataset
-keeps): nothing is drawn, and nothing of the program's is called. The facts:
+Only what torch itself asks of samplers is seen, and generators are only read (python's, numpy's and
+torch's own, and those that the dataset keeps): nothing is drawn, and nothing of the program's is
+called. The facts:
 
-- ``epoch``, when all batches of a loader were drawn: which samples were asked for, in which order, with which labels. Its iterator has no
-  more, or as many batches were drawn as ``len(loader)`` gave the program or as its samplers, if they are torch's own, have indices for;
-- ``drawn``: the state of a generator before the first batch of a worker and after the first that drew from it;
+- ``epoch``, when all batches of a loader were drawn: which samples were asked for, in which order,
+  with which labels. Its iterator has no more, or as many batches were drawn as ``len(loader)`` gave
+  the program or as its samplers, if they are torch's own, have indices for;
+- ``drawn``: the state of a generator before the first batch of a worker and after the first that
+  drew from it;
 - ``held``: a digest of each of a worker's first batches of an iterable dataset;
 - ``padding``: how much of a batch of token ids is padding, if it was trained on;
-- ``world``, how many ranks there are, ``weights``, how large their parameters are, ``parallel``, a DistributedDataParallel is called,
-  ``collective``, the program itself sends tensors of more than one number between ranks. None of these for a single rank.
+- ``world``, how many ranks there are, ``weights``, how large their parameters are, ``parallel``, a
+  DistributedDataParallel is called, ``collective``, the program itself sends tensors of more than
+  one number between ranks. None of these for a single rank.
 """
 
 from __future__ import annotations
@@ -20,10 +25,9 @@ import time
 import weakref
 from array import array
 from collections.abc import Iterator
-from itertools import count, pairwise
+from itertools import chain, count, pairwise
 from pickle import dumps
 from types import ModuleType
-from types import ModuleType as Module
 from typing import Any
 from zlib import crc32
 
@@ -40,21 +44,30 @@ now = time.perf_counter_ns
 
 _MOST = 4_000_000  # indices of an epoch that are kept, at 8 bytes each
 _MOST_PASSES = 5000
-_FIRST, _RARELY = 4, 1024  # batches of a loader that are all looked at for padding; how many there are at most between two looks
+# batches of a loader that are all looked at for padding; how many there are at most between two
+# looks
+_FIRST_BATCHES, _RARELY = 4, 1024
 _MOST_LABELS, _MOST_CLASSES = 1_000_000, 4096
-_CONTENTS = 2  # first batches of an epoch, or of a worker, of which a digest is kept: another rank or worker may read the same
+# first batches of an epoch, or of a worker, of which a digest is kept: another rank or worker may
+# read the same
+_CONTENTS = 2
 
 
 class Epoch:
-    """What is known of one pass over a loader; ``args`` are those of its fact."""
+    """One pass over a loader; ``args`` are those of its fact."""
 
     def __init__(self, loader: int, where: str | None, args: dict[str, Any]) -> None:
-        self.loader, self.where, self.args, self.began = loader, where, args, now()
-        self.indices: array[int] | None = array("q") if args["map"] else None  # None: they are no whole numbers, or too many
+        self.loader = loader
+        self.where = where
+        self.args = args
+        self.start_ns = now()
+        # None: they are no whole numbers, or too many
+        self.indices: array[int] | None = array("q") if args["map"] else None
         self.ends: list[int] = []  # how many indices there were after each batch
         self.exhausted = False  # the sampler had no more
         self.batches = 0
-        self.classes: dict[Any, int] | None = {} if args["map"] else None  # samples of each label; None: no labels are known
+        # samples of each label; None: no labels are known
+        self.classes: dict[Any, int] | None = {} if args["map"] else None
         self.runs = 0  # how often a label was another than the one before
         self.last_label: Any = None
         self.contents: list[int | None] = []  # digests of the first batches
@@ -62,7 +75,8 @@ class Epoch:
         self.made_by: weakref.ref[Any] | None = None  # the loader
         self.n_indices = -1  # how many its sampler has, if that is known
         self.complete_ns = 0  # when the last of as many batches came as there are
-        self.trained = 0  # batches after which an optimizer stepped before any other batch was drawn
+        # batches after which an optimizer stepped before any other batch was drawn
+        self.trained = 0
 
 
 class Epochs(Watcher):
@@ -72,29 +86,33 @@ class Epochs(Watcher):
         super().__init__(facts, torch)
         self._drawing = drawing
         self._name = facts.name("epoch")
-        self._ordinals, self._numbers = Ordinals(), count()
+        self._ordinals = Ordinals()
+        self._numbers = count()
         self._of_several = rank_and_world_size()[1] > 1
         self._made = IdentityMap()  # of a loader where it was made, and its shuffle
         self._lengths = IdentityMap()  # of a loader the length that the program was given
         self._passes = IdentityMap()  # of an iterator its epoch
-        # Those of which as many batches were drawn as there are: they are written down when the iterator says that it has no more, or when
-        # another batch or iterator is asked for, which shows that nobody asks it.
+        # Those of which as many batches were drawn as there are: they are written down when the
+        # iterator has no more, or when another batch or iterator is asked for, which shows that
+        # nobody asks it.
         self._complete: list[Epoch] = []
         self._latest: Epoch | None = None  # that of the batch that was drawn last
         self._steps_before = 0  # how many steps of optimizers there were then
         self._batches: dict[int, int] = {}  # how many were drawn of each loader
-        self._padding: tuple[Epoch, RowPadding, int] | None = None  # of the batch that was drawn last, and the backward passes before it
+        # of the batch that was drawn last, and the backward passes before it
+        self._padding: tuple[Epoch, RowPadding, int] | None = None
 
     def enter_made(self, shuffle: Any) -> Any:
         """Before ``DataLoader.__init__``, which makes a truth of what it was given."""
         return (shuffle,)
 
     @never_raises("a loader")
-    def leave_made(self, began: Any, _was: int, loader: Any) -> None:
-        self._made[loader] = (self._facts.where(), began[0] if began and type(began[0]) is bool else None)
+    def leave_made(self, given: Any, _was: int, loader: Any) -> None:
+        shuffle = given[0] if given and type(given[0]) is bool else None
+        self._made[loader] = (self._facts.where(), shuffle)
 
     @never_raises("a loader's length")
-    def leave_len(self, _began: int, _was: int, loader: Any, value: Any) -> None:
+    def leave_len(self, _start_ns: int, _was: int, loader: Any, value: Any) -> None:
         if type(value) is int:
             self._lengths[loader] = value
 
@@ -106,23 +124,29 @@ class Epochs(Watcher):
             length = self._lengths.get(loader)
             args = {"iterator": number, **self._describe(loader), "turn": 0}
             args["said"] = -1 if length is None else length
-            epoch = self._passes[iterator] = Epoch(self._ordinals.of(loader), self._facts.where(), args)
-            epoch.made_by, epoch.n_indices = weakref.ref(loader), count_indices(loader)
+            epoch = Epoch(self._ordinals.of(loader), self._facts.where(), args)
+            epoch.made_by = weakref.ref(loader)
+            epoch.n_indices = count_indices(loader)
+            self._passes[iterator] = epoch
             self._drawing.making = number
         return 1
 
     @never_raises("a loader's iterator")
     def enter_again(self, iterator: Any, first_iter: Any) -> int:
-        """Before ``_BaseDataLoaderIter._reset``, by which an iterator whose workers stay begins again."""
+        """Before ``_BaseDataLoaderIter._reset``, by which an iterator whose workers stay begins
+        again."""
         self._write_complete()
-        if not first_iter and (before := self._epoch(iterator)) is not None:
-            epoch = Epoch(before.loader, self._facts.where(), {**before.args, "turn": before.args["turn"] + 1})
-            epoch.made_by, epoch.n_indices = before.made_by, before.n_indices
+        before = None if first_iter else self._epoch(iterator)
+        if before is not None:
+            args = {**before.args, "turn": before.args["turn"] + 1}
+            epoch = Epoch(before.loader, self._facts.where(), args)
+            epoch.made_by = before.made_by
+            epoch.n_indices = before.n_indices
             self._passes[iterator] = epoch
         return 1
 
     @never_raises("a sampler")
-    def leave_index(self, _began: int, _was: int, iterator: Any, value: Any) -> None:
+    def leave_index(self, _start_ns: int, _was: int, iterator: Any, value: Any) -> None:
         """After the sampler was asked for the next index, or those of a batch."""
         epoch = self._epoch(iterator)
         if epoch is None or epoch.exhausted:
@@ -133,7 +157,7 @@ class Epochs(Watcher):
             _add(epoch, value)
 
     @never_raises("a batch")
-    def leave_next(self, _began: int, _was: int, iterator: Any, value: Any) -> None:
+    def leave_next(self, _start_ns: int, _was: int, iterator: Any, value: Any) -> None:
         epoch = self._epoch(iterator)
         if epoch is None:
             return
@@ -153,26 +177,27 @@ class Epochs(Watcher):
             self._complete.append(epoch)
 
     def _note_drawn(self, epoch: Epoch) -> None:
-        """A batch was drawn: those that were complete before it are not asked any more, but for the one that has a batch more."""
+        """A batch was drawn: those that were complete before it are not asked any more, but for the
+        one that has a batch more."""
         self._mark_padding()
         steps = self._facts.n_steps
         if self._latest is not None and steps > self._steps_before and not self._latest.complete_ns:
             self._latest.trained += 1
         self._latest, self._steps_before = epoch, steps
         if self._complete:
-            self._complete = [one for one in self._complete if one is not epoch]
+            self._complete = [other for other in self._complete if other is not epoch]
             self._write_complete()
 
     def _look_for_padding(self, epoch: Epoch, batch: Any) -> None:
         """Look at a few of a loader's batches."""
         n = self._batches[epoch.loader] = self._batches.get(epoch.loader, 0) + 1
-        if n > _FIRST and n & (n - 1) and n % _RARELY:
+        if n > _FIRST_BATCHES and n & (n - 1) and n % _RARELY:
             return
-        began = now()
+        start_ns = now()
         padding = inspect_padding(self._torch, batch)
         if padding is not None:
             self._padding = (epoch, padding, self._facts.n_passes)
-        self._facts.cost.add(began, now())
+        self._facts.cost.add(start_ns, now())
 
     def _mark_padding(self) -> None:
         """Write what the last look has found, if the batch was trained on."""
@@ -181,11 +206,13 @@ class Epochs(Watcher):
         epoch, padding, passes = self._padding
         self._padding = None
         if self._facts.n_passes > passes:
-            self._facts.mark("padding", epoch.args["made"] or epoch.where, epoch.loader, **padding.document())
+            where = epoch.args["made"] or epoch.where
+            self._facts.mark("padding", where, epoch.loader, **padding.document())
 
     def _has_all(self, epoch: Epoch) -> bool:
-        """Whether as many batches were drawn as there are, as far as that is known."""
-        if epoch.indices is not None and len(epoch.indices) == epoch.n_indices and epoch.batches == len(epoch.ends):
+        """True if as many batches were drawn as there are, as far as that is known."""
+        n = -1 if epoch.indices is None else len(epoch.indices)
+        if n >= 0 and n == epoch.n_indices and epoch.batches == len(epoch.ends):
             epoch.exhausted = True
             return True
         loader = None if epoch.made_by is None else epoch.made_by()
@@ -207,29 +234,42 @@ class Epochs(Watcher):
         return epoch
 
     def _describe(self, loader: Any) -> dict[str, Any]:
-        """What a loader is made of, from its own attributes alone."""
-        given = vars(loader)
+        """The parts of a loader and their settings, from its own attributes alone."""
+        fields = vars(loader)
         data = sys.modules["torch.utils.data"]
-        dataset, batched = given.get("dataset"), given.get("batch_sampler")
-        cut = _attributes(batched)
-        sampler = cut.get("sampler") if type(batched) is data.BatchSampler else batched if batched is not None else given.get("sampler")
-        chosen = _attributes(sampler)
+        dataset, batch_sampler = fields.get("dataset"), fields.get("batch_sampler")
+        of_batches = _attributes(batch_sampler)
+        sampler = batch_sampler
+        if batch_sampler is None:
+            sampler = fields.get("sampler")
+        elif type(batch_sampler) is data.BatchSampler:
+            sampler = of_batches.get("sampler")
+        of_sampler = _attributes(sampler)
         where, shuffle = self._made.get(loader) or (None, None)
+        batch_size = of_batches.get("batch_size", fields.get("batch_size"))
         return {
-            "made": where, "shuffle": shuffle, "map": not issubclass(type(dataset), data.IterableDataset),
-            "dataset": type(dataset).__qualname__, "sampler": f"{type(sampler).__module__}.{type(sampler).__qualname__}",
-            "replacement": chosen.get("replacement") is True, "replicas": _whole(chosen.get("num_replicas")),
-            "workers": _whole(given.get("num_workers")), "batch_size": _whole(cut.get("batch_size", given.get("batch_size"))),
-            "size": size_of(dataset), "ordered": is_ascending(data, dataset),
-        }  # fmt: skip
+            "made": where,
+            "shuffle": shuffle,
+            "map": not issubclass(type(dataset), data.IterableDataset),
+            "dataset": type(dataset).__qualname__,
+            "sampler": f"{type(sampler).__module__}.{type(sampler).__qualname__}",
+            "replacement": of_sampler.get("replacement") is True,
+            "replicas": _whole(of_sampler.get("num_replicas")),
+            "workers": _whole(fields.get("num_workers")),
+            "batch_size": _whole(batch_size),
+            "size": size_of(dataset),
+            "ordered": is_ascending(data, dataset),
+        }
 
     def _count_labels(self, epoch: Epoch, batch: Any) -> None:
-        found = labels(self._torch, batch)
-        classes = epoch.classes
-        if found is None or classes is None or len(classes) > _MOST_CLASSES or epoch.batches * len(found) > _MOST_LABELS:
+        batch_labels, classes = labels(self._torch, batch), epoch.classes
+        if batch_labels is None or classes is None or len(classes) > _MOST_CLASSES:
             epoch.classes = None  # those of a part say nothing
             return
-        for label in found:
+        if epoch.batches * len(batch_labels) > _MOST_LABELS:
+            epoch.classes = None
+            return
+        for label in batch_labels:
             epoch.runs += label != epoch.last_label or not classes
             epoch.last_label = label
             classes[label] = classes.get(label, 0) + 1
@@ -239,22 +279,31 @@ class Epochs(Watcher):
             return
         epoch.written_down = True
         args = {**epoch.args, "batches": epoch.batches, "exhausted": epoch.exhausted}
-        if by_count:  # batches of a validation may be drawn one by one in a loop that trains on those of another loader
+        # batches of a validation may be drawn one by one in a loop that trains on those of another
+        # loader
+        if by_count:
             args["trained"] = epoch.trained
         if epoch.indices is not None:
             args |= _figures(epoch.indices, epoch.ends, args["size"])
         if epoch.classes:
-            n = sum(epoch.classes.values())
-            random = n + 1 - sum(k * k for k in epoch.classes.values()) / n  # how often another label is expected if the order is random
-            args |= {"labels": n, "classes": len(epoch.classes), "runs": epoch.runs, "random_runs": round(random, 1)}
-        if epoch.contents and None not in epoch.contents:
-            args["content"] = crc32(array("q", [value for value in epoch.contents if value is not None]).tobytes())
-        ended = epoch.complete_ns if by_count else now()
-        self._facts.span(self._name, epoch.began, ended, self._facts.arguments(epoch.where, **args), epoch.loader)
+            sizes = epoch.classes.values()
+            n = sum(sizes)
+            # how often another label is expected if the order is random
+            random_runs = n + 1 - sum(size * size for size in sizes) / n
+            args["labels"] = n
+            args["classes"] = len(sizes)
+            args["runs"] = epoch.runs
+            args["random_runs"] = round(random_runs, 1)
+        contents = [value for value in epoch.contents if value is not None]
+        if contents and len(contents) == len(epoch.contents):
+            args["content"] = crc32(array("q", contents).tobytes())
+        end_ns = epoch.complete_ns if by_count else now()
+        arguments = self._facts.arguments(epoch.where, **args)
+        self._facts.span(self._name, epoch.start_ns, end_ns, arguments, epoch.loader)
 
 
 def _add(epoch: Epoch, value: Any) -> None:
-    """More indices were asked for: one, or those of a batch."""
+    """Add the indices that were asked for: one, or those of a batch."""
     indices = epoch.indices
     assert indices is not None
     more = value if type(value) in (list, tuple) else [value]
@@ -263,7 +312,8 @@ def _add(epoch: Epoch, value: Any) -> None:
         if -1 in more:  # a name, a pair ...
             epoch.indices = epoch.classes = None
             return
-    if epoch.classes is not None and list(more) != list(range(len(indices), len(indices) + len(more))):
+    n = len(indices)
+    if epoch.classes is not None and list(more) != list(range(n, n + len(more))):
         epoch.classes = None  # labels are of use where the order is the dataset's
     indices.extend(more)
     epoch.ends.append(len(indices))
@@ -272,39 +322,55 @@ def _add(epoch: Epoch, value: Any) -> None:
 
 
 def _figures(indices: array[int], ends: list[int], size: int) -> dict[str, Any]:
-    """What is written of an epoch's indices; ``ends``: how many there were after each batch; ``size``: of the dataset, -1 if unknown."""
+    """The arguments on an epoch's indices; ``ends``: how many there were after each batch;
+    ``size``: of the dataset, -1 if unknown."""
     n = len(indices)
-    distinct, missed, first, chosen = _count_distinct(indices, size)
+    distinct, missed, first_missed, digest = _count_distinct(indices, size)
+    is_sequential = n > 1 and indices[-1] - indices[0] == n - 1
+    if is_sequential:
+        is_sequential = indices == array("q", range(indices[0], indices[0] + n))
+    seams = [end for end in ends[:-1] if 0 < end < n]
     figures = {
-        "n": n, "distinct": distinct, "order": crc32(indices.tobytes()), "set": chosen,
-        "sequential": n > 1 and indices[-1] - indices[0] == n - 1 and indices == array("q", range(indices[0], indices[0] + n)),
-        "at_seams": sum(1 for end in ends[:-1] if 0 < end < n and indices[end - 1] == indices[end]),
-    }  # fmt: skip
-    return figures if size < 0 else {**figures, "missed": missed, "missed_first": first}
+        "n": n,
+        "distinct": distinct,
+        "order": crc32(indices.tobytes()),
+        "set": digest,
+        "sequential": is_sequential,
+        "at_seams": sum(indices[end - 1] == indices[end] for end in seams),
+    }
+    if size >= 0:
+        figures["missed"] = missed
+        figures["missed_first"] = first_missed
+    return figures
 
 
 def _count_distinct(indices: array[int], size: int) -> tuple[int, int, int, int]:
-    """How many distinct indices there are, how many below ``size`` are missing, the first of these (or -1), and a digest of the set."""
+    """How many distinct indices there are, how many below ``size`` are missing, the first of these
+    (or -1), and a digest of the set."""
     numpy = sys.modules.get("numpy")
+    missing: Any = []
     if numpy is None or not indices:
-        chosen = set(indices)
-        present: Any = sorted(chosen)
-        missing: Any = [index for index in range(size) if index not in chosen] if len(chosen) < size else []
+        distinct = set(indices)
+        present: Any = sorted(distinct)
+        if len(distinct) < size:
+            missing = [index for index in range(size) if index not in distinct]
         digest = crc32(array("q", present).tobytes())
     else:  # a million indices in 0.1 s
         present = numpy.unique(numpy.frombuffer(indices, dtype=numpy.int64))
-        missing = numpy.setdiff1d(numpy.arange(size), present, assume_unique=True) if len(present) < size else []
+        if len(present) < size:
+            missing = numpy.setdiff1d(numpy.arange(size), present, assume_unique=True)
         digest = crc32(present.tobytes())
-    return len(present), len(missing), int(missing[0]) if len(missing) else -1, digest
+    first_missing = int(missing[0]) if len(missing) else -1
+    return len(present), len(missing), first_missing, digest
 
 
 def _attributes(thing: Any) -> dict[str, Any]:
-    """What an object keeps itself; what it computes is not asked for."""
+    """The attributes that an object keeps itself; what it computes is not asked for."""
     try:
-        found: dict[str, Any] = object.__getattribute__(thing, "__dict__")
+        attributes: dict[str, Any] = object.__getattribute__(thing, "__dict__")
     except AttributeError:
         return {}
-    return found
+    return attributes
 
 
 def _whole(value: Any) -> int:
@@ -317,7 +383,7 @@ _MOST_OBJECTS, _MOST_PARTS, _DEEPEST = 200, 50, 3  # of a dataset that are searc
 
 
 class Fetching:
-    """What is known of one fetcher: an epoch of one worker."""
+    """One fetcher: an epoch of one worker."""
 
     def __init__(self, place: dict[str, int], before: dict[str, int]) -> None:
         self.place = place  # which iterator's, which of its turns, which worker; -1: no worker
@@ -337,50 +403,63 @@ class Drawing(Watcher):
 
     @never_raises("a worker's generators")
     def enter_made(self, fetcher: Any, dataset: Any) -> int:
-        """Before ``_BaseDatasetFetcher.__init__``: a worker is about to begin, once its generators are seeded."""
+        """Before ``_BaseDatasetFetcher.__init__``: a worker is about to begin, once its generators
+        are seeded."""
         info = sys.modules["torch.utils.data"].get_worker_info()
         turn = self._turns[self.making] = self._turns.get(self.making, -1) + 1
         if max(self.making, turn) < _MOST_EPOCHS:
-            place = {"iterator": self.making, "turn": turn, "worker": -1 if info is None else info.id}
+            worker = -1 if info is None else info.id
+            place = {"iterator": self.making, "turn": turn, "worker": worker}
             self._fetching[fetcher] = Fetching(place, states(self._torch, dataset))
         return 1
 
     @never_raises("a worker's generators")
-    def leave_fetch(self, _began: int, _was: int, fetcher: Any, value: Any) -> None:
+    def leave_fetch(self, _start_ns: int, _was: int, fetcher: Any, value: Any) -> None:
         fetching: Fetching | None = self._fetching.get(fetcher)
         if fetching is None or value is ABSENT or fetching.n >= _FETCHES:
             return
         fetching.n += 1
         if fetching.before:
             self._compare_states(fetching, fetcher.dataset)
-        if fetching.n <= _CONTENTS and fetching.place["worker"] >= 0 and hasattr(fetcher, "dataset_iter"):
+        if fetching.n > _CONTENTS or fetching.place["worker"] < 0:
+            return
+        if hasattr(fetcher, "dataset_iter"):
             digest = content(self._torch, value)
             if digest is not None:
                 self._facts.mark("held", None, digest, **fetching.place, batch=fetching.n)
 
     def _compare_states(self, fetching: Fetching, dataset: Any) -> None:
         after = states(self._torch, dataset)
-        for which, before in list(fetching.before.items()):
-            if after.get(which) != before:
-                del fetching.before[which]
-                if which in after:
-                    self._facts.mark("drawn", **fetching.place, which=which, before=before, after=after[which], batch=fetching.n)
+        for generator, before in list(fetching.before.items()):
+            if after.get(generator) == before:
+                continue
+            del fetching.before[generator]
+            if generator in after:
+                self._facts.mark(
+                    "drawn",
+                    **fetching.place,
+                    which=generator,
+                    before=before,
+                    after=after[generator],
+                    batch=fetching.n,
+                )
 
 
 def states(torch: ModuleType, dataset: Any) -> dict[str, int]:
-    """Digests of the states of all generators that a dataset may draw from, by what they are called."""
-    found = {"random": crc32(array("Q", random.getstate()[1]).tobytes())}
+    """Digests of the states of all generators that a dataset may draw from, by what they are
+    called."""
+    digests_by_name = {"random": crc32(array("Q", random.getstate()[1]).tobytes())}
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
-        found["numpy.random"] = crc32(dumps(numpy.get_state()))
+        digests_by_name["numpy.random"] = crc32(dumps(numpy.get_state()))
     if is_quiet(torch):
         with quiet(), torch._C.DisableTorchFunction():
-            found["torch"] = crc32(torch.get_rng_state().numpy())
-    for name, generator in _own(torch, dataset):
+            digests_by_name["torch"] = crc32(torch.get_rng_state().numpy())
+    for name, generator in _generators(torch, dataset):
         state = _state(torch, generator)
         if state is not None:
-            found[name] = state
-    return found
+            digests_by_name[name] = state
+    return digests_by_name
 
 
 def _state(torch: ModuleType, generator: Any) -> int | None:
@@ -396,35 +475,47 @@ def _state(torch: ModuleType, generator: Any) -> int | None:
     return None
 
 
-def _own(torch: ModuleType, dataset: Any) -> Iterator[tuple[str, Any]]:
-    """The generators that a dataset keeps, and those of what it is made of (transforms, datasets), with the path to each."""
+def _generators(torch: ModuleType, dataset: Any) -> Iterator[tuple[str, Any]]:
+    """The generators that a dataset keeps, and those of what it is made of (transforms, datasets),
+    with the path to each."""
     numpy = sys.modules.get("numpy.random")
-    kinds = (random.Random, torch.Generator, *((numpy.Generator, numpy.RandomState) if numpy is not None else ()))
-    seen: set[int] = set()
-    left: list[tuple[str, Any, int]] = [("dataset", dataset, 0)]
-    while left and len(seen) < _MOST_OBJECTS:
-        path, thing, depth = left.pop(0)
-        if id(thing) in seen or isinstance(thing, type | Module | torch.Tensor | str | bytes):
+    kinds: tuple[type, ...] = (random.Random, torch.Generator)
+    if numpy is not None:
+        kinds = (*kinds, numpy.Generator, numpy.RandomState)
+    visited: set[int] = set()
+    queue: list[tuple[str, Any, int]] = [("dataset", dataset, 0)]
+    while queue and len(visited) < _MOST_OBJECTS:
+        path, thing, depth = queue.pop(0)
+        if id(thing) in visited:
             continue
-        seen.add(id(thing))
+        if isinstance(thing, type | ModuleType | torch.Tensor | str | bytes):
+            continue
+        visited.add(id(thing))
         if type(thing) in kinds:
             yield path, thing
         elif depth < _DEEPEST:
-            if type(thing) in (list, tuple) and len(thing) <= _MOST_PARTS:
-                left += [(f"{path}[{at}]", inner, depth + 1) for at, inner in enumerate(thing)]
-            elif type(thing) not in (list, tuple, dict, int, float, bool, type(None)):
-                try:
-                    given = object.__getattribute__(thing, "__dict__")
-                except AttributeError:
-                    continue
-                left += [(f"{path}.{name}", inner, depth + 1) for name, inner in list(given.items())[:_MOST_PARTS]]
+            queue += [(f"{path}{name}", part, depth + 1) for name, part in _parts(thing)]
+
+
+def _parts(thing: Any) -> list[tuple[str, Any]]:
+    """The elements of a short list, or the first attributes of an object, with their names."""
+    kind = type(thing)
+    if kind in (list, tuple):
+        if len(thing) > _MOST_PARTS:
+            return []
+        return [(f"[{index}]", element) for index, element in enumerate(thing)]
+    if kind in (dict, int, float, bool, type(None)):
+        return []
+    attributes = list(_attributes(thing).items())[:_MOST_PARTS]
+    return [(f".{name}", value) for name, value in attributes]
 
 
 _MOST_SIZES = 48  # parameters of which the size is written
 
 
 class Ranks(Watcher):
-    """Around what makes ranks alike, ``DistributedDataParallel`` and collectives; and how large their parameters are."""
+    """Around functions that make ranks alike, ``DistributedDataParallel`` and collectives; and the
+    sizes of their parameters."""
 
     def __init__(self, facts: Facts, torch: ModuleType) -> None:
         super().__init__(facts, torch)
@@ -451,18 +542,27 @@ class Ranks(Watcher):
         return 1
 
     @never_raises("parameters of ranks")
-    def compare(self, which: int, n: int, where: str | None, parameters: list[Any]) -> None:
-        """When an optimizer was examined, the ``which``-th, after ``n`` steps, with all parameters that it holds."""
+    def compare(self, optimizer: int, n: int, where: str | None, parameters: list[Any]) -> None:
+        """When an optimizer was examined, the one of that number, after ``n`` steps, with all
+        parameters that it holds."""
         if self._world < 2:
             return
-        shapes = crc32(repr([tuple(p.shape) for p in parameters]).encode())
+        shapes = repr([tuple(parameter.shape) for parameter in parameters])
         sizes = digests(self._torch, parameters[:_MOST_SIZES])
         if sizes and min(sizes) >= 0:
             joined = ",".join(map(repr, sizes))
-            self._facts.mark("weights", where, n, optimizer=which, shapes=shapes, parameters=len(parameters), sizes=joined)
+            self._facts.mark(
+                "weights",
+                where,
+                n,
+                optimizer=optimizer,
+                shapes=crc32(shapes.encode()),
+                parameters=len(parameters),
+                sizes=joined,
+            )
 
 
-# what is read of datasets and batches
+# reading datasets and batches
 
 _MOST_INDICES = 10_000
 _MOST_ELEMENTS = 1 << 16  # of a larger tensor the first part tells
@@ -470,37 +570,50 @@ _LABELS = ("labels", "label", "target", "targets", "y", "class", "classes")
 
 
 def size_of(dataset: Any) -> int:
-    """How many samples a dataset has, if that is known without running code of the program; else -1."""
+    """How many samples a dataset has, if that is known without running code of the program; else
+    -1."""
     try:
         return len(dataset) if only_looks(dataset) else -1
-    except Exception:
+    except Exception:  # a length of the program's may raise anything
         return -1
 
 
 def count_indices(loader: Any) -> int:
-    """How many samples a pass over a loader asks for, if that is known without running code of the program; else -1."""
+    """How many samples a pass over a loader asks for, if that is known without running code of the
+    program; else -1."""
     data = sys.modules["torch.utils.data"]
-    given = vars(loader)
-    batched = given.get("batch_sampler")
-    cut = _attributes(batched)
-    sampler = given.get("sampler") if batched is None else cut.get("sampler")
-    if batched is not None and type(batched) is not data.BatchSampler:
+    fields = vars(loader)
+    batch_sampler = fields.get("batch_sampler")
+    of_batches = _attributes(batch_sampler)
+    sampler = of_batches.get("sampler")
+    if batch_sampler is None:
+        sampler = fields.get("sampler")
+    elif type(batch_sampler) is not data.BatchSampler:
         return -1
-    chosen = _attributes(sampler)
-    if type(sampler) is data.SequentialSampler or (type(sampler) is data.RandomSampler and chosen.get("_num_samples") is None):
-        n = size_of(chosen.get("data_source"))
-    elif type(sampler) is data.SubsetRandomSampler:
-        n = size_of(chosen.get("indices"))
-    elif type(sampler) in (data.DistributedSampler, data.WeightedRandomSampler):
-        n = _whole(chosen.get("num_samples"))
-    else:
+    n = _count_of_sampler(data, sampler)
+    size = _whole(of_batches.get("batch_size"))
+    if n > 0 and size > 0 and of_batches.get("drop_last") is True:
+        return n - n % size
+    return n
+
+
+def _count_of_sampler(data: ModuleType, sampler: Any) -> int:
+    """How many indices one of torch's own samplers gives, if that is known; else -1."""
+    kind, attributes = type(sampler), _attributes(sampler)
+    if kind is data.RandomSampler and attributes.get("_num_samples") is not None:
         return -1
-    size = _whole(cut.get("batch_size"))
-    return n - n % size if n > 0 and size > 0 and cut.get("drop_last") is True else n
+    if kind in (data.SequentialSampler, data.RandomSampler):
+        return size_of(attributes.get("data_source"))
+    if kind is data.SubsetRandomSampler:
+        return size_of(attributes.get("indices"))
+    if kind in (data.DistributedSampler, data.WeightedRandomSampler):
+        return _whole(attributes.get("num_samples"))
+    return -1
 
 
 def is_ascending(data: ModuleType, dataset: Any) -> bool:
-    """Whether a dataset gives the samples of what it is made of in the order in which they lie there, as far as is known."""
+    """True if a dataset gives the samples of what it is made of in the order in which they lie
+    there, as far as is known."""
     try:
         while type(dataset) is data.Subset:
             indices, dataset = vars(dataset)["indices"], vars(dataset)["dataset"]
@@ -508,23 +621,27 @@ def is_ascending(data: ModuleType, dataset: Any) -> bool:
                 continue
             if type(indices) not in (list, tuple) and not _is_array(indices):
                 return False
-            some = indices[:_MOST_INDICES]
-            some = some if type(some) in (list, tuple) else some.tolist()
-            if any(after < before for before, after in pairwise(some)):
+            first = indices[:_MOST_INDICES]
+            if type(first) not in (list, tuple):
+                first = first.tolist()
+            if any(after < before for before, after in pairwise(first)):
                 return False
-    except Exception:
+    except Exception:  # indices may be anything, and be compared by code of the program
         return False
     return True
 
 
 def _is_array(thing: Any) -> bool:
-    """Whether it is a tensor or an array, and no subclass of the program's."""
+    """True for a tensor or an array, and no subclass of the program's."""
     torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
-    return (type(thing) is torch.Tensor and is_readable(torch, thing)) or (numpy is not None and type(thing) is numpy.ndarray)
+    if type(thing) is torch.Tensor:
+        return is_readable(torch, thing)
+    return numpy is not None and type(thing) is numpy.ndarray
 
 
 def labels(torch: ModuleType, batch: Any) -> list[Any] | None:
-    """The classes of a batch's samples: its last tensor of whole numbers, one for each sample, or the one called so; None: it has none."""
+    """The classes of a batch's samples: its last tensor of whole numbers, one for each sample, or
+    the one called so; None: it has none."""
     parts: list[Any]
     if type(batch) in (list, tuple):
         parts = list(reversed(batch))
@@ -533,46 +650,73 @@ def labels(torch: ModuleType, batch: Any) -> list[Any] | None:
     else:
         return None
     for part in parts:
-        if type(part) is not torch.Tensor or part.device.type != "cpu" or not is_readable(torch, part):
-            continue
-        if part.is_floating_point() or part.is_complex() or part.ndim != 1 or part.dtype is torch.bool or not len(part):
-            continue
-        with torch._C.DisableTorchFunction():
-            return list(part.tolist())
+        if _are_labels(torch, part):
+            with torch._C.DisableTorchFunction():
+                return list(part.tolist())
     return None
 
 
+def _are_labels(torch: ModuleType, part: Any) -> bool:
+    """True for a tensor of whole numbers, one for each sample, on the host."""
+    if type(part) is not torch.Tensor or part.device.type != "cpu":
+        return False
+    if not is_readable(torch, part) or part.ndim != 1 or not len(part):
+        return False
+    if part.is_floating_point() or part.is_complex():
+        return False
+    return part.dtype is not torch.bool
+
+
 def content(torch: ModuleType, batch: Any) -> int | None:
-    """A digest of what a batch holds, the same in all processes; None where it has none."""
+    """A digest of the contents of a batch, the same in all processes; None where it has none."""
     try:
         with torch._C.DisableTorchFunction(), torch.no_grad():
             return _digest(torch, batch, 0, 0)
-    except Exception:
+    except Exception:  # a batch of the program's may hold anything
         return None
 
 
 def _digest(torch: ModuleType, part: Any, digest: int, depth: int) -> int:
-    """Of a part, after another. Raises TypeError: it has no digest."""
-    if type(part) is torch.Tensor:
-        if part.device.type != "cpu" or not is_readable(torch, part):
-            raise TypeError
-        while part.numel() > _MOST_ELEMENTS:
-            part = part[: _MOST_ELEMENTS // 4] if part.ndim == 1 else part[0]
-        own = part.detach().clone().contiguous()  # a tensor whose memory numpy has seen cannot be resized
-        return crc32(own.view(-1).view(torch.uint8).numpy() if own.numel() else b"", digest)
+    """The digest of a part after that of another. Raises TypeError: it has none."""
+    kind = type(part)
+    if kind is torch.Tensor:
+        return _digest_of_tensor(torch, part, digest)
     numpy = sys.modules.get("numpy")
-    if numpy is not None and (type(part) is numpy.ndarray or isinstance(part, numpy.generic)):
+    if numpy is not None and (kind is numpy.ndarray or isinstance(part, numpy.generic)):
         if part.dtype.hasobject or part.size > _MOST_ELEMENTS:
             raise TypeError
         return crc32(part.tobytes(), digest)
-    if type(part) in (int, float, str, bytes, bool, type(None)):
+    if kind in (int, float, str, bytes, bool, type(None)):
         return crc32(repr(part).encode(), digest)
-    if depth < 4 and isinstance(part, list | tuple) and type(part).__iter__ in (list.__iter__, tuple.__iter__):
-        for inner in tuple.__iter__(part) if isinstance(part, tuple) else list.__iter__(part):
-            digest = _digest(torch, inner, digest, depth + 1)
-        return digest
-    if depth < 4 and type(part) is dict:
-        for key, inner in part.items():
-            digest = _digest(torch, inner, _digest(torch, key, digest, depth + 1), depth + 1)
-        return digest
-    raise TypeError
+    if depth >= 4:
+        raise TypeError
+    for element in _elements(part):
+        digest = _digest(torch, element, digest, depth + 1)
+    return digest
+
+
+def _elements(part: Any) -> Iterator[Any]:
+    """The elements of a list or a tuple, the keys and values of a dictionary, by no code of the
+    program. Raises TypeError: it is none of these."""
+    kind: Any = type(part)
+    elements: Iterator[Any]
+    if kind is dict:
+        elements = chain.from_iterable(part.items())
+    elif isinstance(part, tuple) and kind.__iter__ is tuple.__iter__:
+        elements = tuple.__iter__(part)
+    elif isinstance(part, list) and kind.__iter__ is list.__iter__:
+        elements = list.__iter__(part)
+    else:
+        raise TypeError
+    return elements
+
+
+def _digest_of_tensor(torch: ModuleType, tensor: Any, digest: int) -> int:
+    if tensor.device.type != "cpu" or not is_readable(torch, tensor):
+        raise TypeError
+    while tensor.numel() > _MOST_ELEMENTS:
+        tensor = tensor[: _MOST_ELEMENTS // 4] if tensor.ndim == 1 else tensor[0]
+    # a tensor whose memory numpy has seen cannot be resized
+    copy = tensor.detach().clone().contiguous()
+    data = copy.view(-1).view(torch.uint8).numpy() if copy.numel() else b""
+    return crc32(data, digest)

@@ -1,6 +1,7 @@
 """Gradients of embeddings: how many rows of a large table have any, where the gradient is dense.
 
-At a look at an optimizer (``record_optimizers``) some rows of the gradient are read, other ones each time: never a copy of the whole.
+At a look at an optimizer (``record_optimizers``) some rows of the gradient are read, other ones
+each time: never a copy of the whole.
 """
 
 from __future__ import annotations
@@ -22,10 +23,19 @@ class EmbeddingFacts:
     """Writes what share of the rows of embeddings has a gradient."""
 
     def __init__(self, facts: Facts, torch: ModuleType, models: ModelFacts) -> None:
-        self._facts, self._torch, self._models = facts, torch, models
+        self._facts = facts
+        self._torch = torch
+        self._models = models
 
     @never_raises("the gradient of an embedding")
-    def examine(self, optimizer: int, n: int, where: str | None, parameters: Sequence[Any], grads: Sequence[Any]) -> None:
+    def examine(
+        self,
+        optimizer: int,
+        n: int,
+        where: str | None,
+        parameters: Sequence[Any],
+        grads: Sequence[Any],
+    ) -> None:
         """At a look at an optimizer after its ``n``-th step.
 
         Args:
@@ -37,25 +47,37 @@ class EmbeddingFacts:
         """
         torch = self._torch
         with quiet(), torch._C.DisableTorchFunction(), torch.no_grad():
-            large = [
-                (parameter, grad)
-                for parameter, grad in zip(parameters, grads, strict=True)
-                if grad is not None and parameter.ndim == 2 and len(parameter) >= FEWEST_ROWS and is_plain(torch, grad)
-            ]
+            pairs = zip(parameters, grads, strict=True)
+            large = [pair for pair in pairs if _is_large_table(torch, *pair)]
             if not large:
                 return
             names = self._models.embeddings()
-            tables = [(parameter, grad.detach()) for parameter, grad in large if id(parameter) in names]
-            held = sum(parameter.numel() for parameter in parameters)
-            samples = [_sampled_rows(grad, n) for _, grad in tables]
+            tables = [pair for pair in large if id(pair[0]) in names]
+            n_elements = sum(parameter.numel() for parameter in parameters)
+            samples = [_sampled_rows(grad.detach(), n) for _, grad in tables]
+            # all are counted before the device is waited for
             counts = [(sample != 0).any(1).sum() for sample in samples]
-            graded = [int(count) for count in counts]
-            for (parameter, _), sample, with_gradient in zip(tables, samples, graded, strict=True):
+            for (parameter, _), sample, count in zip(tables, samples, counts, strict=True):
                 rows, columns = parameter.shape
                 self._facts.mark(
-                    "embedding", where, n, optimizer=optimizer, name=names[id(parameter)], rows=rows, columns=columns, held=held,
-                    sampled=len(sample), graded=with_gradient,
-                )  # fmt: skip
+                    "embedding",
+                    where,
+                    n,
+                    optimizer=optimizer,
+                    name=names[id(parameter)],
+                    rows=rows,
+                    columns=columns,
+                    held=n_elements,
+                    sampled=len(sample),
+                    graded=int(count),
+                )
+
+
+def _is_large_table(torch: ModuleType, parameter: Any, grad: Any) -> bool:
+    """True for a parameter with many rows, and a gradient that can be read."""
+    if grad is None or parameter.ndim != 2 or len(parameter) < FEWEST_ROWS:
+        return False
+    return is_plain(torch, grad)
 
 
 def _sampled_rows(grad: Any, n: int) -> Any:

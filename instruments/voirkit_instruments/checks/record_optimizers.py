@@ -1,8 +1,9 @@
 """Optimizers: each step, clearing of gradients, step of a scheduler or scaler is a fact.
 
-At a few steps (1 to 4, 8, 16 ... 1024, every 1024th) what they hold is looked at: which parameters have gradients, whether these are zero
-or not finite, whether they are cleared before new ones come. At each step the address and version of one gradient are asked for: where they
-are the same when the next backward pass begins, gradients are looked at after its step as well.
+At a few steps (1 to 4, 8, 16 ... 1024, every 1024th) the parameters that they hold are examined:
+which have gradients, whether these are zero or not finite, whether they are cleared before new
+ones come. At each step the address and version of one gradient are read: where they are the same
+when the next backward pass begins, gradients are examined after its step as well.
 """
 
 from __future__ import annotations
@@ -10,11 +11,22 @@ from __future__ import annotations
 import sys
 import time
 import weakref
+from dataclasses import dataclass
+from itertools import compress
 from operator import itemgetter
 
-from voirkit_instruments.checks.record_backward import Graphs, Unheld, display_names
+from voirkit_instruments.checks.record_backward import Graphs, UntrackedParameter, display_names
 from voirkit_instruments.checks.record_embeddings import EmbeddingFacts
-from voirkit_instruments.checks.record_facts import DEAF, STEP, Watcher, digests, is_plain, is_quiet, largest, never_raises
+from voirkit_instruments.checks.record_facts import (
+    STEP,
+    SUPPRESSED,
+    Watcher,
+    digests,
+    is_plain,
+    is_quiet,
+    largest,
+    never_raises,
+)
 from voirkit_instruments.identity import IdentityMap
 from voirkit_instruments.values import number, quiet
 
@@ -23,37 +35,78 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from voirkit_instruments.checks.record_facts import Facts, ModelFacts
+    from voirkit_instruments.checks.record_facts import Facts, ModelFacts, Named
 
 now = time.perf_counter_ns
 
-_FIRST, _RARELY = 4, 1024  # steps that are all looked at; how many there are at most between two looks
-_MOST_OPTIMIZERS, _MOST_PARAMETERS = 64, 20_000  # one optimizer for each parameter: only the first are looked at
+# steps that are all looked at; how many there are at most between two looks
+_FIRST, _RARELY = 4, 1024
+# one optimizer for each parameter: only the first are looked at
+_MOST_OPTIMIZERS, _MOST_PARAMETERS = 64, 20_000
 _PROBES = 3
-_TINY = 1e-5  # of the highest learning rate: schedules that decay in steps come to 1e-4 of it on purpose
-_DOUBTS = 2  # looks out of turn at an optimizer whose gradients another's backward pass meets before they are cleared
+# of the highest learning rate: schedules that decay in steps come to 1e-4 of it on purpose
+_TINY = 1e-5
+# looks out of turn at an optimizer whose gradients another's backward pass meets before they are
+# cleared
+_DOUBTS = 2
 SKIPPED, STEPPED, UNKNOWN = 0, 1, 2  # what became of a scaler's step
 RATES_ABOVE, RATES_ZERO, RATES_UNREAD = 0, 1, 2  # what the learning rates of a step are
 
 
 class OptimizerState:
-    """What is known of an optimizer."""
+    """The state of one optimizer."""
 
-    def __init__(self, of: weakref.ref[Any], which: int) -> None:
-        self.of, self.which = of, which
+    def __init__(self, reference: weakref.ref[Any], number: int) -> None:
+        self.reference = reference
+        self.number = number
         self.n = 0  # steps that it has done
         self.next_look = 1  # the step after which it is examined
-        self.without: dict[int, Unheld] | None = None  # the parameters that had no gradient at any look
-        # Parameters with their gradients' addresses and largest values at the last look, to see whether these are cleared; None: known.
+        # the parameters that had no gradient at any look
+        self.without: dict[int, UntrackedParameter] | None = None
+        # Parameters with their gradients' addresses and largest values at the last look, which tell
+        # whether these are cleared; None: that is known.
         self.probes: list[tuple[weakref.ref[Any], int, float]] | None = None
-        self.stale: str | None = None  # where a backward pass has begun since with these gradients in place
-        self.first: weakref.ref[Any] | None = None  # a parameter whose gradient's address and version are read at each step; None: no more
-        self.last_gradient: tuple[int, int] | None = None  # these after the last step; None: no gradient, or a backward pass since
-        self.doubts = 0  # how often they were the same when a backward pass began, which is then looked into
+        # where a backward pass has begun since with these gradients in place
+        self.stale: str | None = None
+        # a parameter whose gradient's address and version are read at each step; None: no more
+        self.first: weakref.ref[Any] | None = None
+        # these after the last step; None: no gradient, or a backward pass since
+        self.last_gradient: tuple[int, int] | None = None
+        # how often they were the same when a backward pass began, which is then looked into
+        self.doubts = 0
         self.doubted: str | None = None  # where that was so
         self.doubted_ns = 0  # when the step before it ended
         self.scaled = False  # a gradient scaler decides on its steps
-        self.peak, self.tiny = 0.0, False  # highest learning rate of its first group; whether the last one is next to nothing of that
+        self.peak = 0.0  # the highest learning rate of its first group
+        self.tiny = False  # true if the last one is next to nothing of that
+
+
+@dataclass(frozen=True)
+class HeldParameters:
+    """The parameters that an optimizer holds, at a look; lists of one length."""
+
+    parameters: list[Any]
+    trainable: list[bool]
+    grads: list[Any]  # None without one
+    norms: list[float]  # largest value of each gradient; 0 without one, -1 where it is not known
+
+    def graded_ids(self) -> set[int]:
+        """Identities of the parameters that have a gradient."""
+        pairs = zip(self.parameters, self.grads, strict=True)
+        return {id(parameter) for parameter, grad in pairs if grad is not None}
+
+    def counts(self) -> dict[str, int]:
+        """How many there are, are trainable, and have gradients, that are zero or not read."""
+        norms = [
+            norm for grad, norm in zip(self.grads, self.norms, strict=True) if grad is not None
+        ]
+        return {
+            "held": len(self.parameters),
+            "trainable": sum(self.trainable),
+            "graded": len(norms),
+            "zero": norms.count(0.0),
+            "unread": sum(norm < 0 for norm in norms),
+        }
 
 
 class OptimizerFacts(Watcher):
@@ -61,11 +114,13 @@ class OptimizerFacts(Watcher):
 
     def __init__(self, facts: Facts, torch: ModuleType, models: ModelFacts, graphs: Graphs) -> None:
         super().__init__(facts, torch)
-        self._models, self._graphs = models, graphs
+        self._models = models
+        self._graphs = graphs
         self._embeddings = EmbeddingFacts(facts, torch, models)
-        self._known = IdentityMap()
+        self._states = IdentityMap()  # by optimizer
         self._count = 0
-        self._step, self._zero_grad = facts.name("step"), facts.name("zero_grad")
+        self._step = facts.name("step")
+        self._zero_grad = facts.name("zero_grad")
         self._scheduler = facts.name("scheduler")
         self._watching: list[OptimizerState] = []
         self._compared: list[OptimizerState] = []
@@ -73,15 +128,17 @@ class OptimizerFacts(Watcher):
         self._written: set[str] = set()
 
     def _state(self, optimizer: Any) -> OptimizerState:
-        state: OptimizerState | None = self._known.get(optimizer)
+        state: OptimizerState | None = self._states.get(optimizer)
         if state is None:
-            state = self._known[optimizer] = OptimizerState(weakref.ref(optimizer), self._count)
+            reference = weakref.ref(optimizer)
+            state = self._states[optimizer] = OptimizerState(reference, self._count)
             self._count += 1
         return state
 
     def parameter_ids(self) -> set[int]:
         """Identities of all parameters that living optimizers hold."""
-        return {id(parameter) for optimizer, _ in self._known.items() for parameter in _parameters(optimizer)}
+        optimizers = [optimizer for optimizer, _ in self._states.items()]
+        return {id(parameter) for optimizer in optimizers for parameter in _parameters(optimizer)}
 
     # an optimizer is made
 
@@ -90,33 +147,35 @@ class OptimizerFacts(Watcher):
 
     # each step
 
-    def enter_step(self, _passed: Any) -> int:
+    def enter_step(self, _arguments: Any) -> int:
         """Before an optimizer's step; the step of the class above, inside of it, is no other."""
-        here = self._facts.here
-        if here.inside == STEP:
+        thread = self._facts.here
+        if thread.inside == STEP:
             return 0
-        here.inside = STEP
+        thread.inside = STEP
         return now()
 
     @never_raises("an optimizer's step")
-    def leave_step(self, began: int, was: int, passed: Any) -> None:
+    def leave_step(self, start_ns: int, was: int, arguments: Any) -> None:
         end = now()
         facts = self._facts
         facts.here.inside = was
-        if not began:
+        if not start_ns:
             return
-        optimizer = passed[0] if type(passed) is tuple else passed  # all arguments, of a decorator's function
+        # all arguments, of a decorator's function
+        optimizer = arguments[0] if type(arguments) is tuple else arguments
         state = self._state(optimizer)
         state.n += 1
         facts.n_steps += 1
         where = facts.where()
-        facts.span(self._step, began, end, facts.arguments(where, optimizer=state.which), _rates_state(optimizer))
+        args = facts.arguments(where, optimizer=state.number)
+        facts.span(self._step, start_ns, end, args, _rates_state(optimizer))
         self._check_rate(state, optimizer, where)
         if state.probes is not None:
             self._cleared_or_not(state)
         if state.doubted is not None and not state.doubted_ns:
             state.doubted_ns = now()
-        if (state.n >= state.next_look or self._alarmed) and state.which < _MOST_OPTIMIZERS:
+        if (state.n >= state.next_look or self._alarmed) and state.number < _MOST_OPTIMIZERS:
             self._examine(state, optimizer, where)
         if state.first is not None:
             state.last_gradient = _gradient_version(state.first)
@@ -131,44 +190,58 @@ class OptimizerFacts(Watcher):
         tiny = rate <= state.peak * _TINY
         if tiny is not state.tiny:
             state.tiny = tiny
-            self._facts.mark("rate", where, state.n, optimizer=state.which, tiny=tiny, rate=rate, peak=state.peak)
+            self._facts.mark(
+                "rate",
+                where,
+                state.n,
+                optimizer=state.number,
+                tiny=tiny,
+                rate=rate,
+                peak=state.peak,
+            )
 
     def enter_zero_grad(self, _owner: Any) -> int:
-        self._facts.here.inside = DEAF
+        self._facts.here.inside = SUPPRESSED
         return now()
 
     @never_raises("a zero_grad")
-    def leave_zero_grad(self, began: int, was: int, owner: Any) -> None:
+    def leave_zero_grad(self, start_ns: int, was: int, owner: Any) -> None:
         """After that; that of a model has the number -1."""
         facts = self._facts
         facts.here.inside = was
-        if began:
-            which = self._state(owner).which if isinstance(owner, self._torch.optim.Optimizer) else -1
-            facts.span(self._zero_grad, began, now(), facts.arguments(facts.where(), optimizer=which), 0)
+        if start_ns:
+            number = -1
+            if isinstance(owner, self._torch.optim.Optimizer):
+                number = self._state(owner).number
+            args = facts.arguments(facts.where(), optimizer=number)
+            facts.span(self._zero_grad, start_ns, now(), args, 0)
 
     def enter_scheduler(self, scheduler: Any, _epoch: Any = None) -> int:
         """Before a scheduler's step; those that it asks in turn are none."""
-        self._facts.here.inside = DEAF
+        self._facts.here.inside = SUPPRESSED
         return now()
 
     @never_raises("a scheduler's step")
-    def leave_scheduler(self, began: int, was: int, scheduler: Any, epoch: Any = None) -> None:
-        """After it; its number is 1 if the program has said which epoch it is. That of its making is left out."""
+    def leave_scheduler(self, start_ns: int, was: int, scheduler: Any, epoch: Any = None) -> None:
+        """After it; its number is 1 if the program has said which epoch it is. That of its making
+        is left out."""
         facts = self._facts
         facts.here.inside = was
-        if not began or _is_being_made(sys._getframe(2)):
+        if not start_ns or _is_being_made(sys._getframe(2)):
             return
         optimizer = getattr(scheduler, "optimizer", None)
-        which = self._state(optimizer).which if optimizer is not None else -1
+        number = -1 if optimizer is None else self._state(optimizer).number
         kind = type(scheduler).__name__
         period = vars(scheduler).get("T_max") if kind == "CosineAnnealingLR" else None
         more = {"period": period} if type(period) is int else {}
-        args = facts.arguments(facts.where(), optimizer=which, scheduler=kind, **more)
-        facts.span(self._scheduler, began, now(), args, int(epoch is not None and kind != "ReduceLROnPlateau"))
+        args = facts.arguments(facts.where(), optimizer=number, scheduler=kind, **more)
+        has_epoch = int(epoch is not None and kind != "ReduceLROnPlateau")
+        facts.span(self._scheduler, start_ns, now(), args, has_epoch)
 
     @never_raises("a scaler's step", returns=0)
     def enter_scaler(self, optimizer: Any) -> int:
-        """Before a gradient scaler's step: returns how many steps its optimizer has done, and one."""
+        """Before a gradient scaler's step: returns how many steps its optimizer has done, and
+        one."""
         return self._state(optimizer).n + 1
 
     @never_raises("a scaler's step")
@@ -176,169 +249,280 @@ class OptimizerFacts(Watcher):
         if steps:
             state = self._state(optimizer)
             state.scaled = True
-            stepped = UNKNOWN if getattr(optimizer, "_step_supports_amp_scaling", False) else STEPPED if state.n >= steps else SKIPPED
-            self._facts.mark("scaler", self._facts.where(), stepped, optimizer=state.which)
+            stepped = STEPPED if state.n >= steps else SKIPPED
+            if getattr(optimizer, "_step_supports_amp_scaling", False):
+                stepped = UNKNOWN
+            self._facts.mark("scaler", self._facts.where(), stepped, optimizer=state.number)
 
-    # whether gradients are cleared between two steps
+    # gradients that are cleared between two steps, or not
 
     def before_backward(self, where: str | None) -> None:
-        """A backward pass begins: the gradients that the last steps used are in place still, or they are not."""
+        """A backward pass begins: the gradients that the last steps used are in place still, or
+        they are not."""
         for state in self._compared:
             if state.last_gradient is not None:
                 if state.probes is None and _gradient_version(state.first) == state.last_gradient:
                     self._doubt(state, where)
                 state.last_gradient = None
         for state in list(self._watching):
-            left = [(grad, probe[2]) for probe in state.probes or () if (grad := _grad_in_place(probe)) is not None]
-            if not is_quiet(self._torch):
-                continue
-            values = largest(self._torch, [grad for grad, _ in left])
-            # Other values before the first pass since: the program lets gradients decay by hand.
-            if any(value != 0 and (value == was or state.stale is not None) for value, (_, was) in zip(values, left, strict=True)):
-                state.stale = state.stale or where or ""
-            else:
-                self._watching.remove(state)
-                state.probes = None
-                self._mark_cleared(state, True)
+            self._check_cleared(state, where)
+
+    def _check_cleared(self, state: OptimizerState, where: str | None) -> None:
+        """A backward pass begins: write when the gradients of the last look are cleared."""
+        grads, values_before = [], []
+        for probe in state.probes or ():
+            grad = _grad_in_place(probe)
+            if grad is not None:
+                grads.append(grad)
+                values_before.append(probe[2])
+        if not is_quiet(self._torch):
+            return
+        values = zip(largest(self._torch, grads), values_before, strict=True)
+        # Other values before the first pass since: the program lets gradients decay by hand.
+        is_stale = state.stale is not None
+        if any(value != 0 and (value == was or is_stale) for value, was in values):
+            state.stale = state.stale or where or ""
+            return
+        self._watching.remove(state)
+        state.probes = None
+        self._mark_cleared(state, True)
 
     def _doubt(self, state: OptimizerState, where: str | None) -> None:
-        """A backward pass begins, and the gradients seem to be those of the last step: look whether they are before the next one."""
+        """A backward pass begins, and the gradients seem to be those of the last step: look whether
+        they are before the next one."""
         if state.doubts >= _DOUBTS:
             self._compare_no_more(state)
         elif state.doubted is None:
             state.doubts += 1
-            state.doubted, state.doubted_ns, state.next_look = where or "", 0, state.n + 1
+            state.doubted = where or ""
+            state.doubted_ns = 0
+            state.next_look = state.n + 1
 
     def _compare_no_more(self, state: OptimizerState) -> None:
         state.first = state.last_gradient = None
         state.doubts = _DOUBTS
-        self._compared = [asked for asked in self._compared if asked is not state]
+        self._compared = [other for other in self._compared if other is not state]
 
     def _mark_cleared(self, state: OptimizerState, cleared: bool) -> None:
-        """Write what became of gradients that were watched, and, if they were not cleared, where that was first so."""
+        """Write what became of gradients that were watched, and, if they were not cleared, where
+        that was first so."""
         doubted, state.doubted = state.doubted, None
         if cleared:
-            self._facts.mark("cleared", None, state.n, optimizer=state.which)
+            self._facts.mark("cleared", None, state.n, optimizer=state.number)
             return
         if doubted is not None and state.doubted_ns:
-            self._facts.mark_at("uncleared", state.doubted_ns, doubted or None, state.n - 1, optimizer=state.which)
+            self._facts.mark_at(
+                "uncleared", state.doubted_ns, doubted or None, state.n - 1, optimizer=state.number
+            )
         self._compare_no_more(state)
-        self._facts.mark("uncleared", state.stale or None, state.n, optimizer=state.which)
+        self._facts.mark("uncleared", state.stale or None, state.n, optimizer=state.number)
 
     def _cleared_or_not(self, state: OptimizerState) -> None:
         """After the next step."""
         if state.stale is not None:
-            still = any(_grad_in_place(probe) is not None for probe in state.probes or ())
-            self._mark_cleared(state, not still)
+            is_in_place = any(_grad_in_place(probe) is not None for probe in state.probes or ())
+            self._mark_cleared(state, not is_in_place)
         if state in self._watching:
             self._watching.remove(state)
         state.probes = state.stale = state.doubted = None
 
-    def _watch(self, state: OptimizerState, parameters: list[Any], grads: list[Any], norms: list[float]) -> None:
-        chosen = [
+    def _watch(self, state: OptimizerState, examined: HeldParameters) -> None:
+        probes = [
             (parameter.numel(), weakref.ref(parameter), grad.data_ptr(), norm)
-            for parameter, grad, norm in zip(parameters, grads, norms, strict=True)
-            if grad is not None and norm > 0 and is_plain(self._torch, grad)
+            for parameter, grad, norm in zip(
+                examined.parameters, examined.grads, examined.norms, strict=True
+            )
+            if norm > 0 and is_plain(self._torch, grad)
         ]
-        if chosen:
-            state.probes = [probe[1:] for probe in sorted(chosen, key=itemgetter(0))[:_PROBES]]
-            state.stale = None
-            self._watching.append(state)
-            if state.first is None and state.doubts < _DOUBTS:
-                state.first = state.probes[0][0]
-                self._compared = [*(asked for asked in self._compared if asked.of() is not None), state]
+        if not probes:
+            return
+        smallest = sorted(probes, key=itemgetter(0))[:_PROBES]
+        state.probes = [probe[1:] for probe in smallest]
+        state.stale = None
+        self._watching.append(state)
+        if state.first is None and state.doubts < _DOUBTS:
+            state.first = state.probes[0][0]
+            live = [other for other in self._compared if other.reference() is not None]
+            self._compared = [*live, state]
 
     # looks
 
     def loss_not_finite(self) -> None:
-        """The loss of the backward pass that begins is nan or infinite: look whether parameters are, and again at the next step."""
+        """The loss of the backward pass that begins is nan or infinite: look whether parameters
+        are, and again at the next step."""
         self._alarmed = True
-        for optimizer, state in self._known.items():
-            self._mark_not_finite_of("parameter", _parameters(optimizer), state, self._facts.where(), before=True)
+        for optimizer, state in self._states.items():
+            parameters = _parameters(optimizer)
+            self._mark_parameters(parameters, state, self._facts.where(), before=True)
 
     def _examine(self, state: OptimizerState, optimizer: Any, where: str | None) -> None:
         # Whatever else it was looked at for: the same steps on all ranks.
-        state.next_look = state.n + 1 if state.n < _FIRST else min(1 << state.n.bit_length(), (state.n // _RARELY + 1) * _RARELY)
+        state.next_look = _next_look(state.n)
         torch, facts = self._torch, self._facts
         if not is_quiet(torch):
             return
-        parameters = [p for p in _parameters(optimizer)[:_MOST_PARAMETERS] if isinstance(p, torch.Tensor)]
-        with quiet(), torch._C.DisableTorchFunction():
-            grads = [p.grad if p.is_leaf else None for p in parameters]
-            trainable = [bool(p.requires_grad) for p in parameters]
-        norms = [0.0 if grad is None else norm for grad, norm in zip(grads, _norms_of(torch, grads), strict=True)]
-        had = [grad is not None for grad in grads]
+        examined = self._inspect(optimizer)
+        graded = examined.graded_ids()
         names = self._models.names()
         facts.mark(
-            "look", where, state.n, optimizer=state.which, kind=type(optimizer).__name__, held=len(parameters), trainable=sum(trainable),
-            graded=sum(had), zero=sum(h and norm == 0 for h, norm in zip(had, norms, strict=True)), unread=sum(norm < 0 for norm in norms),
-            still=_rates_state(optimizer) == RATES_ZERO, of_models=sum(id(p) in names for p in parameters),
-        )  # fmt: skip
-        self._without(state, parameters, trainable, had, names, where)
+            "look",
+            where,
+            state.n,
+            optimizer=state.number,
+            kind=type(optimizer).__name__,
+            **examined.counts(),
+            still=_rates_state(optimizer) == RATES_ZERO,
+            of_models=sum(id(parameter) in names for parameter in examined.parameters),
+        )
+        self._follow_ungraded(state, examined, graded)
+        self._mark_ungraded(state, graded, names, where)
         if not state.scaled:
-            bad = [p for p, norm in zip(parameters, norms, strict=True) if not norm < float("inf")]
+            bad = _not_finite(examined.parameters, examined.norms)
             self._mark_not_finite("gradient", bad, state, where)
-        self._mark_not_finite_of("parameter", parameters, state, where)
-        self._embeddings.examine(state.which, state.n, where, parameters, grads)
+        self._mark_parameters(examined.parameters, state, where)
+        self._embeddings.examine(state.number, state.n, where, examined.parameters, examined.grads)
         self._alarmed = False
         if state.probes is None:
-            self._watch(state, parameters, grads, norms)
+            self._watch(state, examined)
         self._graphs.mark_unheld(self.parameter_ids(), where)
         self._models.inspect_again()
-        self._models.mark_trained(state.which, {id(p) for p, has in zip(parameters, had, strict=True) if has}, where)
+        self._models.mark_trained(state.number, graded, where)
         if state.n >= _FIRST:
             self._models.collecting = False
         for after in facts.after_look:
-            after(state.which, state.n, where, parameters)
+            after(state.number, state.n, where, examined.parameters)
 
-    def _without(
-        self, state: OptimizerState, parameters: list[Any], trainable: list[bool], had: list[bool], names: dict[int, Any], where: str | None
-    ) -> None:  # fmt: skip
-        """Write which trainable parameters had no gradient at any look."""
-        if state.without is None:
-            none = [p for p, wanted, has in zip(parameters, trainable, had, strict=True) if wanted and not has]
-            state.without = {id(p): Unheld(p, digest) for p, digest in zip(none, digests(self._torch, none), strict=True)}
-        else:
-            for parameter, has in zip(parameters, had, strict=True):
-                if has:
-                    state.without.pop(id(parameter), None)
-        left = [(known, p) for known in state.without.values() if (p := known.of()) is not None and p.requires_grad]
-        if not left:
+    def _inspect(self, optimizer: Any) -> HeldParameters:
+        torch = self._torch
+        examined = _parameters(optimizer)[:_MOST_PARAMETERS]
+        parameters = [parameter for parameter in examined if isinstance(parameter, torch.Tensor)]
+        with quiet(), torch._C.DisableTorchFunction():
+            grads = [parameter.grad if parameter.is_leaf else None for parameter in parameters]
+            trainable = [bool(parameter.requires_grad) for parameter in parameters]
+        return HeldParameters(parameters, trainable, grads, _norms_of(torch, grads))
+
+    def _follow_ungraded(
+        self, state: OptimizerState, examined: HeldParameters, graded: set[int]
+    ) -> None:
+        """Keep the trainable parameters that had no gradient at any look."""
+        if state.without is not None:
+            for key in graded:
+                state.without.pop(key, None)
             return
-        for (known, _), digest in zip(left, digests(self._torch, [p for _, p in left]), strict=True):
-            known.changed = known.changed or digest != known.digest
+        trainable = compress(examined.parameters, examined.trainable)
+        ungraded = [parameter for parameter in trainable if id(parameter) not in graded]
+        state.without = {}
+        for parameter, digest in zip(ungraded, digests(self._torch, ungraded), strict=True):
+            state.without[id(parameter)] = UntrackedParameter(parameter, digest)
+
+    def _mark_ungraded(
+        self, state: OptimizerState, graded: set[int], names: dict[int, Named], where: str | None
+    ) -> None:
+        """Write which trainable parameters had no gradient at any look, and never changed."""
+        live = _live_parameters(state)
+        if not live:
+            return
+        never = self._never_changed(live)
         order = self._models.in_order()
-        graded = {id(p) for p, has in zip(parameters, had, strict=True) if has}
-        first = next((at for at, key in enumerate(order) if key in graded), None)
-        never = {id(p): p for known, p in left if not known.changed}
-        before = [key for key in order[: first or 0] if key in never]
-        said = [never[key] for key in before] or list(never.values())
+        first = next((index for index, key in enumerate(order) if key in graded), 0)
+        before = [key for key in order[:first] if key in never]
+        named = before or list(never)
+        models = [names[key][1] for key in named if key in names]
         self._facts.mark(
-            "without", where, state.n, optimizer=state.which, never=len(never), changed=len(left) - len(never), graded=len(graded),
-            called=sum(key in never for key in order), before=len(before), of_models=sum(key in names for key in never),
-            model=next((names[id(p)][1] for p in said if id(p) in names), ""), names=display_names(said, names),
-        )  # fmt: skip
+            "without",
+            where,
+            state.n,
+            optimizer=state.number,
+            never=len(never),
+            changed=len(live) - len(never),
+            graded=len(graded),
+            called=sum(key in never for key in order),
+            before=len(before),
+            of_models=sum(key in names for key in never),
+            model=models[0] if models else "",
+            names=display_names([never[key] for key in named], names),
+        )
 
-    def _mark_not_finite_of(self, what: str, parameters: list[Any], state: OptimizerState, where: str | None, before: bool = False) -> None:
+    def _never_changed(self, live: list[tuple[UntrackedParameter, Any]]) -> dict[int, Any]:
+        """Those parameters that have not changed since they were first seen, by identity."""
+        parameters = [parameter for _, parameter in live]
+        never = {}
+        for (untracked, parameter), digest in zip(
+            live, digests(self._torch, parameters), strict=True
+        ):
+            untracked.changed = untracked.changed or digest != untracked.digest
+            if not untracked.changed:
+                never[id(parameter)] = parameter
+        return never
+
+    def _mark_parameters(
+        self,
+        parameters: list[Any],
+        state: OptimizerState,
+        where: str | None,
+        before: bool = False,
+    ) -> None:
+        """Write which parameters are not finite, of those that are trained."""
         never = state.without or {}  # those that are forgotten may hold anything
-        used = [p for p in parameters[:_MOST_PARAMETERS] if p.is_leaf and p.requires_grad and id(p) not in never]
-        norms = largest(self._torch, used)
-        self._mark_not_finite(what, [p for p, norm in zip(used, norms, strict=True) if not norm < float("inf")], state, where, before)
+        trained = [
+            parameter
+            for parameter in parameters[:_MOST_PARAMETERS]
+            if parameter.is_leaf and parameter.requires_grad and id(parameter) not in never
+        ]
+        bad = _not_finite(trained, largest(self._torch, trained))
+        self._mark_not_finite("parameter", bad, state, where, before)
 
-    def _mark_not_finite(self, what: str, bad: list[Any], state: OptimizerState, where: str | None, before: bool = False) -> None:
-        if bad and what not in self._written:
-            self._written.add(what)
+    def _mark_not_finite(
+        self,
+        kind: str,
+        bad: list[Any],
+        state: OptimizerState,
+        where: str | None,
+        before: bool = False,
+    ) -> None:
+        if bad and kind not in self._written:
+            self._written.add(kind)
             names = self._models.names()
-            self._facts.mark("not_finite", where, state.n, what=what, n=len(bad), before=before, names=display_names(bad, names))
+            self._facts.mark(
+                "not_finite",
+                where,
+                state.n,
+                what=kind,
+                n=len(bad),
+                before=before,
+                names=display_names(bad, names),
+            )
 
     def finish(self) -> None:
         try:
             if is_quiet(self._torch):
                 self._graphs.read_pending(self)
-                if any(state.n > 1 for _, state in self._known.items()):
+                if any(state.n > 1 for _, state in self._states.items()):
                     self._graphs.mark_unheld(self.parameter_ids(), None)
         except Exception:
             pass  # a device that the program has broken
+
+
+def _live_parameters(state: OptimizerState) -> list[tuple[UntrackedParameter, Any]]:
+    """The trainable parameters that had no gradient at any look and are still there."""
+    live = []
+    for untracked in (state.without or {}).values():
+        parameter = untracked.reference()
+        if parameter is not None and parameter.requires_grad:
+            live.append((untracked, parameter))
+    return live
+
+
+def _next_look(n: int) -> int:
+    """The step at which an optimizer is examined that has done ``n`` steps."""
+    if n < _FIRST:
+        return n + 1
+    return min(1 << n.bit_length(), (n // _RARELY + 1) * _RARELY)
+
+
+def _not_finite(parameters: list[Any], norms: list[float]) -> list[Any]:
+    pairs = zip(parameters, norms, strict=True)
+    return [parameter for parameter, norm in pairs if not norm < float("inf")]
 
 
 def _parameters(optimizer: Any) -> list[Any]:
@@ -346,7 +530,8 @@ def _parameters(optimizer: Any) -> list[Any]:
 
 
 def _rates_state(optimizer: Any) -> int:
-    """Whether all learning rates are 0, or not, or that is not known: those on a device are not waited for."""
+    """``RATES_ZERO`` if all learning rates are 0; ``RATES_UNREAD`` if that is not known: those on a
+    device are not waited for."""
     rates = [_rate(group) for group in optimizer.param_groups]
     if any(rates):
         return RATES_ABOVE
@@ -360,9 +545,9 @@ def _rate(group: dict[str, Any]) -> float | None:
 
 
 def _norms_of(torch: ModuleType, grads: list[Any]) -> list[float]:
-    some = [grad for grad in grads if grad is not None]
-    found = iter(largest(torch, some))
-    return [next(found) if grad is not None else 0.0 for grad in grads]
+    """The largest value of each gradient; 0 without one, -1 of one that cannot be read."""
+    norms = iter(largest(torch, [grad for grad in grads if grad is not None]))
+    return [0.0 if grad is None else next(norms) for grad in grads]
 
 
 def _grad_in_place(probe: tuple[weakref.ref[Any], int, float]) -> Any:
@@ -376,7 +561,8 @@ def _grad_in_place(probe: tuple[weakref.ref[Any], int, float]) -> Any:
 
 
 def _gradient_version(first: weakref.ref[Any] | None) -> tuple[int, int] | None:
-    """The address and version of a parameter's gradient; None if there is none, or none in memory of its own."""
+    """The address and version of a parameter's gradient; None if there is none, or none in memory
+    of its own."""
     parameter = None if first is None else first()
     grad = None if parameter is None else parameter.grad
     try:
@@ -386,12 +572,14 @@ def _gradient_version(first: weakref.ref[Any] | None) -> tuple[int, int] | None:
 
 
 def _is_being_made(frame: Any) -> bool:
-    """Whether a scheduler's step is the one that its constructor does."""
+    """True if a scheduler's step is the one that its constructor does."""
     for _ in range(6):
         if frame is None:
             return False
-        name = frame.f_code.co_name
-        if name == "_initial_step" or (name == "__init__" and "lr_scheduler" in frame.f_code.co_filename):
+        code = frame.f_code
+        if code.co_name == "_initial_step":
+            return True
+        if code.co_name == "__init__" and "lr_scheduler" in code.co_filename:
             return True
         frame = frame.f_back
     return False

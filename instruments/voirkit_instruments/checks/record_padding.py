@@ -1,6 +1,8 @@
-"""Padding in batches: how much of a tensor of token ids is one id at the end, or begin, of its rows.
+"""Padding in batches: how much of a tensor of token ids is one id at the end, or begin, of its
+rows.
 
-Only looked at, at a few batches, and of a tensor at a few of its rows; nothing of the program is called.
+Only looked at, at a few batches, and of a tensor at a few of its rows; nothing of the program is
+called.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ from voirkit_instruments.values import is_readable, quiet
 
 FEWEST_COLUMNS, FEWEST_ROWS = 8, 2
 _MOST_ELEMENTS, _MOST_ROWS, _ROWS_OF_IDS = 1 << 17, 64, 8
-_FEWEST_IDS = 8  # that a tensor of token ids has beside padding; a mask, or a row with a single one, has fewer
-_INSIDE = 0.05  # of what is no padding may be the same id: an end of sequence is also used as padding
+# that a tensor of token ids has beside padding; a mask, or a row with a single one, has fewer
+_FEWEST_IDS = 8
+# of what is no padding may be the same id: an end of sequence is also used as padding
+_INSIDE = 0.05
 _DEEPEST, _MOST_FIELDS = 3, 64
 
 
@@ -50,7 +54,8 @@ class RowPadding:
 
 
 def inspect_padding(torch: ModuleType, batch: Any) -> RowPadding | None:
-    """The padding in a batch: of the tensor of token ids that has most of it; None where no tensor can be one."""
+    """The padding in a batch: of the tensor of token ids that has most of it; None where no tensor
+    can be one."""
     inspected = []
     with quiet(), torch._C.DisableTorchFunction():
         if not is_quiet(torch):
@@ -64,7 +69,8 @@ def inspect_padding(torch: ModuleType, batch: Any) -> RowPadding | None:
 
 
 def _tensors(torch: ModuleType, part: Any, depth: int) -> Iterator[Any]:
-    """The tensors in a batch that may hold token ids: two dimensions of whole numbers, on the host."""
+    """The tensors in a batch that may hold token ids: two dimensions of whole numbers, on the
+    host."""
     if type(part) is torch.Tensor:
         is_whole = part.dtype in (torch.int64, torch.int32)
         if is_whole and part.ndim == 2 and part.device.type == "cpu" and is_readable(torch, part):
@@ -79,7 +85,8 @@ def _tensors(torch: ModuleType, part: Any, depth: int) -> Iterator[Any]:
 
 
 def _fields(part: Any) -> Iterator[Any]:
-    """What a container holds, by methods of Python's own: a class of the program may have others."""
+    """The elements of a container, by methods of Python's own: a class of the program may have
+    others."""
     kind = type(part)
     if issubclass(kind, tuple):
         return tuple.__iter__(part)
@@ -87,11 +94,13 @@ def _fields(part: Any) -> Iterator[Any]:
         return list.__iter__(part)
     if issubclass(kind, dict):
         return iter(dict.values(part))
-    return iter(plain_fields(part).values())  # a transformers.BatchEncoding keeps its dictionary in ``data``
+    # a transformers.BatchEncoding keeps its dictionary in ``data``
+    return iter(plain_fields(part).values())
 
 
 def _padding_of_rows(torch: ModuleType, tensor: Any) -> RowPadding | None:
-    """The padding at the end or begin of rows; none of it where the rows look like anything else; None if they hold no token ids."""
+    """The padding at the end or begin of rows; none of it where the rows look like anything else;
+    None if they hold no token ids."""
     most_rows = max(FEWEST_ROWS, min(_MOST_ROWS, _MOST_ELEMENTS // tensor.shape[1]))
     rows = tensor[:: -(-len(tensor) // most_rows)]
     if int(rows.min()) < 0:
@@ -110,6 +119,7 @@ def _padding_of_rows(torch: ModuleType, tensor: Any) -> RowPadding | None:
     if len(ids) - 1 < _FEWEST_IDS:
         return None
     shortest, longest = columns - int(lengths.max()), columns - int(lengths.min())
-    if inside > _INSIDE * (tokens - padding) or not shortest:  # a row of one id alone is none of tokens
+    # a row of one id alone is none of tokens
+    if inside > _INSIDE * (tokens - padding) or not shortest:
         return RowPadding(tokens, 0, columns, columns, columns, -1, side)
     return RowPadding(tokens, padding, columns, longest, shortest, token, side)

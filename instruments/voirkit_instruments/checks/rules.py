@@ -1,4 +1,5 @@
-"""From what ``--checks`` has seen to findings: silent bugs, padding, and embeddings whose rows mostly have no gradient."""
+"""The findings of ``--checks``: silent bugs, padding, and embeddings whose rows mostly have no
+gradient."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from voirkit.findings import Finding
 from voirkit_instruments.checks.analyse_facts import LEAST_LOOKS
 
 LEAST_PADDING = 0.3  # share of the tokens
-MOST_ROWS_WITH_GRADIENT, LEAST_OF_PARAMETERS = 0.05, 0.5  # of an embedding; of all elements that its optimizer holds
+# of an embedding; of all elements that its optimizer holds
+MOST_ROWS_WITH_GRADIENT, LEAST_OF_PARAMETERS = 0.05, 0.5
 LEAST_OPTIMIZER = 0.1  # of a step, from which on the optimizer explains its time
 
 Summary = Mapping[str, Any]
@@ -23,17 +25,22 @@ def findings(summary: Summary) -> Iterator[Finding]:
 
 
 def _silent_bugs(summary: Summary) -> Iterator[Finding]:
-    """What the detectors have found; the words are theirs."""
+    """The findings of the detectors, in their words."""
     for check in summary.get("checks") or ():
         if check["found"]:
             evidence = {"step": check["step"], **check["evidence"]}
             because = f"{_place(check)}{check['because']}"
-            yield Finding(check["name"], because, check["next"], check["where"] or "", evidence=evidence)
+            yield Finding(
+                check["name"], because, check["next"], check["where"] or "", evidence=evidence
+            )
 
 
 def _place(check: Mapping[str, Any]) -> str:
-    step, where = check["step"], check["where"]
-    places = [*([f"step {step:,}"] if step is not None else []), *([where] if where else [])]
+    places = []
+    if check["step"] is not None:
+        places.append(f"step {check['step']:,}")
+    if check["where"]:
+        places.append(check["where"])
     return f"{', '.join(places)}: " if places else ""
 
 
@@ -42,9 +49,11 @@ def _padding(summary: Summary) -> Iterator[Finding]:
     if not padded:
         return
     loader = max(padded, key=lambda loader: float(loader["padding"]))
-    share, fixed = loader["padding"] / loader["tokens"], loader["beyond_longest"] / loader["padding"]
-    evidence = {name: loader[name] for name in ("looks", "columns", "token", "side")}
-    figures = {**evidence, "share": share, "beyond_longest": fixed, "fixed_words": _fixed_words(fixed)}
+    beyond_longest = loader["beyond_longest"] / loader["padding"]
+    figures = {name: loader[name] for name in ("looks", "columns", "token", "side")}
+    figures["share"] = loader["padding"] / loader["tokens"]
+    figures["beyond_longest"] = beyond_longest
+    figures["fixed_words"] = _fixed_words(beyond_longest)
     yield Finding.of("padding", figures, where=loader["where"] or "")
 
 
@@ -61,27 +70,34 @@ def _fixed_words(fixed: float) -> str:
 
 
 def _dense_embedding(summary: Summary) -> Iterator[Finding]:
-    dense = [table for table in summary.get("dense_embeddings") or () if _is_mostly_without_gradient(table)]
+    tables = summary.get("dense_embeddings") or ()
+    dense = [table for table in tables if _is_mostly_without_gradient(table)]
     if not dense:
         return
     table = max(dense, key=lambda table: int(table["rows"] * table["columns"]))
-    share = table["sampled_with_gradient"] / table["sampled_rows"]
-    evidence = {name: table[name] for name in ("name", "rows", "columns", "looks", "sampled_rows")}
-    words = f"{share:.2%}" if share else f"fewer than {1 / table['sampled_rows']:.2%}"
-    figures = {**evidence, "share": share, "share_words": words}
+    n_sampled = table["sampled_rows"]
+    share = table["sampled_with_gradient"] / n_sampled
+    figures = {name: table[name] for name in ("name", "rows", "columns", "looks", "sampled_rows")}
+    figures["share"] = share
+    figures["share_words"] = f"{share:.2%}" if share else f"fewer than {1 / n_sampled:.2%}"
     explains = "compute-bound" if _optimizer_share(summary) >= LEAST_OPTIMIZER else ""
-    yield Finding.of("dense-embedding-gradient", figures, where=table["where"] or "", explains=explains)
+    yield Finding.of(
+        "dense-embedding-gradient", figures, where=table["where"] or "", explains=explains
+    )
 
 
 def _is_mostly_without_gradient(table: Mapping[str, Any]) -> bool:
-    if table["looks"] < LEAST_LOOKS or table["rows"] * table["columns"] < LEAST_OF_PARAMETERS * table["held"]:
+    n_elements = table["rows"] * table["columns"]
+    if table["looks"] < LEAST_LOOKS or n_elements < LEAST_OF_PARAMETERS * table["held"]:
         return False
     return bool(table["sampled_with_gradient"] <= MOST_ROWS_WITH_GRADIENT * table["sampled_rows"])
 
 
 def _optimizer_share(summary: Summary) -> float:
-    """The optimizer's share of a step, and that of clearing gradients; 0 where no step was counted."""
+    """The optimizer's share of a step, and that of clearing gradients; 0 where no step was
+    counted."""
     phases = (summary.get("steps") or {}).get("phases") or {}
+    optimizer = phases.get("optimizer") or {}
     other = phases.get("other") or {}
     cleared = (other.get("parts") or {}).get("zero_grad") or {}
-    return float((phases.get("optimizer") or {}).get("share") or 0.0) + float(cleared.get("share") or 0.0)
+    return float(optimizer.get("share") or 0.0) + float(cleared.get("share") or 0.0)

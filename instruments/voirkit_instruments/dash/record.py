@@ -1,7 +1,9 @@
-"""`--dash`: a live view of the run, below the script's output in a terminal, or as a line a second on any other standard error.
+"""`--dash`: a live view of the run, below the script's output in a terminal, or as a line a second
+on any other standard error.
 
-Never touches the script's streams, and imports what draws only when the flag is on.
-Steps, rates and progress are read from the trace like any other reader does it, so that nothing is added to what a step costs.
+Never touches the script's streams, and imports what draws only when the flag is on. Steps, rates
+and progress are read from the trace like any other reader does it, so that nothing is added to what
+a step costs.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ MOST = 1 << 10  # records that are read at a time: about 150 steps
 
 
 class OwnSteps:
-    """What this process has recorded of its steps; of several ranks what all have: one alone takes waiting for another for its own work."""
+    """What this process has recorded of its steps; of several ranks what all have: one alone takes
+    waiting for another for its own work."""
 
     def __init__(self, ov: Overseer) -> None:
         self._ov = ov
@@ -39,7 +42,8 @@ class OwnSteps:
         self._workers: Any = None
         self._picture: Picture | None = None
         self._next_s = 0.0
-        # What reads the trace is loaded by the thread that imports torch: one that imports beside it could meet a fork.
+        # What reads the trace is loaded by the thread that imports torch: one that imports beside
+        # it could meet a fork.
         when_imported(RECORDER, self._load)
 
     def _load(self, _: object) -> None:
@@ -52,7 +56,8 @@ class OwnSteps:
         self._steps = LiveSteps(self._ov.run_dir, MOST, os.getpid() if self._ranks == 1 else None)
 
     def picture(self) -> Picture | None:
-        """The steps as they are now, or were a second ago at most; None as long as there are none."""
+        """The steps as they are now, or were a second ago at most; None as long as there are
+        none."""
         if self._steps is None or time.monotonic() < self._next_s:
             return self._picture
         self._next_s = time.monotonic() + EVERY_S
@@ -73,19 +78,22 @@ class OwnSteps:
 
 
 def dash(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
-    """Show what the last steps spend their time on, and the last value, units and count of every given key, while the script runs.
+    """Show what the last steps spend their time on, and the last value, units and count of every
+    given key, while the script runs.
 
-    Time by phase, rates, the epoch's progress, loader workers and what the run is bound by are there without any probe: they are from what
-    the steps instrument records.
+    Time by phase, rates, the epoch's progress, loader workers and what the run is bound by are
+    there without any probe: they are from what the steps instrument records.
 
-    Keys that begin with ``$`` or ``#`` are left out. ``progress=(i, n)``, or ``progress=i, total=n`` with an optional ``descr``, is a bar.
-    ``task`` groups the rows, ``units`` follows the numbers of the same event. Of tensors with one element the number is shown (read from an
+    Keys that begin with ``$`` or ``#`` are left out. ``progress=(i, n)``, or ``progress=i,
+    total=n`` with an optional ``descr``, is a bar. ``task`` groups the rows, ``units`` follows the
+    numbers of the same event. Of tensors with one element the number is shown (read from an
     accelerator at most once a redraw, without waiting for it), of all else the type and shape.
 
-    In a terminal the view takes its lowest rows and the script's output goes on above it, as it would without; ``input()`` and pdb work.
-    The last values stay below the output. The key q ends the view, and the run goes on; a script that waits for input gets what is typed.
-    A script that draws on the whole screen (curses) disturbs the view and is disturbed by it.
-    With several ranks only rank 0 shows a view.
+    In a terminal the view takes its lowest rows and the script's output goes on above it, as it
+    would without; ``input()`` and pdb work. The last values stay below the output. The key q ends
+    the view, and the run goes on; a script that waits for input gets what is typed. A script that
+    draws on the whole screen (curses) disturbs the view and is disturbed by it. With several ranks
+    only rank 0 shows a view.
 
     For ``ov.require(dash)`` in a voirfile, or ``--dash``.
     """
@@ -96,7 +104,8 @@ def dash(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
 
     board, steps = Board(), OwnSteps(ov)
     ov.given.subscribe(board.update)
-    # Last of those that wait for the load, so that what they find wrong is printed on a terminal as it was.
+    # Last of those that wait for the load, so that what they find wrong is printed on a terminal as
+    # it was.
     yield ov.phases.load_script(priority=-1000)
     view = view_for(board, ov.script or "voirkit", ov.warn, steps.picture)
     view.start()
@@ -113,11 +122,13 @@ def dash(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
 
 
 def flush() -> None:
-    """Write out what the script has printed: its place is above the values that stay. (After an exception python keeps it back.)"""
+    """Write out what the script has printed: its place is above the values that stay. (After an
+    exception python keeps it back.)"""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (AttributeError, OSError, ValueError):  # none, gone or closed: python will say so at its end, as always
+        except (AttributeError, OSError, ValueError):
+            # none, gone or closed: python will say so at its end, as always
             continue
 
 
@@ -128,13 +139,15 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | PhaseWi
 PLAIN = frozenset({float, int, bool, str, type(None)})
 CONTEXT = frozenset({"task", "units"})
 PROGRESS = frozenset({"progress", "total", "descr"})
-MONITORED = frozenset({"cpudata", "iodata", "netdata", "gpudata"})  # their figures are drawn from the trace
+# their figures are drawn from the trace
+MONITORED = frozenset({"cpudata", "iodata", "netdata", "gpudata"})
 # What a pinned host number holds until the device has written it: no loss is this number.
 UNREAD = -2.718281828459045e301
 
 
 class Row(NamedTuple):
-    """One line of the view; ``is_number`` tells losses and rates from the types of models and batches, ``given`` how often it came."""
+    """One line of the view; ``is_number`` tells losses and rates from the types of models and
+    batches, ``given`` how often it came."""
 
     task: str
     key: str
@@ -163,8 +176,9 @@ class Described:
 class DeviceNumber:
     """The last one-element tensor of a key that lives on an accelerator.
 
-    The thread that gives the value queues its copy to pinned memory, on its own stream; whoever draws only looks at that memory. So nothing
-    ever waits, values of side streams are in order, and no other thread calls CUDA (which would break a graph capture).
+    The thread that gives the value queues its copy to pinned memory, on its own stream; whoever
+    draws only looks at that memory. So nothing ever waits, values of side streams are in order, and
+    no other thread calls CUDA (which would break a graph capture).
     """
 
     def __init__(self) -> None:
@@ -183,7 +197,9 @@ class DeviceNumber:
                     self.fresh = True  # the copy would become part of the program's graph
                     return
                 if self.host is None:
-                    self.host = torch.full((), UNREAD, dtype=torch.float64, device="cpu", pin_memory=True)
+                    self.host = torch.full(
+                        (), UNREAD, dtype=torch.float64, device="cpu", pin_memory=True
+                    )
                 self.host.copy_(self.latest.reshape(()), non_blocking=True)
             else:  # no asynchronous way: the caller sees to it that this is done once a redraw
                 self.host = torch.tensor(float(self.latest), dtype=torch.float64, device="cpu")
@@ -196,13 +212,16 @@ class DeviceNumber:
         """The last number that arrived; None before the first."""
         if self.host is not None and (number := self.host.item()) != UNREAD:
             dtype = str(self.latest.dtype)
-            self.shown = bool(number) if dtype == "torch.bool" else int(number) if "int" in dtype else number
+            self.shown = (
+                bool(number) if dtype == "torch.bool" else int(number) if "int" in dtype else number
+            )
         return self.shown
 
 
 class Board:
-    """Keeps what is to be shown; ``update`` is the subscriber, ``rows`` and ``bars`` are for the thread that draws. One thread at a time
-    may be in ``update`` (the given stream sees to that); reading at the same time from another thread is safe."""
+    """Keeps what is to be shown; ``update`` is the subscriber, ``rows`` and ``bars`` are for the
+    thread that draws. One thread at a time may be in ``update`` (the given stream sees to that);
+    reading at the same time from another thread is safe."""
 
     def __init__(self) -> None:
         self.events = 0
@@ -234,7 +253,8 @@ class Board:
                 cell.value = value
             elif kind is self._tensor and value.numel() == 1:  # type: ignore[attr-defined]  # it is a torch.Tensor
                 self._keep_number(cell, value)
-            elif cell.described_for != self._frame:  # once a redraw: a description is seldom another
+            elif cell.described_for != self._frame:
+                # once a redraw: a description is seldom another
                 cell.described_for = self._frame
                 self._describe(cell, value)
         if "units" in event:
@@ -243,10 +263,12 @@ class Board:
             self._copy()
 
     def rows(self) -> list[Row]:
-        """All keys, those without a task first, and numbers first within a task; also asks for a new copy of what is on an accelerator."""
+        """All keys, those without a task first, and numbers first within a task; also asks for a
+        new copy of what is on an accelerator."""
         self._frame += 1
         rows: list[Row] = []
-        tasks = list(self._rows.items())  # in one go: the thread that gives may add to it at any moment
+        # in one go: the thread that gives may add to it at any moment
+        tasks = list(self._rows.items())
         for task, cells in sorted(tasks, key=lambda item: item[0] != ""):
             of_task = []
             hidden = {*MONITORED, "time"} if not MONITORED.isdisjoint(cells) else ()
@@ -262,10 +284,14 @@ class Board:
 
     def bars(self) -> list[Bar]:
         """All progress that was given, in order of first appearance."""
-        return [Bar(task, label, done, total) for (task, label), (done, total) in list(self._bars.items())]
+        return [
+            Bar(task, label, done, total)
+            for (task, label), (done, total) in list(self._bars.items())
+        ]
 
     def settle(self, limit_s: float = 2.0) -> None:
-        """Fetch the very last numbers from accelerators; gives up after the limit, for a device that hangs must not hold up the end."""
+        """Fetch the very last numbers from accelerators; gives up after the limit, for a device
+        that hangs must not hold up the end."""
         torch: Any = sys.modules.get("torch")
         late = [number for number in self._device if number.fresh]
         for number in late:
@@ -273,13 +299,22 @@ class Board:
             number.host = None  # new memory: an older copy on its way cannot be taken for this one
         self._copy()
         deadline = time.monotonic() + limit_s
-        while torch is not None and not all(number.landed() for number in late) and time.monotonic() < deadline:
+        while (
+            torch is not None
+            and not all(number.landed() for number in late)
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.002)
 
     def _progress(self, task: str, event: Mapping[str, object]) -> bool:
-        """Take ``progress=(i, n)`` or ``progress=i, total=n`` with an optional ``descr``; False if it is neither."""
+        """Take ``progress=(i, n)`` or ``progress=i, total=n`` with an optional ``descr``; False if
+        it is neither."""
         value, label = event["progress"], event.get("descr", "")
-        pair = value if isinstance(value, (tuple, list)) and len(value) == 2 else (value, event.get("total"))
+        pair = (
+            value
+            if isinstance(value, (tuple, list)) and len(value) == 2
+            else (value, event.get("total"))
+        )
         done, total = pair
         if not isinstance(done, (int, float)) or not isinstance(total, (int, float)):
             return False
@@ -295,9 +330,11 @@ class Board:
     def _describe(self, cell: Cell, value: object) -> None:
         """Keep of a value that is no plain one what there is to show."""
         try:
-            tensor = getattr(sys.modules.get("torch"), "Tensor", ())  # not there while torch is being imported
+            # not there while torch is being imported
+            tensor = getattr(sys.modules.get("torch"), "Tensor", ())
             if isinstance(value, tensor):
-                # A subclass (DTensor, FakeTensor) may communicate or refuse when it is read: only its type and shape are shown.
+                # A subclass (DTensor, FakeTensor) may communicate or refuse when it is read: only
+                # its type and shape are shown.
                 if type(value) is tensor:
                     self._tensor = tensor
                     if value.numel() == 1:
@@ -311,7 +348,9 @@ class Board:
                 cell.value = array.item() if array.size == 1 else Described(shaped("array", array))
                 cell.described_for = -1
                 return None
-        except Exception:  # a value of a kind that cannot be asked; it is the program's, so nothing may come of it
+        except Exception:
+            # a value of a kind that cannot be asked; it is the program's, so nothing
+            # may come of it
             cell.value = Described(type(value).__name__)
             return None
         size = f" of {len(value)}" if type(value) in (list, tuple, dict, set) else ""  # type: ignore[arg-type]  # these have a length
@@ -346,7 +385,9 @@ def shaped(name: str, value: Any) -> str:
     """``Tensor 32x3x224x224 float32``, and the device if it is not the CPU."""
     size = "x".join(str(int(n)) for n in value.shape) or "scalar"
     device = str(getattr(value, "device", "cpu"))
-    return " ".join([name, size, str(value.dtype).replace("torch.", "")] + ([] if device == "cpu" else [device]))
+    return " ".join(
+        [name, size, str(value.dtype).replace("torch.", "")] + ([] if device == "cpu" else [device])
+    )
 
 
 def text_of(value: object) -> tuple[str, bool]:

@@ -1,4 +1,5 @@
-"""The views of a run while it goes on: one for terminals, one for everything else, each drawn by a timer thread.
+"""The views of a run while it goes on: one for terminals, one for everything else, each drawn by a
+timer thread.
 
 Nothing here may reach the program: an error ends the view, is reported once, and the run goes on.
 """
@@ -42,7 +43,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from voirkit_instruments.dash.record import Board, Row
 
-KEPT_FOR_OUTPUT = 11  # lines of the terminal that stay the script's: its last ten lines and the one with the cursor
+# lines of the terminal that stay the script's: its last ten lines and the one with the cursor
+KEPT_FOR_OUTPUT = 11
 MOST_LINES = 40
 
 
@@ -67,11 +69,13 @@ def frame(
 
     Args:
         left_s: For each bar, the seconds that it will still take, or None.
-        size: Columns and lines of the terminal; the view leaves eleven lines to the script's output, in a low terminal half of them.
+        size: Columns and lines of the terminal; the view leaves eleven lines to the script's
+            output, in a low terminal half of them.
         picture: Steps, rates and progress that were recorded, if there are any.
 
     Returns:
-        Lines with colours in them, none wider than the terminal less one column; none at all if it is too small for anything.
+        Lines with colours in them, none wider than the terminal less one column; none at all if it
+        is too small for anything.
     """
     columns, height = size[0] - 1, min(MOST_LINES, max(size[1] - KEPT_FOR_OUTPUT, size[1] // 2))
     if columns < 10 or height < 2:
@@ -82,23 +86,33 @@ def frame(
         lines += steps_lines(picture, bars, rows, columns, height - 1, terminal)
         height = max(height, len(lines))
     shown_bars = min(len(bars), max(1, (height - len(lines)) // 2))
-    lines += bar_lines(bars[-shown_bars:] if bars else [], left_s[-shown_bars:] if bars else [], columns, terminal)
+    lines += bar_lines(
+        bars[-shown_bars:] if bars else [], left_s[-shown_bars:] if bars else [], columns, terminal
+    )
     room = height - len(lines)
     if len(rows) > room > 0:
-        # What does not fit is left out: types first, since they hardly change, then the numbers that came up last.
-        kept = sorted(sorted(range(len(rows)), key=lambda i: not rows[i].is_number)[: room - 1])
-        lines += row_lines([rows[i] for i in kept], columns, terminal)
-        lines.append(styled(fitted(f"... {len(rows) - len(kept)} more", columns), DIM, terminal))
+        # What does not fit is left out: types first, since they hardly change, then the numbers
+        # that came up last.
+        indices = sorted(sorted(range(len(rows)), key=lambda i: not rows[i].is_number)[: room - 1])
+        lines += row_lines([rows[i] for i in indices], columns, terminal)
+        lines.append(styled(fitted(f"... {len(rows) - len(indices)} more", columns), DIM, terminal))
     elif room > 0:
         lines += row_lines(rows, columns, terminal)
     return lines
 
 
-def steps_lines(picture: Picture, bars: Sequence[Bar], rows: Sequence[Row], columns: int, room: int, terminal: TerminalStyle) -> list[str]:
+def steps_lines(
+    picture: Picture,
+    bars: Sequence[Bar],
+    rows: Sequence[Row],
+    columns: int,
+    room: int,
+    terminal: TerminalStyle,
+) -> list[str]:
     """What was recorded, in what room the given values leave, which have half of it at most."""
     given = {row.key for row in rows}
-    shown = replace(picture, rates=[rate for rate in picture.rates if rate.name not in given])
-    return picture_lines(shown, columns, room - min(len(bars) + len(rows), room // 2), terminal)
+    remaining = replace(picture, rates=[rate for rate in picture.rates if rate.name not in given])
+    return picture_lines(remaining, columns, room - min(len(bars) + len(rows), room // 2), terminal)
 
 
 def row_lines(rows: Sequence[Row], columns: int, terminal: TerminalStyle) -> list[str]:
@@ -114,9 +128,17 @@ def row_lines(rows: Sequence[Row], columns: int, terminal: TerminalStyle) -> lis
     for row in rows:
         cells = []
         if tasks:
-            cells.append(styled(padded(printable(row.task) if row.task != before else "", tasks), YELLOW, terminal))
+            cells.append(
+                styled(
+                    padded(printable(row.task) if row.task != before else "", tasks),
+                    YELLOW,
+                    terminal,
+                )
+            )
         cells.append(styled(padded(printable(row.key), keys), CYAN, terminal))
-        cells.append(styled(padded(row.text, max(1, values)), BOLD if row.is_number else PLAIN, terminal))
+        cells.append(
+            styled(padded(row.text, max(1, values)), BOLD if row.is_number else PLAIN, terminal)
+        )
         if counts:
             cells.append(styled(f"{row.given}x".rjust(counts), DIM, terminal))
         lines.append("  ".join(cells))
@@ -125,22 +147,36 @@ def row_lines(rows: Sequence[Row], columns: int, terminal: TerminalStyle) -> lis
 
 
 def plain_line(elapsed_s: float, bars: Sequence[Bar], rows: Sequence[Row], steps: str = "") -> str:
-    """``[12.3s] loss 0.412 | train_rate 512 items/s | 120/400``: the numbers only, each with its task if it has one; steps first."""
+    """``[12.3s] loss 0.412 | train_rate 512 items/s | 120/400``: the numbers only, each with its
+    task if it has one; steps first."""
     parts = [steps] if steps else []
-    parts += [" ".join(word for word in (row.task, row.key, row.text) if word) for row in rows if row.is_number]
-    parts += [" ".join(word for word in (bar.task, bar.label, f"{number_text(bar.done)}/{number_text(bar.total)}") if word) for bar in bars]
+    parts += [
+        " ".join(word for word in (row.task, row.key, row.text) if word)
+        for row in rows
+        if row.is_number
+    ]
+    parts += [
+        " ".join(
+            word
+            for word in (bar.task, bar.label, f"{number_text(bar.done)}/{number_text(bar.total)}")
+            if word
+        )
+        for bar in bars
+    ]
     return printable(f"[{elapsed_s:.1f}s] " + " | ".join(parts), limit=500)
 
 
-MOST_OF_A_CORE = 0.008  # what the drawing thread may use: it waits so much longer after what took long
+# what the drawing thread may use: it waits so much longer after what took long
+MOST_OF_A_CORE = 0.008
 LONGEST_S = 2.0  # the first drawing loads what it needs: that is no reason to stand still
 
 Steps = Callable[[], "Picture | None"]
 
 
 class View:
-    """Shows a board, only when something changed: as a line on standard error at most once a second. ``complain``: told once, in a
-    sentence, if drawing fails; ``steps``: what was recorded, by now."""
+    """Shows a board, only when something changed: as a line on standard error at most once a
+    second. ``complain``: told once, in a sentence, if drawing fails; ``steps``: what was recorded,
+    by now."""
 
     per_s = 1.0  # the most drawings in a second
 
@@ -160,12 +196,14 @@ class View:
         self._thread.start()
 
     def stop(self) -> None:
-        """End drawing; what is printed from now on finds things as they were. May be called again."""
+        """End drawing; what is printed from now on finds things as they were. May be called
+        again."""
         if os.getpid() != self._pid or self._over.is_set():
             return
         self._over.set()
         if self._thread.ident is not None:
-            self._thread.join(timeout=1.0)  # it may be stuck in a terminal that was stopped with Ctrl-S
+            # it may be stuck in a terminal that was stopped with Ctrl-S
+            self._thread.join(timeout=1.0)
         self._close()
         atexit.unregister(self.stop)
 
@@ -187,7 +225,9 @@ class View:
             if not self._attempt(self._refresh) or self._is_dismissed():
                 self._close()
                 return
-            wait_s = max(self._interval_s, min((time.thread_time() - begun_s) / MOST_OF_A_CORE, LONGEST_S))
+            wait_s = max(
+                self._interval_s, min((time.thread_time() - begun_s) / MOST_OF_A_CORE, LONGEST_S)
+            )
 
     def _attempt(self, step: Callable[[], None]) -> bool:
         try:
@@ -233,13 +273,23 @@ class TerminalView(View):
 
     per_s = 4.0
 
-    def __init__(self, board: Board, title: str, fd: int, encoding: str, complain: Callable[[str], None], steps: Steps) -> None:
+    def __init__(
+        self,
+        board: Board,
+        title: str,
+        fd: int,
+        encoding: str,
+        complain: Callable[[str], None],
+        steps: Steps,
+    ) -> None:
         super().__init__(board, complain, steps)
         self._title = title
         self._keys = Keys(fd, is_shared=True)
         self._left = False
         self._rows = BottomRows(fd, encoding)
-        self._look = TerminalStyle(color=not os.environ.get("NO_COLOR"), blocks=can_show("━─", encoding))
+        self._look = TerminalStyle(
+            color=not os.environ.get("NO_COLOR"), blocks=can_show("━─", encoding)
+        )
         self._seen: dict[tuple[str, str], tuple[float, float, float]] = {}
 
     def _state(self) -> object:
@@ -252,10 +302,19 @@ class TerminalView(View):
     def _frame(self, size: tuple[int, int], picture: Picture | None = None) -> list[str]:
         bars = self.board.bars()
         header = Header(self._title, self.elapsed_s(), self.board.events)
-        return frame(header, bars, self.board.rows(), [self._left_s(bar) for bar in bars], size, self._look, picture)
+        return frame(
+            header,
+            bars,
+            self.board.rows(),
+            [self._left_s(bar) for bar in bars],
+            size,
+            self._look,
+            picture,
+        )
 
     def _left_s(self, bar: Bar) -> float | None:
-        """Seconds that a bar still needs at its speed so far, which is measured anew whenever it starts over."""
+        """Seconds that a bar still needs at its speed so far, which is measured anew whenever it
+        starts over."""
         now, key = time.perf_counter(), (bar.task, bar.label)
         first, since, last = self._seen.get(key, (bar.done, now, bar.done))
         if bar.done < last:
@@ -278,15 +337,22 @@ class TerminalView(View):
     def _leave(self) -> None:
         if self._left:
             return
-        self._rows.leave(self._frame((self._rows.size()[0], 1000)))  # ordinary output: it may scroll
+        # ordinary output: it may scroll
+        self._rows.leave(self._frame((self._rows.size()[0], 1000)))
 
 
-def view_for(board: Board, title: str, complain: Callable[[str], None], steps: Steps = lambda: None) -> View:
+def view_for(
+    board: Board, title: str, complain: Callable[[str], None], steps: Steps = lambda: None
+) -> View:
     """The view that suits where standard error goes."""
     stream = sys.stderr
     try:
         fd = stream.fileno()
-        terminal = os.isatty(fd) and os.name == "posix" and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+        terminal = (
+            os.isatty(fd)
+            and os.name == "posix"
+            and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+        )
     except (AttributeError, OSError, ValueError):  # no stream, or one that is no file
         terminal = False
     if terminal:
@@ -295,7 +361,8 @@ def view_for(board: Board, title: str, complain: Callable[[str], None], steps: S
 
 
 def write_line(line: str) -> None:
-    """A line on standard error, past the buffer of the stream: a process forked at this moment must not inherit a locked one."""
+    """A line on standard error, past the buffer of the stream: a process forked at this moment must
+    not inherit a locked one."""
     stream = sys.stderr
     if stream is None:
         return

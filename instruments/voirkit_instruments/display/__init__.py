@@ -1,7 +1,8 @@
-"""``--display``: everything that is given, one event a line, on stderr (the script's stdout stays its own).
+"""``--display``: everything that is given, one event a line, on stderr (the script's stdout stays
+its own).
 
-Tensors and other large things are shown by type, shape and dtype. Reads no value from a device, since that would wait
-for it.
+Tensors and other large things are shown by type, shape and dtype. Reads no value from a device,
+since that would wait for it.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ instrument_display = INSTRUMENT
 
 
 def line(event: dict[str, Any]) -> str:
-    """An event as one line: ``loss: 0.693; task: train``. A wrapper's begin and end are named; other keys that begin with ``$`` are left
-    out."""
+    """An event as one line: ``loss: 0.693; task: train``. A wrapper's begin and end are named;
+    other keys that begin with ``$`` are left out."""
     parts = [f"{key}: {brief(value)}" for key, value in event.items() if not key.startswith("$")]
     wrap = event.get("$wrap")
     if wrap is not None:

@@ -14,7 +14,12 @@ INSTRUMENT = Instrument(
             type=whole_number("not a number of rates", " of at least 1", 1),
             metavar="N",
         ),
-        Option("--stop-after", "stop the script after this time: 30s, 5m, 1.5h, 250ms", type=duration, metavar="TIME"),
+        Option(
+            "--stop-after",
+            "stop the script after this time: 30s, 5m, 1.5h, 250ms",
+            type=duration,
+            metavar="TIME",
+        ),
     ),
     record="voirkit_instruments.early_stop.record:record",
 )

@@ -1,9 +1,11 @@
-"""``--stop N`` and ``--stop-after 30s``: end the script early and in order; the exit code is then 0.
+"""``--stop N`` and ``--stop-after 30s``: end the script early and in order; the exit code is then
+0.
 
-The end is ``StopProgram``, raised in the main thread at the next given value. If none comes within half a second, it is
-raised in the main thread between two instructions of the program (``PyThreadState_SetAsyncExc``), once, and not while
-that thread is inside voirkit, a destructor or the fetch of a tensor from a loader's worker. A call into C (a long sleep,
-a kernel) is not cut short: the exception comes when it returns. Worker processes of loaders end as they do after any
+The end is ``StopProgram``, raised in the main thread at the next given value. If none comes within
+half a second, it is raised in the main thread between two instructions of the program
+(``PyThreadState_SetAsyncExc``), once, and not while that thread is inside voirkit, a destructor or
+the fetch of a tensor from a loader's worker. A call into C (a long sleep, a kernel) is not cut
+short: the exception comes when it returns. Worker processes of loaders end as they do after any
 exception. Never raises in another thread or in a forked child.
 """
 
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
 
 GRACE_S = 0.5  # how long a given value is waited for
 _OURS = ("voirkit", "voirkit_instruments", "giving", "reactivex", "ptera")
-_HANDSHAKE = "multiprocessing.resource_sharer"  # connects to the process that shares: where it breaks off, that one prints a traceback
+# connects to the process that shares: where it breaks off, that one prints a traceback
+_HANDSHAKE = "multiprocessing.resource_sharer"
 
 
 class Stopper:
@@ -48,7 +51,9 @@ class Stopper:
         due_ns = time.perf_counter_ns() + int(seconds * 1e9)
         if due_ns < self._due_ns and not self._over.is_set():
             self._due_ns, self._value = due_ns, value
-            threading.Thread(target=self._insist, args=(due_ns,), name="voirkit-stop", daemon=True).start()
+            threading.Thread(
+                target=self._insist, args=(due_ns,), name="voirkit-stop", daemon=True
+            ).start()
 
     def now(self, value: object = None) -> None:
         """Stop here if this is the main thread, else soon."""
@@ -60,8 +65,14 @@ class Stopper:
         self._due_ns = 1 << 62
 
     def _on_event(self, event: dict[str, Any]) -> None:
-        is_due = time.perf_counter_ns() >= self._due_ns and not self._raised and not self._over.is_set()
-        if is_due and threading.current_thread() is threading.main_thread() and os.getpid() == self._process:
+        is_due = (
+            time.perf_counter_ns() >= self._due_ns and not self._raised and not self._over.is_set()
+        )
+        if (
+            is_due
+            and threading.current_thread() is threading.main_thread()
+            and os.getpid() == self._process
+        ):
             self._raised = True
             self._ov.stop(self._value)
 
@@ -74,8 +85,8 @@ class Stopper:
 
         main = threading.main_thread().ident or 0
         while not self._over.is_set() and not self._raised:
-            # From this look to the raise takes some microseconds, and a thread keeps the interpreter for 5 ms: the main
-            # thread stays there.
+            # From this look to the raise takes some microseconds, and a thread keeps the
+            # interpreter for 5 ms: the main thread stays there.
             if interruptible(sys._current_frames().get(main)):
                 self._raised = True
                 pythonapi.PyThreadState_SetAsyncExc(c_ulong(main), py_object(StopProgram))
@@ -84,10 +95,12 @@ class Stopper:
 
 
 def interruptible(frame: FrameType | None) -> bool:
-    """Whether an exception may be raised in a thread at this frame: in the program, not in voirkit or a destructor.
+    """Whether an exception may be raised in a thread at this frame: in the program, not in voirkit
+    or a destructor.
 
-    What a destructor raises is swallowed by python, and voirkit may hold a lock or be writing a file. Nor while the thread
-    fetches a descriptor (a loader's tensor) from another process, which takes under a millisecond.
+    What a destructor raises is swallowed by python, and voirkit may hold a lock or be writing a
+    file. Nor while the thread fetches a descriptor (a loader's tensor) from another process, which
+    takes under a millisecond.
     """
     innermost: str | None = None
     while frame is not None:
@@ -95,7 +108,8 @@ def interruptible(frame: FrameType | None) -> bool:
         if frame.f_code.co_name == "__del__" or name == _HANDSHAKE:
             return False
         module = name.partition(".")[0]
-        if innermost is None and module not in sys.stdlib_module_names:  # a library's innermost frames belong to who called it
+        # a library's innermost frames belong to who called it
+        if innermost is None and module not in sys.stdlib_module_names:
             innermost = module
         frame = frame.f_back
     return innermost not in _OURS
@@ -103,30 +117,38 @@ def interruptible(frame: FrameType | None) -> bool:
 
 @instrument_definition
 def early_stop(
-    ov: Overseer, key: str, n: int, task: object = None, signal: type[BaseException] | str = StopProgram
+    ov: Overseer,
+    key: str,
+    n: int,
+    task: object = None,
+    signal: type[BaseException] | str = StopProgram,
 ) -> Iterator[PhaseWithPriority]:
-    """Stop the program when the key is given for the time after the n-th, so that the n-th is worked on to its end.
+    """Stop the program when the key is given for the time after the n-th, so that the n-th is
+    worked on to its end.
 
     Args:
         key: The key to count.
         n: How many are let through.
         task: Count only events with this ``task``.
-        signal: The exception to end with; or a string, which is logged as ``{"$event": signal}`` and ends nothing.
+        signal: The exception to end with; or a string, which is logged as ``{"$event": signal}``
+            and ends nothing.
 
     Each of the n gives ``progress=(i, n)`` with ``task="early_stop"``.
     """
     yield ov.phases.init(priority=0)
     stopper = Stopper(ov)
-    seen = 0
+    n_events = 0
 
     def count(event: dict[str, Any]) -> None:
-        nonlocal seen
-        if key not in event or event.get("task") == "early_stop" or (task is not None and event.get("task") != task):
+        nonlocal n_events
+        if key not in event or event.get("task") == "early_stop":
             return
-        seen += 1
-        if seen <= n:
-            ov.offer({"task": "early_stop", "progress": (seen, n)})
-        elif seen == n + 1:
+        if task is not None and event.get("task") != task:
+            return
+        n_events += 1
+        if n_events <= n:
+            ov.offer({"task": "early_stop", "progress": (n_events, n)})
+        elif n_events == n + 1:
             if isinstance(signal, str):
                 ov.log({"$event": signal})
             elif signal is StopProgram:
@@ -136,7 +158,8 @@ def early_stop(
 
     ov.given.subscribe(count)
     try:
-        yield ov.phases.run_script(priority=1000)  # before those who still give values when the script has ended
+        # before those who still give values when the script has ended
+        yield ov.phases.run_script(priority=1000)
     finally:
         stopper.end()
 
@@ -146,20 +169,20 @@ def stop_after_rates(ov: Overseer, n: int) -> Iterator[PhaseWithPriority]:
     """Stop when one task has given n rates; switches ``train_rate`` on if no rate was asked for."""
     from voirkit_instruments.rates.record import NO_STEP, train_rate
 
-    asked = [flag for flag in RATES if getattr(ov.options, flag, False)]
-    if not asked or "--train-rate" in asked:
+    flags = [flag for flag in RATES if getattr(ov.options, flag, False)]
+    if not flags or "--train-rate" in flags:
         ov.require(train_rate)
-        asked = ["--train-rate"]
-    keys = ["rate", *(flag[2:].replace("-", "_") for flag in asked)]  # "rate" is given by voirfiles
-    seen: dict[tuple[str, object], int] = {}
+        flags = ["--train-rate"]
+    keys = ["rate", *(flag[2:].replace("-", "_") for flag in flags)]  # "rate" is given by voirfiles
+    n_rates: dict[tuple[str, object], int] = {}
     stopper = Stopper(ov)
 
     def count(event: dict[str, Any]) -> None:
         for key in keys:
             if key in event:
-                which = (key, event.get("task"))
-                seen[which] = seen.get(which, 0) + 1
-                if seen[which] == n:
+                series = (key, event.get("task"))
+                n_rates[series] = n_rates.get(series, 0) + 1
+                if n_rates[series] == n:
                     stopper.after(0)  # at the next event, so that all have seen this one
 
     ov.given.subscribe(count)
@@ -167,10 +190,12 @@ def stop_after_rates(ov: Overseer, n: int) -> Iterator[PhaseWithPriority]:
         yield ov.phases.run_script(priority=1000)
     finally:
         stopper.end()
-    if not seen:
+    if not n_rates:
         ov.warn(f"--stop {n} stopped nothing: no rate was given. {NO_STEP}")
-    elif max(seen.values()) < n:
-        ov.say(f"--stop {n} was not reached: the script ended after {max(seen.values())} of {n} rates.")
+        return
+    most = max(n_rates.values())
+    if most < n:
+        ov.say(f"--stop {n} was not reached: the script ended after {most} of {n} rates.")
 
 
 @instrument_definition
@@ -186,7 +211,10 @@ def stop_after_time(ov: Overseer, seconds: float) -> Iterator[PhaseWithPriority]
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
-    if ov.argparser.value(ov.options, "--what-if") or ov.argparser.value(ov.options, "--what-if-setting") is not None:
+    if (
+        ov.argparser.value(ov.options, "--what-if")
+        or ov.argparser.value(ov.options, "--what-if-setting") is not None
+    ):
         return  # which counts steps: runs that are cut by time cannot be compared by their time
     if options["stop"] is not None:
         ov.require(stop_after_rates(options["stop"]))

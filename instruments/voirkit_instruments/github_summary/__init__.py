@@ -1,7 +1,7 @@
 """``--github-summary``: the report as Markdown in the summary of a GitHub Actions job.
 
-It is appended when the record of the run is complete, also where the script or a check has failed. The Markdown is made by another
-process, as a run's table is.
+It is appended when the record of the run is complete, also where the script or a check has failed.
+The Markdown is made by another process, as a run's table is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ VARIABLE = "GITHUB_STEP_SUMMARY"
 INSTRUMENT = Instrument(
     "github_summary",
     group="CI",
-    options=(Option("--github-summary", "append the report as Markdown to the job's summary, the file that $GITHUB_STEP_SUMMARY names"),),
+    options=(
+        Option(
+            "--github-summary",
+            "append the report as Markdown to the job's summary, the file that $GITHUB_STEP_SUMMARY"
+            " names",
+        ),
+    ),
     record="voirkit_instruments.github_summary:record",
 )
 
@@ -40,7 +46,10 @@ def _append(ov: Overseer) -> None:
 
     target = os.environ.get(VARIABLE)
     if not target:
-        ov.say(f"--github-summary: ${VARIABLE} is not set: this is no job of GitHub Actions. Nothing is written.")
+        ov.say(
+            f"--github-summary: ${VARIABLE} is not set: this is no job of GitHub Actions. Nothing"
+            " is written."
+        )
         return
     if ov.run_dir is None:
         return

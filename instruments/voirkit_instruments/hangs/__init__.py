@@ -1,4 +1,5 @@
-"""``--hang`` (on by default): what each rank does when no step ends any more, and which rank has died."""
+"""``--hang`` (on by default): what each rank does when no step ends any more, and which rank has
+died."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from voirkit_instruments.hangs.record import Watcher
 
 FOLDER = "hangs"  # of a run directory
-OPEN = "open"  # in it, while the run hangs: made by the process that has noticed first, which speaks for all
+# in it, while the run hangs: made by the process that has noticed first, which speaks for all
+OPEN = "open"
 LEAST_S = 60.0
 
 
@@ -35,9 +37,10 @@ INSTRUMENT = Instrument(
     options=(
         Option(
             "--hang",
-            f"report a run as hung after SECONDS without a step, or 20 times the median step if longer, with all stacks of each rank "
-            f"(default: {LEAST_S:.0f}; 0: never)",
-            type=limit, metavar="SECONDS",
+            "report a run as hung after SECONDS without a step, or 20 times the median step if"
+            f" longer, with all stacks of each rank (default: {LEAST_S:.0f}; 0: never)",
+            type=limit,
+            metavar="SECONDS",
         ),
     ),
     record="voirkit_instruments.hangs:watch_run",
@@ -46,13 +49,14 @@ INSTRUMENT = Instrument(
     schema=__name__,
     summarise="voirkit_instruments.hangs.analyse:summarise",
     summarised_from=(f"{FOLDER}/",),
+    findings="voirkit_instruments.hangs.rules:findings",
     sections="voirkit_instruments.hangs.analyse:sections",
     live="voirkit_instruments.hangs.analyse:live_lines",
     evidence={"hang": "voirkit_instruments.hangs.analyse:evidence"},
     leads=True,
     folders=(FOLDER,),
     priority=-1,  # behind the steps instrument
-)  # fmt: skip
+)
 
 
 class Watch:
@@ -61,15 +65,17 @@ class Watch:
     Args:
         least_s: So long without a step is a hang.
         ov: The overseer, or what stands for it in a process that the program has started.
-        is_child: Whether this is such a process.
+        is_child: True if this is such a process.
     """
 
     def __init__(self, least_s: float, ov: Overseer | ChildProcess, is_child: bool = False) -> None:
-        self.least_s, self._ov, self._is_child = least_s, ov, is_child
+        self.least_s = least_s
+        self._ov = ov
+        self._is_child = is_child
         self._watcher: Watcher | None = None
         self._is_over = False
         when_imported("torch", self._start)
-        inherit.watch(_BEGIN, offered)
+        inherit.watch(_START_IN_CHILD, offered)
 
     def _start(self, torch: object) -> None:
         if self._is_over:
@@ -77,7 +83,9 @@ class Watch:
         try:
             from voirkit_instruments.hangs.record import Watcher
 
-            self._watcher = Watcher(self.least_s, self._ov.warn, getattr(self._ov, "say", self._ov.warn), self._is_child)
+            warn = self._ov.warn
+            report = getattr(self._ov, "say", warn)
+            self._watcher = Watcher(self.least_s, warn, report, self._is_child)
             self._watcher.start()
         except Exception as exc:  # the program is importing torch: this must not come out there
             self._ov.warn(f"--hang: the run is not watched ({type(exc).__name__}: {exc}).")
@@ -89,57 +97,66 @@ class Watch:
             self._watcher.stop(ending(exc))
 
 
-_BEGIN = "voirkit_instruments.hangs:begin_in_child"
-_here: Watch | None = None
+_START_IN_CHILD = "voirkit_instruments.hangs:begin_in_child"
+_watch: Watch | None = None
 
 
 def watch_run(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | PhaseWithPriority]:
     """Watch the program while it runs."""
-    global _here
+    global _watch
     least_s = options["hang"]
     if ov.argparser.value(ov.options, "--no-steps"):
         if least_s:
-            raise CommandLineError("steps tell whether a run hangs, and --no-steps does not record them.", where="--hang")
+            raise CommandLineError(
+                "steps tell whether a run hangs, and --no-steps does not record them.",
+                where="--hang",
+            )
         return
     if least_s == 0:
         return
     yield ov.phases.load_script(priority=-50)
     if ov.run_dir is None:
         return
-    watch = _here = Watch(LEAST_S if least_s is None else least_s, ov)
+    watch = Watch(LEAST_S if least_s is None else least_s, ov)
+    _watch = watch
     yield ov.phases.run_script(throw=False)
-    inherit.unwatch(_BEGIN)
+    inherit.unwatch(_START_IN_CHILD)
     watch.end(ov.phases.run_script.exception)
 
 
 def ending(exc: BaseException | None) -> dict[str, Any]:
-    """How a program ends, by what it raised: ``how``, ``exit_code`` and ``error``."""
+    """The end of a program, by what it raised: ``how``, ``exit_code`` and ``error``."""
     if exc is None:
         return {"how": "normal", "exit_code": 0, "error": None}
     if isinstance(exc, SystemExit):
-        return {"how": "exit", "exit_code": exc.code if isinstance(exc.code, int) else int(exc.code is not None), "error": None}
+        code = exc.code if isinstance(exc.code, int) else int(exc.code is not None)
+        return {"how": "exit", "exit_code": code, "error": None}
     if isinstance(exc, KeyboardInterrupt):
         return {"how": "signal", "exit_code": 130, "error": None}
-    return {"how": "exception", "exit_code": 1, "error": f"{type(exc).__name__}: {exc}"[:500]}
+    error = f"{type(exc).__name__}: {exc}"
+    return {"how": "exception", "exit_code": 1, "error": error[:500]}
 
 
-# processes that multiprocessing starts anew
+# processes that multiprocessing starts
 
 
 def offered() -> dict[str, Any] | None:
-    """What a process needs that is started anew from here; one that loads data is not watched."""
+    """The settings for a process that is started from here; one that loads data is not watched."""
     from voirkit_instruments.identity import is_starting_worker
 
-    return None if _here is None or is_starting_worker() else {"least_s": _here.least_s}
+    if _watch is None or is_starting_worker():
+        return None
+    return {"least_s": _watch.least_s}
 
 
 def begin_in_child(offer: dict[str, Any]) -> None:
-    """In such a process: watch it too."""
-    global _here
+    """Watch such a process too: called in it."""
+    global _watch
     from voirkit.processes.children import this_process
 
-    if _here is None:
-        watch = _here = Watch(offer["least_s"], this_process(), is_child=True)
+    if _watch is None:
+        watch = Watch(offer["least_s"], this_process(), is_child=True)
+        _watch = watch
         util = sys.modules.get("multiprocessing.util")
         if util is not None:
             util.Finalize(None, lambda: watch.end(sys.exc_info()[1]), exitpriority=-1000)

@@ -1,6 +1,8 @@
-"""Who waits where, and who does not: hangs and ends of ranks, in words, from the files that each rank has left; and how reports show them.
+"""Hangs and ends of ranks, in words: who waits where and who does not, from the files that each
+rank has left; and how reports show them.
 
-Pure functions over these documents. A rank that hangs loads this module too: it imports nothing but the standard library.
+Pure functions over these documents. A rank that hangs loads this module too: it imports nothing but
+the standard library.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from voirkit.phase_table import phase_of_function
 from voirkit.report import duration
 from voirkit.runs.directory import read_json
 from voirkit.runs.other_processes import is_alive, is_here
@@ -25,65 +28,88 @@ if TYPE_CHECKING:
 
 Document = Mapping[str, Any]
 _SLACK_NS = 5_000_000_000  # between the clocks of hosts, and from one look of a rank to the next
-_SHOWN, _ENDS = 40, 8  # frames of a stack, ways in which ranks ended
+_RIGHT_AFTER_NS = 1_000_000_000  # after what hung has gone on: it went on only to end
+_MOST_FRAMES = 40  # of a stack
+_MOST_END_LINES = 8  # ways in which ranks ended
 _BUSY = 0.2
-_WANTS = re.compile(r"(?i)\bpeer\b|connection|\bremote\b|timed ?out")  # what gloo and NCCL say of a rank that is gone
-
-# What a thread does, by functions that it is in: (file, function) to the phase, as reports name it. The innermost wins.
-_PHASES = (
-    (r"torch/utils/data/|torchdata/", r"__next__|_next_data|_get_data|_try_get_data|fetch|__iter__", "wait"),
-    (r"torch/distributed/checkpoint/|torch/serialization\.py", r"", "checkpoint"),
-    (r"torch/distributed/", r"", "communication"),
-    (r"torch/autograd/|torch/_tensor\.py", r"(.*\.)?(backward|_engine_run_backward)", "backward"),
-    (r"torch/optim/", r"(.*\.)?(step|wrapper)", "optimizer"),
-    (r"torch/nn/modules/module\.py", r"(.*\.)?(_call_impl|_wrapped_call_impl)", "forward"),
+# messages of gloo and NCCL about a rank that is gone
+_PEER_IS_GONE = re.compile(
+    r"(?is)^(RuntimeError|(torch\.distributed\.)?Dist\w+Error)\b"
+    r".*(\bpeer\b|connection|\bremote\b|timed ?out)"
 )
+
 _DOES = {
-    "futex": "waiting for a lock or another thread", "poll": "waiting for input", "select": "waiting for input", "sleep": "sleeping",
-    "wait4": "waiting for a process", "read": "reading {}", "write": "writing {}", "receive": "receiving from {}", "send": "sending",
-    "fsync": "writing {} to the disk", "open": "opening a file", "connect": "connecting", "accept": "waiting for a connection",
-}  # fmt: skip
+    "futex": "waiting for a lock or another thread",
+    "poll": "waiting for input",
+    "select": "waiting for input",
+    "sleep": "sleeping",
+    "wait4": "waiting for a process",
+    "read": "reading {}",
+    "write": "writing {}",
+    "receive": "receiving from {}",
+    "send": "sending",
+    "fsync": "writing {} to the disk",
+    "open": "opening a file",
+    "connect": "connecting",
+    "accept": "waiting for a connection",
+}
 
 
 def documents(path: str) -> list[dict[str, Any]]:
-    """What the processes of a run have written, by rank. ``seen_time_ns`` is when each last showed life, ``exit_code`` what its parent
-    learnt of its end (None where that was no process of the run)."""
-    folder, found = os.path.join(path, FOLDER), []
-    codes: dict[tuple[str, str], int] = {}
+    """The documents that the processes of a run have written, by rank. ``seen_time_ns`` is when
+    each last showed life, ``exit_code`` what its parent learnt of its end (None where that was no
+    process of the run)."""
+    folder = os.path.join(path, FOLDER)
     try:
         names = sorted(os.listdir(folder))
     except OSError:
         return []
+    exit_codes: dict[tuple[str, str], int] = {}
+    processes = []
     for name in names:
-        document = read_json(os.path.join(folder, name), 1) if name.endswith(".json") else None
-        if document is not None and isinstance(document.get("codes"), dict):
-            codes.update({(document["host"], pid): code for pid, code in document["codes"].items()})
-        if document is not None and isinstance(document.get("hangs"), list):
-            try:
-                seen = os.stat(os.path.join(folder, name)).st_mtime_ns
-            except OSError:
-                seen = 0
-            found.append({**document, "seen_time_ns": seen})
-    found = [{**one, "exit_code": codes.get((one["host"], str(one["pid"])))} for one in found]
-    return sorted(found, key=lambda one: (one["rank"], one["clocks"]["time_ns"]))
+        if not name.endswith(".json"):
+            continue
+        file = os.path.join(folder, name)
+        document = read_json(file, 1)
+        if document is None:
+            continue
+        if isinstance(document.get("codes"), dict):
+            for pid, code in document["codes"].items():
+                exit_codes[document["host"], pid] = code
+        if isinstance(document.get("hangs"), list):
+            processes.append({**document, "seen_time_ns": _modified_ns(file)})
+    for document in processes:
+        document["exit_code"] = exit_codes.get((document["host"], str(document["pid"])))
+    return sorted(processes, key=lambda document: (document["rank"], document["clocks"]["time_ns"]))
+
+
+def _modified_ns(file: str) -> int:
+    try:
+        return os.stat(file).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def phases_of(frames: Sequence[Mapping[str, Any]]) -> list[str]:
     """The phases that a stack is in, innermost first, each once."""
-    found: list[str] = []
+    phases: list[str] = []
     for frame in reversed(frames):
-        path = str(frame["file"]).replace("\\", "/")
-        for where, function, phase in _PHASES:
-            if re.search(where, path) and re.fullmatch(function or ".*", str(frame["function"]).rpartition(".")[2]):
-                if phase not in found:
-                    found.append(phase)
-                break
-    return found
+        phase = phase_of_function(str(frame["file"]), str(frame["function"]))
+        if phase and phase not in phases:
+            phases.append(phase)
+    return phases
+
+
+def _slashed_path(frame: Mapping[str, Any]) -> str:
+    return str(frame["file"]).replace("\\", "/")
 
 
 def own_frame(frames: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The innermost frame that is the script's own code."""
-    return next((frame for frame in reversed(frames) if frame["own"]), frames[-1] if frames else None)
+    """The innermost frame that is the script's own code, or the innermost of all; None of an empty
+    stack."""
+    script_frames = [frame for frame in frames if frame["own"]]
+    candidates = script_frames or frames
+    return candidates[-1] if candidates else None
 
 
 def place_of(frame: Mapping[str, Any]) -> str:
@@ -98,58 +124,125 @@ def named(frame: Mapping[str, Any]) -> str:
 
 
 def doing(state: Mapping[str, Any]) -> str:
-    """What a thread or process does, by what the system knows of it: ``reading /data/x``; empty where it does not."""
+    """The activity of a thread or process, by what the system knows of it: ``reading /data/x``;
+    empty where it does not."""
     if (state.get("busy") or 0.0) > _BUSY:
         return "computing"
     text = _DOES.get(state.get("call") or "", "")
-    return text.replace("{}", state.get("file") or "a file") if text else ""
+    return text.replace("{}", state.get("file") or "a file")
 
 
 def shape_of(pending: Mapping[str, Any]) -> str:
     """``[10] Float``: the inputs of a collective."""
-    sizes, dtypes = pending.get("sizes") or [], pending.get("dtypes") or []
-    shown = [f"{size} {dtype}".strip() for size, dtype in zip(sizes, [*dtypes, *[""] * len(sizes)], strict=False)]
-    return ", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else "")
+    sizes = pending.get("sizes") or []
+    dtypes = [*(pending.get("dtypes") or []), *[""] * len(sizes)]
+    inputs = [f"{size} {dtype}".strip() for size, dtype in zip(sizes, dtypes, strict=False)]
+    text = ", ".join(inputs[:3])
+    return f"{text} and {len(inputs) - 3} more" if len(inputs) > 3 else text
 
 
 def describe(state: Mapping[str, Any]) -> dict[str, Any]:
-    """What a process did when it or another hung. Returns ``verb`` and ``what`` of a sentence (``waits`` ``in all_reduce 41 (backward),
-    train.py:30``), ``waits`` (whether for other ranks), ``phase``, ``where``, ``doing`` and ``collective``."""
-    main: Mapping[str, Any] = next((thread for thread in state["threads"] if thread["main"]), {"frames": []})
-    phases, frame = phases_of(main["frames"]), own_frame(main["frames"])
-    where, does = named(frame) if frame else "", doing(main)
-    groups = state.get("collectives") or []
-    waiting = [(one["pending"][0].get("created_time_ns") or 0, n) for n, one in enumerate(groups) if one["pending"]]
-    phase = next((one for one in phases if one != "communication"), "")
+    """The state of a process when it or another hung, for a sentence and a table. Returns ``verb``
+    and ``what`` of a sentence (``waits`` ``in all_reduce 41 (backward), train.py:30``), ``waits``
+    (True if it waits for other ranks), ``phase``, ``where``, ``doing`` and ``collective``."""
+    main = _main_thread(state)
+    frames = main["frames"]
+    phases = phases_of(frames)
+    innermost = phases[0] if phases else None
+    frame = own_frame(frames)
+    where = named(frame) if frame else ""
+    activity = doing(main)
+    group = _longest_waiting(state.get("collectives") or [])
     described: dict[str, Any] = {
         "verb": "is",
-        "phase": phases[0] if phases else None,
+        "phase": innermost,
         "where": where,
-        "doing": does,
+        "doing": activity,
         "collective": None,
         "waits": False,
     }
-    if phases and phases[0] != "wait" and does != "computing" and (waiting or phases[0] == "communication"):
-        of = [f"({phase})"] if phase else []
-        if waiting:
-            group = groups[min(waiting)[1]]
-            first = group["pending"][0]
-            described["collective"] = {**first, "group": group["group"], "ranks": group.get("ranks")}
-            called = " ".join([first["name"] or "a collective", str(first["seq"]), *_group(group), *of])
-        else:
-            inner = [frame for frame in main["frames"] if "torch/distributed/" in str(frame["file"]).replace("\\", "/")]
-            outermost = next((one for one in inner if str(one["function"]) not in ("wrapper", "inner")), inner[-1])
-            called = " ".join([str(outermost["function"]), *of])
-        return {**described, "verb": "waits", "waits": True, "what": f"in {called}" + (f", {where}" if where else "")}
-    if phases and phases[0] == "wait":
-        workers = [f"{_worker(one)}" for one in state.get("workers") or []]
-        what = "for the data loader" + (f", {where}" if where else "")
-        return {**described, "verb": "waits", "what": f"{what}{': ' if workers else ''}{_joined(workers)}"}
-    return {**described, "what": ", ".join(filter(None, [f"in {where}" if where else "outside of Python", does]))}
+    if innermost == "wait":
+        workers = _joined([_worker(worker) for worker in state.get("workers") or []])
+        described["verb"] = "waits"
+        described["what"] = (
+            "for the data loader" + _prefixed(", ", where) + _prefixed(": ", workers)
+        )
+    elif _is_in_collective(innermost, group) and activity != "computing":
+        words = _collective_words(group, phases, frames)
+        described["verb"] = "waits"
+        described["waits"] = True
+        described["what"] = f"in {words}" + _prefixed(", ", where)
+        if group is not None:
+            described["collective"] = {
+                **group["pending"][0],
+                "group": group["group"],
+                "ranks": group.get("ranks"),
+            }
+    else:
+        place = f"in {where}" if where else "outside of Python"
+        described["what"] = place + _prefixed(", ", activity)
+    return described
 
 
-def _group(group: Mapping[str, Any]) -> list[str]:
-    return [] if group["name"] in ("default_pg", "") else [f"of {group['name']}"]
+def _is_in_collective(innermost: str | None, group: Mapping[str, Any] | None) -> bool:
+    """True if a thread waits for other ranks: a phase hides a collective that torch runs in it."""
+    return innermost == "communication" or (innermost is not None and group is not None)
+
+
+def _collective_words(
+    group: Mapping[str, Any] | None,
+    phases: Sequence[str],
+    frames: Sequence[Mapping[str, Any]],
+) -> str:
+    """``all_reduce 41 of tensor_parallel (backward)``: the first pending collective of a group, or
+    by the stack the function that was called."""
+    if group is None:
+        words = _collective_function(frames)
+    else:
+        first = group["pending"][0]
+        words = f"{first['name'] or 'a collective'} {first['seq']}"
+        if _is_named(group):
+            words += f" of {group['name']}"
+    for phase in phases:
+        if phase != "communication":
+            return f"{words} ({phase})"
+    return words
+
+
+def _main_thread(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    for thread in state["threads"]:
+        if thread["main"]:
+            return dict(thread)
+    return {"frames": []}
+
+
+def _prefixed(prefix: str, text: str) -> str:
+    return f"{prefix}{text}" if text else ""
+
+
+def _longest_waiting(groups: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The group whose collective has been pending for the longest time."""
+    waiting = [group for group in groups if group["pending"]]
+    return min(
+        waiting,
+        key=lambda group: group["pending"][0].get("created_time_ns") or 0,
+        default=None,
+    )
+
+
+def _collective_function(frames: Sequence[Mapping[str, Any]]) -> str:
+    """The outermost function of ``torch.distributed`` on a stack, without its decorators."""
+    inner = [
+        str(frame["function"]) for frame in frames if "torch/distributed/" in _slashed_path(frame)
+    ]
+    for function in inner:
+        if function not in ("wrapper", "inner"):
+            return function
+    return inner[-1]
+
+
+def _is_named(group: Mapping[str, Any]) -> bool:
+    return group["name"] not in ("default_pg", "")
 
 
 def _worker(worker: Mapping[str, Any]) -> str:
@@ -164,212 +257,374 @@ def _exit_text(code: int | None) -> str:
         return "has died"
     if code >= 0:
         return f"ended with exit code {code}"
-    known = {one.value: one.name for one in signal.Signals}
-    return f"was killed by {known.get(-code, f'signal {-code}')}"
+    signal_names = {number.value: number.name for number in signal.Signals}
+    return f"was killed by {signal_names.get(-code, f'signal {-code}')}"
 
 
 def _joined(words: Sequence[str], most: int = 4) -> str:
-    shown = [*words[:most], *([f"{len(words) - most} more"] if len(words) > most else [])]
-    return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown)
+    parts = list(words[:most])
+    if len(words) > most:
+        parts.append(f"{len(words) - most} more")
+    if len(parts) < 2:
+        return "".join(parts)
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def ended_text(document: Document) -> str:
-    """How a process ended: ``ended by an exception (ValueError: no)``."""
+    """The end of a process in words: ``ended by an exception (ValueError: no)``."""
     ended = document.get("ended")
     if ended is None:
         code = document.get("exit_code")
-        return "ended without a word: a signal ended it, or os._exit()" if code is None else _exit_text(code)
+        if code is None:
+            return "ended without a word: a signal ended it, or os._exit()"
+        return _exit_text(code)
     if ended["how"] == "exception":
         return f"ended by an exception ({ended['error']})"
-    return "ended by Ctrl-C" if ended["how"] == "signal" else f"ended with exit code {ended['exit_code']}"
+    if ended["how"] == "signal":
+        return "ended by Ctrl-C"
+    return f"ended with exit code {ended['exit_code']}"
+
+
+_PLURAL = {"waits": "wait", "is": "are", "has": "have"}
 
 
 def sentence(rows: Sequence[Mapping[str, Any]]) -> str:
-    """``ranks 0 and 2 wait in all_reduce 41 (backward), train.py:30; rank 1 is in evaluate(), train.py:88, reading /data/x``. ``rows``:
-    ``rank`` (None of a process without others), ``verb`` and ``what`` of each, in the order in which they are to be told."""
-    told: dict[tuple[str, str], list[int | None]] = {}
+    """``ranks 0 and 2 wait in all_reduce 41 (backward), train.py:30; rank 1 is in evaluate(),
+    train.py:88, reading /data/x``. ``rows``: ``rank`` (None of a process without others), ``verb``
+    and ``what`` of each, in the order of the sentence."""
+    ranks_by_words: dict[tuple[str, str], list[int | None]] = {}
     for row in rows:
-        told.setdefault((row["verb"], row["what"]), []).append(row["rank"])
-    parts = []
-    for (verb, what), ranks in told.items():
+        ranks_by_words.setdefault((row["verb"], row["what"]), []).append(row["rank"])
+    clauses = []
+    for (verb, predicate), ranks in ranks_by_words.items():
         if ranks == [None]:
-            parts.append(" ".join(filter(None, ["the program", verb, what])))
+            subject = "the program"
         elif len(ranks) == 1:
-            parts.append(" ".join(filter(None, [f"rank {ranks[0]}", verb, what])))
+            subject = f"rank {ranks[0]}"
         else:
-            plural = {"waits": "wait", "is": "are", "has": "have"}.get(verb, verb)
-            parts.append(" ".join(filter(None, [f"ranks {_joined([str(rank) for rank in ranks], 8)}", plural, what])))
-    return "; ".join(parts)
+            subject = f"ranks {_joined([str(rank) for rank in ranks], 8)}"
+            verb = _PLURAL.get(verb, verb)
+        clauses.append(" ".join(word for word in (subject, verb, predicate) if word))
+    return "; ".join(clauses)
 
 
-def rows_of(processes: Sequence[Document], states: Mapping[int, Mapping[str, Any]], until_ns: int) -> list[dict[str, Any]]:
-    """What each rank did in a hang: those that wait for others first, then the others, then those that are gone. ``states``: what ranks
-    have written of the hang, by place in ``processes``; ``until_ns``: when it was over, or now."""
-    rows = []
-    is_alone = len({one["rank"] for one in processes}) < 2 and max((one["world_size"] for one in processes), default=1) < 2
+_STATE_ORDER = ("hung", "going on", "silent", "died", "ended", "unknown")
+
+
+def rows_of(
+    processes: Sequence[Document], states: Mapping[int, Mapping[str, Any]], until_ns: int
+) -> list[dict[str, Any]]:
+    """The rows of ranks in a hang: those that wait for others first, then the others, then those
+    that are gone. ``states``: what ranks have written of the hang, by place in ``processes``;
+    ``until_ns``: when it was over, or now."""
+    ranks = {document["rank"] for document in processes}
+    world_size = max((document["world_size"] for document in processes), default=1)
+    is_alone = len(ranks) < 2 and world_size < 2
+    rows: list[dict[str, Any]] = []
     for number, document in enumerate(processes):
-        base = {"rank": None if is_alone else document["rank"], "host": document["host"], "pid": document["pid"]}
-        state, ended = states.get(number), document.get("ended")
+        state = states.get(number)
         if state is not None:
-            rows.append({**base, **describe(state), "state": "hung" if state["hangs"] else "going on", "n": number})
+            words = {**describe(state), "state": "hung" if state["hangs"] else "going on"}
         elif document["clocks"]["time_ns"] > until_ns or _is_followed(document, processes):
             continue  # of another start of the ranks
-        elif ended is not None and ended["time_ns"] < until_ns:
-            ago = duration(max(until_ns - ended["time_ns"], 0) / 1e9)
-            rows.append({**base, "verb": "", "what": f"{ended_text(document)} {ago} before", "state": "ended", "n": number})
-        elif not _is_alive(document):
-            what = f"{ended_text(document)}; last heard of at {_clock(document['seen_time_ns'])}"
-            rows.append({**base, "verb": "", "what": what, "state": "died", "n": number})
         else:
-            rows.append({**base, "verb": "has", "what": "not answered: C code may hold the GIL there", "state": "silent", "n": number})
-    known = {one["rank"] for one in processes}
-    size = max((one["world_size"] for one in processes), default=1)
-    rows += [
-        {"rank": rank, "host": None, "pid": None, "verb": "has", "what": "written nothing here", "state": "unknown", "n": -1}
-        for rank in range(size)
-        if rank not in known
-    ]
-    order = {"hung": 1, "going on": 2, "silent": 3, "died": 4, "ended": 5, "unknown": 6}
-    return sorted(rows, key=lambda row: (not row.get("waits"), order[row["state"]], row["rank"] or 0))
+            words = _describe_without_state(document, until_ns)
+        identity = {
+            "rank": None if is_alone else document["rank"],
+            "host": document["host"],
+            "pid": document["pid"],
+        }
+        rows.append({**identity, **words, "n": number})
+    for rank in range(world_size):
+        if rank not in ranks:
+            identity = {"rank": rank, "host": None, "pid": None}
+            words = {"verb": "has", "what": "written nothing here", "state": "unknown"}
+            rows.append({**identity, **words, "n": -1})
+    return sorted(rows, key=_row_order)
+
+
+def _row_order(row: Mapping[str, Any]) -> tuple[bool, int, int]:
+    return not row.get("waits"), _STATE_ORDER.index(row["state"]), row["rank"] or 0
+
+
+def _describe_without_state(document: Document, until_ns: int) -> dict[str, Any]:
+    """The words for a process that has written nothing of a hang."""
+    ended = document.get("ended")
+    if ended is not None and ended["time_ns"] < until_ns:
+        ago_s = max(until_ns - ended["time_ns"], 0) / 1e9
+        text = f"{ended_text(document)} {duration(ago_s)} before"
+        return {"verb": "", "what": text, "state": "ended"}
+    if not _is_alive(document):
+        text = f"{ended_text(document)}; last heard of at {_clock(document['seen_time_ns'])}"
+        return {"verb": "", "what": text, "state": "died"}
+    text = "not answered: C code may hold the GIL there"
+    return {"verb": "has", "what": text, "state": "silent"}
 
 
 def _is_followed(document: Document, processes: Sequence[Document]) -> bool:
-    """Whether the ranks were started again after it; torchrun starts all of them."""
-    return any(one.get("restart", 0) > document.get("restart", 0) for one in processes)
+    """True if the ranks were started again after it; torchrun starts all of them."""
+    restart = document.get("restart", 0)
+    return any(other.get("restart", 0) > restart for other in processes)
 
 
 def _is_alive(document: Document) -> bool:
+    if document.get("ended") is not None:
+        return False
+    if not is_here(document["host"]):
+        return True
     clocks = document["clocks"]
-    return document.get("ended") is None and (
-        not is_here(document["host"]) or is_alive(document["pid"], clocks["perf_counter_ns"], clocks["time_ns"])
-    )
+    return is_alive(document["pid"], clocks["perf_counter_ns"], clocks["time_ns"])
 
 
-def differences(processes: Sequence[Document], states: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """Where the ranks of a group did not call the same collective, a sentence each."""
+def differences(
+    processes: Sequence[Document], states: Mapping[int, Mapping[str, Any]]
+) -> list[str]:
+    """The collectives that the ranks of a group did not all call, a sentence each."""
     groups: dict[str, dict[int, Mapping[str, Any]]] = {}
     for number, state in states.items():
+        rank = processes[number]["rank"]
         for group in state.get("collectives") or []:
-            groups.setdefault(f"{group['group']} {group.get('ranks', '')}", {})[processes[number]["rank"]] = group
-    lines = []
-    for by_rank in groups.values():
-        pending = {rank: group["pending"][0] for rank, group in sorted(by_rank.items()) if group["pending"]}
-        calls = {rank: (one["seq"], one["name"], shape_of(one)) for rank, one in pending.items()}
-        if len(set(calls.values())) > 1:
-            told = [f"rank {rank} calls {name} {seq}{shape and f' of {shape}'}" for rank, (seq, name, shape) in calls.items()]
-            lines.append(f"The ranks of a group do not call the same collective: {'; '.join(told[:6])}.")
-        behind = [rank for rank, group in sorted(by_rank.items()) if not group["pending"]]
-        if pending and behind:
-            seq, name, _ = next(iter(calls.values()))
-            last = _joined([f"rank {rank} (its last is {by_rank[rank]['last_enqueued']})" for rank in behind])
-            if all(by_rank[rank]["last_enqueued"] < seq for rank in behind):
-                lines.append(f"{name} {seq} has not been called by {last}.")
-    return lines
+            by_rank = groups.setdefault(f"{group['group']} {group.get('ranks', '')}", {})
+            by_rank[rank] = group
+    return [line for by_rank in groups.values() for line in _differences_in_group(by_rank)]
+
+
+def _differences_in_group(by_rank: Mapping[int, Mapping[str, Any]]) -> Iterator[str]:
+    calls = {}
+    last_of_others = {}  # the last collective of ranks that have called no other
+    for rank, group in sorted(by_rank.items()):
+        if group["pending"]:
+            pending = group["pending"][0]
+            calls[rank] = pending["seq"], pending["name"], shape_of(pending)
+        else:
+            last_of_others[rank] = group["last_enqueued"]
+    if len(set(calls.values())) > 1:
+        clauses = [
+            f"rank {rank} calls {name} {seq}{shape and f' of {shape}'}"
+            for rank, (seq, name, shape) in calls.items()
+        ]
+        yield f"The ranks of a group do not call the same collective: {'; '.join(clauses[:6])}."
+    if calls and last_of_others:
+        seq, name, _ = next(iter(calls.values()))
+        if all(last < seq for last in last_of_others.values()):
+            ranks = [f"rank {rank} (its last is {last})" for rank, last in last_of_others.items()]
+            yield f"{name} {seq} has not been called by {_joined(ranks)}."
+
+
+# (place of a process, what it has written of one hang)
+_NumberedState = tuple[int, Mapping[str, Any]]
 
 
 def hangs_of(processes: Sequence[Document]) -> list[dict[str, Any]]:
-    """The hangs of a run, by its processes: what those of one start of the ranks wrote of the same moments is one hang."""
+    """The hangs of a run, by its processes: what those of one start of the ranks wrote of the same
+    moments is one hang."""
     hangs = []
-    for restart in sorted({one.get("restart", 0) for one in processes}):
-        started = [one for one in processes if one.get("restart", 0) == restart]
-        written = sorted(
-            ((state["noticed_time_ns"], number, state) for number, one in enumerate(started) for state in one["hangs"]),
-            key=lambda one: one[0],
-        )
-        groups: list[list[tuple[int, Any]]] = []
-        for _, number, state in written:
-            if not groups or not _is_of(state, [one for _, one in groups[-1]]):
-                groups.append([])
-            groups[-1].append((number, state))
+    for restart in sorted({document.get("restart", 0) for document in processes}):
+        started = [document for document in processes if document.get("restart", 0) == restart]
         is_last = not _is_followed(started[0], processes)
-        hangs += [_hang(started, group, is_last) for group in groups if any(state["hangs"] for _, state in group)]
+        for states in _states_by_hang(started):
+            if any(state["hangs"] for _, state in states):
+                hangs.append(_hang(started, states, is_last))
     return hangs
 
 
+def _states_by_hang(processes: Sequence[Document]) -> list[list[_NumberedState]]:
+    """All states that processes have written, in groups of the same moments."""
+    numbered = [
+        (number, state) for number, document in enumerate(processes) for state in document["hangs"]
+    ]
+    numbered.sort(key=lambda pair: pair[1]["noticed_time_ns"])
+    groups: list[list[_NumberedState]] = []
+    for number, state in numbered:
+        if not groups or not _is_of_same_hang(state, [earlier for _, earlier in groups[-1]]):
+            groups.append([])
+        groups[-1].append((number, state))
+    return groups
+
+
 def _over_ns(states: Iterable[Mapping[str, Any]]) -> int | None:
-    """When all that hung went on; None: some never did."""
-    over = [state["over_time_ns"] for state in states if state["hangs"]]
-    return max(over) if over and None not in over else None
+    """The moment at which all that hung had gone on; None: some never did."""
+    over_ns: list[int | None] = [state["over_time_ns"] for state in states if state["hangs"]]
+    known_ns = [moment_ns for moment_ns in over_ns if moment_ns is not None]
+    return max(known_ns) if known_ns and len(known_ns) == len(over_ns) else None
 
 
-def _is_of(state: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) -> bool:
-    over = _over_ns(states)
-    if not any(one["hangs"] for one in states):
-        return bool(state["noticed_time_ns"] - states[-1]["noticed_time_ns"] < 2 * _SLACK_NS)
-    return over is None or bool(state["since_time_ns"] < over and state["noticed_time_ns"] < over + _SLACK_NS)
+def _is_of_same_hang(state: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]]) -> bool:
+    noticed_ns: int = state["noticed_time_ns"]
+    if not any(other["hangs"] for other in earlier):
+        last_ns: int = earlier[-1]["noticed_time_ns"]
+        return noticed_ns - last_ns < 2 * _SLACK_NS
+    over_ns = _over_ns(earlier)
+    if over_ns is None:
+        return True
+    return bool(state["since_time_ns"] < over_ns and noticed_ns < over_ns + _SLACK_NS)
 
 
-def _hang(processes: Sequence[Document], states: Sequence[tuple[int, Mapping[str, Any]]], is_last: bool) -> dict[str, Any]:
+def _hang(
+    processes: Sequence[Document], states: Sequence[_NumberedState], is_last: bool
+) -> dict[str, Any]:
     hung = [state for _, state in states if state["hangs"]]
-    since, over = min(state["since_time_ns"] for state in hung), _over_ns(state for _, state in states)
-    noticed = min(state["noticed_time_ns"] for state in hung)
-    latest = {
-        number: state for _, number, state in sorted(((state["hangs"], number, state) for number, state in states), key=lambda one: one[:2])
-    }
-    rows = rows_of(processes, latest, over or max(time.time_ns(), noticed))
+    since_ns = _minimum(hung, "since_time_ns")
+    noticed_ns = _minimum(hung, "noticed_time_ns")
+    over_ns = _over_ns(hung)
+    until_ns = over_ns or max(map(_last_seen_ns, hung))
+    lasted_s = None if over_ns is None else (over_ns - since_ns) / 1e9
+    # of each process one state, that of its hang if it hung
+    latest = dict(sorted(states, key=lambda pair: (pair[1]["hangs"], pair[0])))
+    rows = rows_of(processes, latest, over_ns or max(time.time_ns(), noticed_ns))
+    lasts_to_end = over_ns is None or _ended_right_after(processes, latest, over_ns)
+    is_end = lasts_to_end and is_last and not any(map(_is_alive, processes))
     return {
-        "since_time_ns": since, "noticed_time_ns": noticed, "over_time_ns": over,
-        "until_time_ns": over or max(state.get("seen_time_ns", state["noticed_time_ns"]) for state in hung),
-        "lasted_s": None if over is None else (over - since) / 1e9, "until_end": over is None and not any(map(_is_alive, processes)),
-        "until_restart": over is None and not is_last,
-        "limit_s": min(state["limit_s"] for state in hung),
-        "without_step_s": (noticed - since) / 1e9, "sentence": sentence(rows), "different": differences(processes, latest),
-        "ranks": [{**{k: v for k, v in row.items() if k != "n"}, **_evidence(latest.get(row["n"]))} for row in rows],
-    }  # fmt: skip
+        "since_time_ns": since_ns,
+        "noticed_time_ns": noticed_ns,
+        "over_time_ns": over_ns,
+        "until_time_ns": until_ns,
+        "lasted_s": lasted_s,
+        "until_end": is_end,
+        "until_restart": lasts_to_end and not is_last,
+        "limit_s": _minimum(hung, "limit_s"),
+        "without_step_s": (noticed_ns - since_ns) / 1e9,
+        "sentence": sentence(rows),
+        "different": differences(processes, latest),
+        "ranks": [_with_evidence(row, latest) for row in rows],
+    }
 
 
-def _evidence(state: Mapping[str, Any] | None) -> dict[str, Any]:
-    if state is None:
-        return {}
-    return {key: state[key] for key in ("since_time_ns", "threads", "workers", "collectives")}
+def _minimum(states: Iterable[Mapping[str, Any]], key: str) -> Any:
+    return min(state[key] for state in states)
+
+
+def _last_seen_ns(state: Mapping[str, Any]) -> int:
+    seen_ns: int = state.get("seen_time_ns", state["noticed_time_ns"])
+    return seen_ns
+
+
+def _ended_right_after(
+    processes: Sequence[Document], states: Mapping[int, Mapping[str, Any]], over_ns: int
+) -> bool:
+    """True if what hung went on only to end: by Ctrl-C, or a collective that timed out."""
+    for number, state in states.items():
+        if not state["hangs"]:
+            continue
+        end = processes[number].get("ended")
+        if end is None or end["how"] == "normal":
+            return False
+        if end["time_ns"] >= over_ns + _RIGHT_AFTER_NS:
+            return False
+    return True
+
+
+def _with_evidence(
+    row: Mapping[str, Any], states: Mapping[int, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """A row of ``rows_of`` with all that its process has written, instead of its place ``n``."""
+    full = {key: value for key, value in row.items() if key != "n"}
+    state = states.get(row["n"])
+    if state is not None:
+        for key in ("since_time_ns", "threads", "workers", "collectives"):
+            full[key] = state[key]
+    return full
 
 
 def ends_of(processes: Sequence[Document]) -> list[dict[str, Any]]:
-    """How the processes of several ranks ended, if one did not do so normally or died; empty while all go on. Those that ended by
-    themselves come first, then those that a signal may have ended, then those that ended for want of them."""
-    last = [one for one in processes if one["world_size"] > 1 and not _is_followed(one, processes)]
-    gone = [one for one in last if not _is_alive(one)]
-    if not any(one.get("ended") is None or one["ended"]["exit_code"] for one in gone):
+    """The ends of the processes of several ranks, if one did not end normally or died; empty while
+    all go on. Those that ended by themselves come first, then those that a signal may have ended,
+    then those that ended because another was gone."""
+    ranks = [document for document in processes if document["world_size"] > 1]
+    last = [document for document in ranks if not _is_followed(document, processes)]
+    ended = [document for document in last if not _is_alive(document)]
+    if all(map(_ended_normally, ended)):
         return []
-    rows = [
-        {
-            "rank": one["rank"], "host": one["host"], "pid": one["pid"], "how": (one.get("ended") or {}).get("how", "died"),
-            "exit_code": (one.get("ended") or one).get("exit_code"), "error": (one.get("ended") or {}).get("error"),
-            "time_ns": one["ended"]["time_ns"] if one.get("ended") else one["seen_time_ns"], "what": ended_text(one),
-        }
-        for one in gone
-    ]  # fmt: skip
-    return sorted(rows, key=lambda row: (row["exit_code"] == 0, not _is_first(row), row["exit_code"] is not None, row["time_ns"]))
+    return sorted(map(_end_row, ended), key=_end_order)
+
+
+def _ended_normally(document: Document) -> bool:
+    ended = document.get("ended")
+    return ended is not None and not ended["exit_code"]
+
+
+def _end_row(document: Document) -> dict[str, Any]:
+    ended = document.get("ended") or {
+        "how": "died",
+        "exit_code": document.get("exit_code"),
+        "error": None,
+        "time_ns": document["seen_time_ns"],
+    }
+    row = {key: document[key] for key in ("rank", "host", "pid")}
+    row |= {key: ended[key] for key in ("how", "exit_code", "error", "time_ns")}
+    row["what"] = ended_text(document)
+    return row
+
+
+def _end_order(end: Mapping[str, Any]) -> tuple[bool, bool, bool, int]:
+    is_normal = end["exit_code"] == 0
+    return is_normal, not _is_first(end), end["exit_code"] is not None, end["time_ns"]
 
 
 def _is_first(end: Mapping[str, Any]) -> bool:
-    """Whether a rank ended by itself: not by SIGTERM, which launchers send to all that are left, nor for want of another rank. Where a
-    signal may have ended it that nobody has seen, this is not known."""
-    if end["how"] in ("exception", "exit"):
-        return not _WANTS.search(end["error"] or "")
-    return end["how"] == "died" and end["exit_code"] not in (None, -signal.SIGTERM)
+    """True if a rank is known to have ended by itself. Where a signal may have ended it that nobody
+    has seen, it is not."""
+    if end["how"] not in ("exception", "exit", "died") or end["exit_code"] is None:
+        return False
+    return not is_consequence(end)
+
+
+def is_consequence(end: Mapping[str, Any]) -> bool:
+    """True if a rank ended because another was gone, or by SIGTERM, which launchers send to all
+    that are left."""
+    if _PEER_IS_GONE.search(end["error"] or ""):
+        return True
+    return bool(end["exit_code"] == -signal.SIGTERM)
 
 
 def end_lines(ends: Sequence[Mapping[str, Any]]) -> list[str]:
-    """How ranks ended, a line for each way; in their order."""
-    lines: dict[str, list[Mapping[str, Any]]] = {}
-    for one in ends:
-        lines.setdefault(one["what"], []).append(one)
-    told = []
-    for what, which in lines.items():
-        ranks = [str(one["rank"]) for one in which]
-        steps = {one["steps"] for one in which if one.get("steps") is not None}
-        after = f", after step {max(steps)}" if len(steps) == 1 and which[0]["how"] == "died" else ""
-        if which[0]["how"] == "died":
-            times = [one["time_ns"] for one in which]
-            after += f"; last heard of at {' to '.join(dict.fromkeys((_clock(min(times)), _clock(max(times)))))}"
-        subject = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {_joined(ranks, 8)}"
-        told.append(f"{subject} {what.replace('was', 'were', 1).replace('ended it', 'ended them') if len(ranks) > 1 else what}{after}")
-    return told
+    """The ends of ranks, a line for each way; in their order."""
+    by_text: dict[str, list[Mapping[str, Any]]] = {}
+    for end in ends:
+        by_text.setdefault(end["what"], []).append(end)
+    return [_end_line(text, alike) for text, alike in by_text.items()]
+
+
+def _end_line(text: str, ends: Sequence[Mapping[str, Any]]) -> str:
+    """The line for ranks that ended in the same way, which ``text`` says of one."""
+    ranks = [str(end["rank"]) for end in ends]
+    if len(ranks) == 1:
+        line = f"rank {ranks[0]} {text}"
+    else:
+        plural = text.replace("was", "were", 1).replace("ended it", "ended them")
+        line = f"ranks {_joined(ranks, 8)} {plural}"
+    if ends[0]["how"] != "died":
+        return line
+    steps = {end["steps"] for end in ends if end.get("steps") is not None}
+    if len(steps) == 1:
+        line += f", after step {max(steps)}"
+    times_ns = [end["time_ns"] for end in ends]
+    clocks = dict.fromkeys([_clock(min(times_ns)), _clock(max(times_ns))])
+    return f"{line}; last heard of at {' to '.join(clocks)}"
 
 
 def _clock(time_ns: int) -> str:
     return time.strftime("%H:%M:%S", time.localtime(time_ns / 1e9))
+
+
+def capitalized(text: str) -> str:
+    """A line as the beginning of a sentence."""
+    return text[:1].upper() + text[1:]
+
+
+def longest(hangs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The hang that lasted longest."""
+    return max(hangs, key=lasted_s)
+
+
+def lasted_s(hang: Mapping[str, Any]) -> float:
+    """The seconds for which a hang lasted, or has been seen."""
+    return float(hang["until_time_ns"] - hang["since_time_ns"]) / 1e9
+
+
+def went_on(hang: Mapping[str, Any]) -> bool:
+    """True if steps ended again after a hang."""
+    return hang["lasted_s"] is not None and not hang["until_end"] and not hang["until_restart"]
 
 
 def newest_line(path: str) -> str:
@@ -380,11 +635,16 @@ def newest_line(path: str) -> str:
 
 def line_of(hang: Mapping[str, Any]) -> str:
     """A hang in a line."""
-    if hang["lasted_s"] is not None:
-        return f"no step ended for {duration(hang['lasted_s'])}, then the run went on: {hang['sentence']}."
+    if went_on(hang):
+        return (
+            f"no step ended for {duration(hang['lasted_s'])}, then the run went on:"
+            f" {hang['sentence']}."
+        )
     if hang["until_restart"]:
-        lasted = duration((hang["until_time_ns"] - hang["since_time_ns"]) / 1e9)
-        return f"the run hung for {lasted}, until its ranks were started again: {hang['sentence']}."
+        return (
+            f"the run hung for {duration(lasted_s(hang))}, until its ranks were started again:"
+            f" {hang['sentence']}."
+        )
     if hang["until_end"]:
         return f"the run hung to its end: {hang['sentence']}."
     without_s = max((time.time_ns() - hang["since_time_ns"]) / 1e9, hang["without_step_s"])
@@ -392,21 +652,25 @@ def line_of(hang: Mapping[str, Any]) -> str:
 
 
 def live_lines(path: str) -> list[str]:
-    """What ``voirkit watch`` warns of: a hang that is not over, and ranks that have died."""
-    found = documents(path)
-    lines = [line_of(hang) for hang in hangs_of(found)[-1:] if hang["over_time_ns"] is None]
-    return lines or end_lines([one for one in ends_of(found) if one["how"] in ("died", "exception")])
+    """The warnings of ``voirkit watch``: a hang that is not over, or ranks that have died."""
+    processes = documents(path)
+    hangs = hangs_of(processes)
+    if hangs and hangs[-1]["over_time_ns"] is None:
+        return [line_of(hangs[-1])]
+    return end_lines([end for end in ends_of(processes) if end["how"] in ("died", "exception")])
 
 
 # the summary and reports
 
 
-def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
+def summarise(
+    runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]
+) -> dict[str, Any] | None:
     """``hangs`` of a summary: ``hangs`` and ``ends``; None where nothing hung and no rank died."""
-    found = [document for run in runs for document in _seen_by_records(run)]
-    hangs, ends = hangs_of(found), ends_of(found)
+    processes = [document for run in runs for document in _seen_by_records(run)]
+    hangs = hangs_of(processes)
     steps = {rank.rank: len(rank.steps.train) for rank in ranks}
-    ends = [{**one, "steps": steps.get(one["rank"])} for one in ends]
+    ends = [{**end, "steps": steps.get(end["rank"])} for end in ends_of(processes)]
     return {"hangs": {"hangs": hangs, "ends": ends}} if hangs or ends else None
 
 
@@ -415,49 +679,73 @@ def evidence(part: Mapping[str, Any], phases: Sequence[str]) -> Iterator[Evidenc
     from voirkit.analysis.verdict.evidence import Evidence
 
     for hang in part["hangs"]:
-        yield Evidence(line_of(hang), 0.0, details={key: hang[key] for key in ("since_time_ns", "until_time_ns")})
+        yield Evidence(
+            line_of(hang),
+            0.0,
+            details={key: hang[key] for key in ("since_time_ns", "until_time_ns")},
+        )
 
 
 def _seen_by_records(run: Run) -> Iterator[dict[str, Any]]:
-    """The documents of a run, with ``seen_time_ns`` by what each process has recorded: files that were copied have other times."""
+    """The documents of a run, with ``seen_time_ns`` by what each process has recorded: files that
+    were copied have other times."""
     last_ns: dict[tuple[str, int], int] = {}
     for _, host, pid, _, tally in run.tallies():
         last_ns[host, pid] = max(tally.end_ns, last_ns.get((host, pid), 0))
     for document in documents(run.path):
-        clocks, last = document["clocks"], last_ns.get((document["host"], document["pid"]))
-        if last is not None:
-            hung = [state.get("seen_time_ns", state["noticed_time_ns"]) for state in document["hangs"]]
-            document["seen_time_ns"] = max([last + clocks["time_ns"] - clocks["perf_counter_ns"], *hung])
+        recorded_ns = last_ns.get((document["host"], document["pid"]))
+        if recorded_ns is not None:
+            clocks = document["clocks"]
+            seen_ns = [recorded_ns + clocks["time_ns"] - clocks["perf_counter_ns"]]
+            seen_ns += map(_last_seen_ns, document["hangs"])
+            document["seen_time_ns"] = max(seen_ns)
         yield document
 
 
 def sections(part: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Section]:
-    """Each hang in a sentence, a row for each rank, and all stacks; then how the ranks ended, the first to end first."""
-    from voirkit.report.sections import Column, Details, Section, Table, Text
+    """Each hang in a line, a row for each rank, and all stacks; then how the ranks ended, the first
+    to end first. The longest hang stands in a sentence of a finding: here it has a short line."""
+    from voirkit.report.sections import Section, Text
 
+    hangs = part["hangs"]
+    longest_hang = longest(hangs) if hangs else None
     blocks: list[Block] = []
-    for hang in part["hangs"]:
-        line = line_of(hang)
-        blocks.append(Text(line[0].upper() + line[1:], strong=True, mood="bad" if hang["lasted_s"] is None else "warning"))
-        blocks += [Text(different, mood="bad") for different in hang["different"]]
-        heads = (
-            Column("rank", left=True), Column("state", left=True), Column("where", left=True, cut=True),
-            Column("doing", left=True, narrowest=72, cut=True), Column("last collective enqueued, completed", left=True, narrowest=116),
-        )  # fmt: skip
-        rows = [
-            (_rank(row), row["state"], row.get("where") or row["what"], row.get("doing") or "", _counts(row))
-            for row in hang["ranks"]
-        ]  # fmt: skip
-        blocks.append(Table(heads, rows, most=16))
-        blocks += [
-            Details(f"{_rank(row)}: thread {thread['name']}", [Text(_stack(thread["frames"]))])
-            for row in hang["ranks"]
-            for thread in row.get("threads") or ()
-        ]
-    if part["ends"]:
-        lines = [f"{line[0].upper()}{line[1:]}." for line in end_lines(part["ends"])]
-        blocks += [Text(line, strong=not number, mood="note" if number else "bad") for number, line in enumerate(lines[:_ENDS])]
+    for hang in hangs:
+        is_longest = hang is longest_hang
+        if is_longest:
+            line = f"{duration(lasted_s(hang))} without a step"
+        else:
+            line = line_of(hang)
+        mood = "warning" if went_on(hang) else "bad"
+        blocks.append(Text(capitalized(line), strong=True, mood=mood))
+        blocks += _states(hang)
+    for number, line in enumerate(end_lines(part["ends"])[:_MOST_END_LINES]):
+        is_first = number == 0
+        mood = "bad" if is_first else "note"
+        blocks.append(Text(f"{capitalized(line)}.", strong=is_first, mood=mood))
     yield Section("hangs", "Hangs and ends of ranks", blocks, least=4)
+
+
+def _states(hang: Mapping[str, Any]) -> Iterator[Block]:
+    """A row for each rank, and its stacks."""
+    from voirkit.report.sections import Column, Details, Table, Text
+
+    heads = (
+        Column("rank", left=True),
+        Column("state", left=True),
+        Column("where", left=True, cut=True),
+        Column("doing", left=True, narrowest=72, cut=True),
+        Column("last collective enqueued, completed", left=True, narrowest=116),
+    )
+    rows = []
+    for row in hang["ranks"]:
+        where = row.get("where") or row["what"]
+        rows.append((_rank(row), row["state"], where, row.get("doing") or "", _counts(row)))
+    yield Table(heads, rows, most=16)
+    for row in hang["ranks"]:
+        for thread in row.get("threads") or ():
+            title = f"{_rank(row)}: thread {thread['name']}"
+            yield Details(title, [Text(_stack(thread["frames"]))])
 
 
 def _rank(row: Mapping[str, Any]) -> str:
@@ -465,12 +753,17 @@ def _rank(row: Mapping[str, Any]) -> str:
 
 
 def _counts(row: Mapping[str, Any]) -> str:
-    groups = row.get("collectives") or []
-    return "; ".join(
-        f"{'' if one['name'] in ('default_pg', '') else one['name'] + ' '}{one['last_enqueued']}, {one['last_completed']}" for one in groups
-    )
+    counts = []
+    for group in row.get("collectives") or []:
+        name = f"{group['name']} " if _is_named(group) else ""
+        counts.append(f"{name}{group['last_enqueued']}, {group['last_completed']}")
+    return "; ".join(counts)
 
 
 def _stack(frames: Sequence[Mapping[str, Any]]) -> str:
-    shown = [f"{frame['function']} {frame['file']}:{frame['line']}" for frame in frames[::-1][:_SHOWN]]
-    return " < ".join(shown) or "no frame of Python"
+    innermost_first = frames[::-1]
+    lines = [
+        f"{frame['function']} {frame['file']}:{frame['line']}"
+        for frame in innermost_first[:_MOST_FRAMES]
+    ]
+    return " < ".join(lines) or "no frame of Python"

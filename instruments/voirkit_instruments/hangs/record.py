@@ -1,18 +1,24 @@
-"""Watches from a thread of its own whether the program goes on, and writes what its threads, workers and collectives do when it does not.
+"""Watches from a thread of its own whether the program goes on, and writes what its threads,
+workers and collectives do when it does not.
 
-What the steps instrument records is what tells: nothing is added to a step. The thread looks twelve times within the limit, at least every
-five seconds; a look takes 0.04 ms of processor time while nothing is recorded, 0.6 ms after 100,000 records (measured, Python 3.11): at
-most 0.01 % of a core.
+What the steps instrument records is what tells: nothing is added to a step. The thread looks twelve
+times within the limit, at least every five seconds; a look takes 0.04 ms of processor time while
+nothing is recorded, 0.6 ms after 100,000 records (measured, Python 3.11): at most 0.01 % of a core.
 
-A thread, since only Python itself knows its stacks and torch's flight recorder, and nothing that is asked from outside or by a signal gets
-an answer from a main thread that waits in C. It is none of ``threading``'s, blocks all signals, and is **ended before each fork and started
-again after it** (0.1 to 0.2 ms, measured): Python 3.12 and later count the threads of the system in between and warn of a fork beside one,
-and a child inherits no lock from it. C's watchdog of ``faulthandler`` would be counted as well, there is one of it for program and tools
-together, and it keeps a descriptor that the program may close. While C code holds the GIL nothing can be written; the others' files tell.
+A thread, since only Python itself knows its stacks and torch's flight recorder, and nothing that is
+asked from outside or by a signal gets an answer from a main thread that waits in C. It is none of
+``threading``'s, blocks all signals, and is **ended before each fork and started again after it**
+(0.1 to 0.2 ms, measured): Python 3.12 and later count the threads of the system in between and warn
+of a fork beside one, and a child inherits no lock from it. C's watchdog of ``faulthandler`` would
+be counted as well, there is one of it for program and tools together, and it keeps a descriptor
+that the program may close. While C code holds the GIL nothing can be written; the others' files
+tell.
 
-Each process writes one file, ``hangs/<host>-r<rank>-<pid>.json``, in one step each time: one of several ranks when it begins, any when
-it hangs, at each look while it does, when it goes on, or ends. Its time of modification is when the process last showed life, which is how
-the ranks know of each other. A process that has started others by multiprocessing writes how they ended into a second one.
+Each process writes one file, ``hangs/<host>-r<rank>-<pid>.json``, in one step each time: one of
+several ranks when it begins, any when it hangs, at each look while it does, when it goes on, or
+ends. Its time of modification is when the process last showed life, which is how the ranks know of
+each other. A process that has started others by multiprocessing writes how they ended into a second
+one.
 """
 
 from __future__ import annotations
@@ -21,7 +27,9 @@ import os
 import re
 import sys
 import time
-from _thread import allocate_lock, get_ident, get_native_id, start_new_thread  # threading is imported where the program imports it
+
+# threading is imported where the program imports it
+from _thread import allocate_lock, get_ident, get_native_id, start_new_thread
 from collections import deque
 from itertools import pairwise
 from struct import iter_unpack
@@ -41,88 +49,111 @@ from voirkit_instruments.hangs.record_state import (
     describe_workers,
     frames_of,
     signature,
-)  # fmt: skip
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
 STEPS = 20.0  # times the median step that are a hang
-_LOOPS = {("dataloader", "iter"): True, ("dataloader", "fetch"): True, ("compute", "step"): True, ("dataloader", "end"): False}
-SIGNS = 4.0  # times the limit after which a process without a step hangs whatever other signs of life it gives
-# The same before the first step, behind a loop, where a program may do anything, and while other processes go on: ten minutes, after which
-# NCCL gives up too.
+_LOOPS = {
+    ("dataloader", "iter"): True,
+    ("dataloader", "fetch"): True,
+    ("compute", "step"): True,
+    ("dataloader", "end"): False,
+}
+# times the limit after which a process without a step hangs whatever other signs of life it gives
+SIGNS = 4.0
+# The same before the first step, behind a loop, where a program may do anything, and while other
+# processes go on: ten minutes, after which NCCL gives up too.
 PATIENCE = 10.0
-_LOOKS, _SELDOM_S = 12, 5.0  # looks within the limit; seconds between two of them at most
-_SOON_S = 0.5  # the same before it is known where to write: a rank that dies early has then written that it was there
-_KEPT = 64  # steps that the median is of
+_LOOKS_A_LIMIT = 12
+_SELDOM_S = 5.0  # between two looks at most
+# the same before it is known where to write: a rank that dies early has then written that it was
+# there
+_SOON_S = 0.5
+_MEDIAN_STEPS = 64  # steps that the median is of
 _NEWEST = 1024  # records of a segment that are looked at at once
 _ENDS_S = 1.0  # how long a fork waits for the thread
-_NO_PROGRESS = ("counter", "mark", "meta")  # kinds of records; python collects garbage in any thread too
+# kinds of records; python collects garbage in any thread too
+_NO_PROGRESS = ("counter", "mark", "meta")
 
 
 class Detector:
-    """When a process hangs. Pure: all moments are seconds of one clock that only goes forward. ``least_s``: so long without a step is a
-    hang, or ``STEPS`` times the median step."""
+    """Decides when a process hangs. Pure: all moments are seconds of one clock that only goes
+    forward. ``least_s``: so long without a step is a hang, or ``STEPS`` times the median step."""
 
     def __init__(self, least_s: float) -> None:
         self._least_s = least_s
-        self._steps_s: deque[float] = deque(maxlen=_KEPT)
-        self._began_s: float | None = None
+        self._steps_s: deque[float] = deque(maxlen=_MEDIAN_STEPS)
+        self._started_s: float | None = None
         self._first_s = 0.0  # from the beginning to the end of the first step
-        self._seen: set[int] = set()
-        self.moved_s: float | None = None  # when something of the training last ended; None while nothing is expected of the process yet
-        # when it last gave another sign of life: stacks that had not been seen since, a file read or written, a busy worker
+        self._seen_stacks: set[int] = set()
+        # when something of the training last ended; None while nothing is expected of the process
+        # yet
+        self.progress_s: float | None = None
+        # when it last gave another sign of life: stacks that had not been seen since, a file read
+        # or written, a busy worker
         self.alive_s = 0.0
 
     @property
     def median_s(self) -> float | None:
-        """Of the last steps; None before there were two."""
+        """The median time of the last steps; None before there were two."""
         return sorted(self._steps_s)[len(self._steps_s) // 2] if self._steps_s else None
 
     @property
     def limit_s(self) -> float:
-        """How long without a step is a hang."""
+        """So long without a step is a hang."""
         median_s = self.median_s
-        return max(self._least_s, SIGNS * self._first_s if median_s is None else STEPS * median_s)
+        by_steps_s = SIGNS * self._first_s if median_s is None else STEPS * median_s
+        return max(self._least_s, by_steps_s)
 
-    def moved(self, now_s: float, steps_s: Iterable[float] = ()) -> None:
-        """Something of the training has ended; ``steps_s`` is how long each step among it took, of the first one nothing (0)."""
-        if self._began_s is None:
-            self._began_s = now_s
+    def on_progress(self, now_s: float, steps_s: Iterable[float] = ()) -> None:
+        """Something of the training has ended; ``steps_s`` is how long each step among it took, of
+        the first one nothing (0)."""
+        if self._started_s is None:
+            self._started_s = now_s
         steps_s = list(steps_s)
         if steps_s and not self._first_s:
-            self._first_s = max(now_s - self._began_s, 1e-9)
-        self.moved_s = self.alive_s = now_s
-        self._steps_s.extend(one for one in steps_s if one)
-        self._seen.clear()
+            self._first_s = max(now_s - self._started_s, 1e-9)
+        self.progress_s = now_s
+        self.alive_s = now_s
+        self._steps_s.extend(step_s for step_s in steps_s if step_s)
+        self._seen_stacks.clear()
 
-    def stood(self, now_s: float, stacks: int, is_busy: bool) -> None:
+    def on_standstill(self, now_s: float, stacks: int, is_busy: bool) -> None:
         """Nothing of the training has ended.
 
         Args:
-            stacks: A hash of the functions that all threads are in. One that has not been seen is a sign of life: a program that compiles
-                is elsewhere at each look, one in a loop is soon where it has been.
-            is_busy: Whether it read or wrote files, or its workers computed or did.
+            stacks: A hash of the functions that all threads are in. One that has not been seen is a
+                sign of life: a program that compiles is elsewhere at each look, one in a loop is
+                soon where it has been.
+            is_busy: True if it read or wrote files, or its workers computed or did.
         """
-        if stacks not in self._seen or is_busy:
-            self._seen.add(stacks)
+        if stacks not in self._seen_stacks or is_busy:
+            self._seen_stacks.add(stacks)
             self.alive_s = now_s
 
     def hangs(self, now_s: float, others_s: float = -1e9, is_behind: bool = False) -> bool:
-        """Whether it does. ``others_s``: when another process of the run last showed life: who waits for one that goes on does not hang;
-        ``is_behind``: whether it has come to the end of a loop over batches, and waits for no other."""
-        if self.moved_s is None:
+        """True if it hangs. ``others_s``: when another process of the run last showed life: who
+        waits for one that goes on does not hang; ``is_behind``: True if it has come to the end of a
+        loop over batches, and waits for no other."""
+        if self.progress_s is None:
             return False
-        limit, without = self.limit_s, now_s - self.moved_s
-        if (is_behind or now_s - others_s < limit) and without < PATIENCE * limit:
+        limit_s = self.limit_s
+        without_s = now_s - self.progress_s
+        may_pause = is_behind or now_s - others_s < limit_s
+        if may_pause and without_s < PATIENCE * limit_s:
             return False
-        return without >= (SIGNS if self._first_s else PATIENCE) * limit or now_s - self.alive_s >= limit
+        if now_s - self.alive_s >= limit_s:
+            return True
+        signs = SIGNS if self._first_s else PATIENCE
+        return without_s >= signs * limit_s
 
 
 class Progress:
-    """What this process has recorded since it was last asked, read from its segments.
+    """The records of this process since the last reading, from its segments.
 
     Args:
         folder: Of the trace.
@@ -130,48 +161,79 @@ class Progress:
         kind: Of a name by its number: (category, name, kind).
     """
 
-    def __init__(self, folder: str, stems: re.Pattern[str], kind: Callable[[int], tuple[str, str, str]]) -> None:
-        self._folder, self._stems, self._kind = folder, stems, kind
-        self._at: dict[str, int] = {}
+    def __init__(
+        self, folder: str, stems: re.Pattern[str], kind: Callable[[int], tuple[str, str, str]]
+    ) -> None:
+        self._folder = folder
+        self._stems = stems
+        self._kind = kind
+        self._next_record: dict[str, int] = {}  # by path
         self._last_step_ns = 0
-        self.is_in_loop: bool | None = None  # whether batches are asked for and steps taken; None before there were any
+        # True if batches are asked for and steps taken; None before there were any
+        self.is_in_loop: bool | None = None
 
     def read(self) -> tuple[bool, list[float]]:
-        """(whether something has ended, the seconds from each optimizer step to the one before, 0 where that is not known). Raises OSError:
-        the folder cannot be read."""
-        moved, starts, latest_ns = False, [], 0
-        for name in os.listdir(self._folder) if os.path.isdir(self._folder) else ():
-            if name.endswith(".seg") and self._stems.match(name):
-                for start_ns, number in self._fresh(os.path.join(self._folder, name)):
-                    category, what, kind = self._kind(number)
-                    moved = moved or (kind not in _NO_PROGRESS and category != "gc")
-                    if (category, what) in _LOOPS and start_ns >= latest_ns:
-                        latest_ns, self.is_in_loop = start_ns, _LOOPS[category, what]
-                    if (category, what) == ("compute", "step"):
-                        starts.append(start_ns)
-        starts.sort()
-        before = [self._last_step_ns or starts[0], *starts] if starts else []
-        self._last_step_ns = starts[-1] if starts else self._last_step_ns
-        return moved, [(later - earlier) / 1e9 for earlier, later in pairwise(before)]
+        """(True if something has ended, the seconds from each optimizer step to the one before, 0
+        where that is not known). Raises OSError: the folder cannot be read."""
+        has_progress = False
+        step_starts_ns = []
+        latest_ns = 0
+        for path in self._segments():
+            for start_ns, number in self._new_records(path):
+                category, name, kind = self._kind(number)
+                operation = category, name
+                if kind not in _NO_PROGRESS and category != "gc":
+                    has_progress = True
+                if operation in _LOOPS and start_ns >= latest_ns:
+                    latest_ns = start_ns
+                    self.is_in_loop = _LOOPS[operation]
+                if operation == ("compute", "step"):
+                    step_starts_ns.append(start_ns)
+        return has_progress, self._step_times_s(sorted(step_starts_ns))
 
-    def _fresh(self, path: str) -> list[tuple[int, int]]:
+    def _segments(self) -> Iterator[str]:
+        if os.path.isdir(self._folder):
+            for name in os.listdir(self._folder):
+                if name.endswith(".seg") and self._stems.match(name):
+                    yield os.path.join(self._folder, name)
+
+    def _step_times_s(self, starts_ns: list[int]) -> list[float]:
+        """The time from each step to the one before."""
+        if not starts_ns:
+            return []
+        before_ns = self._last_step_ns or starts_ns[0]
+        self._last_step_ns = starts_ns[-1]
+        return [(later - earlier) / 1e9 for earlier, later in pairwise([before_ns, *starts_ns])]
+
+    def _new_records(self, path: str) -> list[tuple[int, int]]:
         """(start, number of the name) of records that have come, of many the newest."""
         try:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return []
         try:
-            most = (os.fstat(file).st_size - layout.HEADER_BYTES) // layout.RECORD_BYTES
-            begin = self._at.get(path, 0)
-            end = _end(lambda record: record < most and any(os.pread(file, 4, _offset(record) + layout.RECORD_BYTES - 4)), begin)
-            if end - begin > _NEWEST:
+            capacity = (os.fstat(file).st_size - layout.HEADER_BYTES) // layout.RECORD_BYTES
+
+            def is_written(record: int) -> bool:
+                """True if the last four bytes of a record, its name, are not zero."""
+                last_bytes = _offset(record + 1) - 4
+                return record < capacity and any(os.pread(file, 4, last_bytes))
+
+            first = self._next_record.get(path, 0)
+            end = _end(is_written, first)
+            if end - first > _NEWEST:
                 self._last_step_ns = 0  # what lies between is not known
-            self._at[path], begin = end, max(begin, end - _NEWEST)
-            data = os.pread(file, (end - begin) * layout.RECORD_BYTES, _offset(begin))
+                first = end - _NEWEST
+            self._next_record[path] = end
+            data = os.pread(file, (end - first) * layout.RECORD_BYTES, _offset(first))
         finally:
             os.close(file)
         whole = data[: len(data) // layout.RECORD_BYTES * layout.RECORD_BYTES]
-        return [(start, name) for start, _, _, _, name in iter_unpack(layout.RECORD, whole) if name and name != layout.THREAD]
+        return [
+            (start, name)
+            for start, _, _, _, name in iter_unpack(layout.RECORD, whole)
+            if name and name != layout.THREAD
+        ]
 
 
 def _offset(record: int) -> int:
@@ -179,17 +241,23 @@ def _offset(record: int) -> int:
 
 
 def _end(is_written: Callable[[int], bool], first: int) -> int:
-    """Behind the last record that is written, of a file whose records are written in their order from a known one on."""
+    """Behind the last record that is written, of a file whose records are written in their order
+    from a known one on."""
     if not is_written(first):
         return first
     step = 1
     while is_written(first + step):
-        first, step = first + step, 2 * step
-    below, above = first, first + step  # the one is written, the other not
-    while above - below > 1:
-        middle = (below + above) // 2
-        below, above = (middle, above) if is_written(middle) else (below, middle)
-    return above
+        first += step
+        step *= 2
+    written_record = first
+    empty_record = first + step
+    while empty_record - written_record > 1:
+        middle = (written_record + empty_record) // 2
+        if is_written(middle):
+            written_record = middle
+        else:
+            empty_record = middle
+    return empty_record
 
 
 # the thread
@@ -202,20 +270,36 @@ class Watcher:
         least_s: See ``Detector``.
         warn: Takes the line for the user.
         report: Takes the line that says that a hang is over.
-        is_child: Whether the program has started this process: it is one of many kinds, and watched once it is in a process group.
+        is_child: True if the program has started this process: it is one of many kinds, and watched
+            once it is in a process group.
     """
 
-    def __init__(self, least_s: float, warn: Callable[[str], None], report: Callable[[str], None], is_child: bool = False) -> None:
-        self._warn, self._report, self._is_child = warn, report, is_child
-        self._pid, self._main, self._began_ns = os.getpid(), get_ident(), time.time_ns()
-        self._detector, self._activity = Detector(least_s), Activity(self._pid)
+    def __init__(
+        self,
+        least_s: float,
+        warn: Callable[[str], None],
+        report: Callable[[str], None],
+        is_child: bool = False,
+    ) -> None:
+        self._warn = warn
+        self._report = report
+        self._is_child = is_child
+        self._pid = os.getpid()
+        self._main = get_ident()
+        self._started_ns = time.time_ns()
+        self._detector = Detector(least_s)
+        self._activity = Activity(self._pid)
         self._progress: Progress | None = None
         self._document: dict[str, Any] | None = None
-        self._path = self._folder = ""
+        self._path = ""
+        self._folder = ""
         self._hang: dict[str, Any] | None = None
-        self._speaks = self._is_over = False
-        self._answered: object = None  # the hang of another process that this one has written its state for
-        self._wake, self._tid = allocate_lock(), 0
+        self._speaks = False
+        self._is_over = False
+        # the hang of another process that this one has written its state for
+        self._answered: object = None
+        self._wake = allocate_lock()
+        self._tid = 0
         self._wake.acquire()
         at_fork("instruments", before=self.before_fork, in_parent=self.after_fork)
 
@@ -233,25 +317,17 @@ class Watcher:
             self._warn(f"--hang: the run is not watched ({exc}).")
 
     def stop(self, ended: Mapping[str, Any] | None = None) -> None:
-        """End the thread, and wait until the system has forgotten it. At the end of the program, write how that ended."""
+        """End the thread, and wait until the system has forgotten it. At the end of the program,
+        write how that ended."""
         if self._pid != os.getpid():
             return
         if self._tid:
-            if self._wake.locked():
-                self._wake.release()
-            until = time.monotonic() + _ENDS_S
-            while self._tid and time.monotonic() < until:
-                time.sleep(0)
-            task = f"/proc/self/task/{self._last_tid}"
-            while os.path.exists(task) and time.monotonic() < until:
-                time.sleep(0)
-            if not self._tid:
-                self._wake.acquire(False)
+            self._stop_thread()
         if ended is not None and not self._is_over:
             self._is_over = True
             self._end_hang()
             try:
-                self._is_set_up()  # it may have ended before there was a look
+                self._set_up()  # it may have ended before there was a look
                 self._write_exit_codes()
             except OSError:
                 pass  # the folder is gone, or full: what was written before is told
@@ -259,18 +335,36 @@ class Watcher:
                 self._document["ended"] = {**ended, "time_ns": time.time_ns()}
                 self._write()
 
+    def _stop_thread(self) -> None:
+        if self._wake.locked():
+            self._wake.release()
+        until_s = time.monotonic() + _ENDS_S
+        while self._tid and time.monotonic() < until_s:
+            time.sleep(0)
+        task = f"/proc/self/task/{self._last_tid}"
+        while os.path.exists(task) and time.monotonic() < until_s:
+            time.sleep(0)
+        if not self._tid:
+            self._wake.acquire(False)
+
     def _write_exit_codes(self) -> None:
-        """Write how the children of multiprocessing ended that a signal or ``os._exit`` ended: only their parent learns it."""
-        children = list(getattr(sys.modules.get("multiprocessing.process"), "_dangling", ()))
-        codes = {str(child.pid): child._popen.returncode for child in children if child._popen is not None}  # the system is not asked
-        codes = {pid: code for pid, code in codes.items() if code}
+        """Write how the children of multiprocessing ended that a signal or ``os._exit`` ended: only
+        their parent learns it."""
+        codes = {}
+        for child in list(getattr(sys.modules.get("multiprocessing.process"), "_dangling", ())):
+            process = child._popen
+            # the system is not asked
+            if process is not None and process.returncode:
+                codes[str(child.pid)] = process.returncode
         settings = recorder.inherited()
         if not codes or settings is None:
             return
-        folder = os.path.join(os.path.dirname(settings[0]), FOLDER)
-        name = f"{settings[2].replace('/', '_')}-children-{self._pid}.json"
+        trace, _, host, _, _ = settings
+        folder = os.path.join(os.path.dirname(trace), FOLDER)
+        name = f"{host.replace('/', '_')}-children-{self._pid}.json"
         if os.path.isdir(folder):
-            write_json(os.path.join(folder, name), {"schema": 1, "host": settings[2], "codes": codes})
+            path = os.path.join(folder, name)
+            write_json(path, {"schema": 1, "host": host, "codes": codes})
 
     def before_fork(self) -> None:
         """No thread is beside a fork."""
@@ -290,11 +384,12 @@ class Watcher:
             import signal
 
             if hasattr(signal, "pthread_sigmask"):
-                signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the program's threads'
+                # they are the program's threads'
+                signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             while not self._wake.acquire(timeout=self._pause_s()):
-                began = time.thread_time_ns()
+                start_ns = time.thread_time_ns()
                 self._check()
-                recorder.timed(0, time.thread_time_ns() - began, "instruments")
+                recorder.timed(0, time.thread_time_ns() - start_ns, "instruments")
         except Exception as exc:  # whatever the system shows: the program goes on
             self._is_over = True
             self._warn(f"--hang: the run is not watched any more ({type(exc).__name__}: {exc}).")
@@ -304,33 +399,44 @@ class Watcher:
     # a look
 
     def _pause_s(self) -> float:
-        return min(self._detector.limit_s / _LOOKS, _SELDOM_S if self._progress is not None else _SOON_S)
+        longest_s = _SELDOM_S if self._progress is not None else _SOON_S
+        return min(self._detector.limit_s / _LOOKS_A_LIMIT, longest_s)
 
     def _check(self) -> None:
-        if not self._is_set_up():
+        if not self._set_up():
             return
-        now, detector, progress = time.monotonic(), self._detector, self._progress
+        now_s = time.monotonic()
+        detector, progress = self._detector, self._progress
         assert progress is not None
-        moved, steps_s = progress.read()
-        is_expected = detector.moved_s is not None or self._document is not None or progress.is_in_loop is not None
-        if is_expected and (moved or detector.moved_s is None):
-            detector.moved(now, steps_s)
+        has_progress, steps_s = progress.read()
+        is_started = detector.progress_s is not None
+        is_expected = is_started or self._document is not None or progress.is_in_loop is not None
+        if is_expected and (has_progress or not is_started):
+            detector.on_progress(now_s, steps_s)
             self._end_hang()
-        elif detector.moved_s is not None:
-            stacks = all_stacks(self._main, get_ident())
-            detector.stood(now, signature(stacks), self._activity.sample([one[0] for one in stacks if one[0]]))
-            del stacks  # the frames hold what the program may wait to see freed
-        self._show_life(now)
-        if self._hang is None and detector.hangs(now, self._others_s(now), progress.is_in_loop is False and not self._is_in_collective()):
-            self._begin_hang(now)
-        elif self._hang is None:
-            self._answer(now)
-        else:
+        elif is_started:
+            self._note_standstill(now_s)
+        self._show_life(now_s)
+        if self._hang is not None:
             self._hang["seen_time_ns"] = time.time_ns()
             self._write()
+        elif detector.hangs(now_s, self._others_s(now_s), self._is_behind_loop(progress)):
+            self._begin_hang(now_s)
+        else:
+            self._answer(now_s)
 
-    def _is_set_up(self) -> bool:
-        """Whether it is known where to record to; it is when something has been."""
+    def _note_standstill(self, now_s: float) -> None:
+        """Have the detector know of other signs of life. The stacks go with this call: their frames
+        hold what the program may wait to see freed."""
+        stacks = all_stacks(self._main, get_ident())
+        is_busy = self._activity.sample([tid for tid, _, _, _ in stacks if tid])
+        self._detector.on_standstill(now_s, signature(stacks), is_busy)
+
+    def _is_behind_loop(self, progress: Progress) -> bool:
+        return progress.is_in_loop is False and not self._is_in_collective()
+
+    def _set_up(self) -> bool:
+        """True if it is known where to record to; it is when something has been recorded."""
         c10d = sys.modules.get("torch.distributed.distributed_c10d")
         if self._is_child and not (c10d is not None and c10d.is_initialized()):
             return False
@@ -339,7 +445,9 @@ class Watcher:
             return self._progress is not None
         trace, rank, host, _, size = settings
         if self._progress is None:
-            stems = re.compile(rf"{re.escape(host.replace('/', '_'))}-r\d+-{self._pid}(\.\d+)?-\d+\.seg$")
+            stems = re.compile(
+                rf"{re.escape(host.replace('/', '_'))}-r\d+-{self._pid}(\.\d+)?-\d+\.seg$"
+            )
             self._progress = Progress(trace, stems, recorder.key_of)
             self._folder = os.path.join(os.path.dirname(trace), FOLDER)
         if size > 1 and (self._document is None or self._document["rank"] != rank):
@@ -348,32 +456,44 @@ class Watcher:
 
     def _is_in_collective(self) -> bool:
         frame = sys._current_frames().get(self._main)
-        return any("torch/distributed/" in str(one["file"]) for one in frames_of(frame))
+        return any("torch/distributed/" in str(entry["file"]) for entry in frames_of(frame))
 
     def _begin_document(self, rank: int, host: str, size: int) -> None:
         os.makedirs(self._folder, exist_ok=True)
         hangs = self._document["hangs"] if self._document is not None else []
         if self._document is not None and os.path.exists(self._path):
             os.unlink(self._path)  # it has learnt its rank
-        self._path = os.path.join(self._folder, f"{host.replace('/', '_')}-r{rank}-{self._pid}.json")
+        self._path = os.path.join(
+            self._folder, f"{host.replace('/', '_')}-r{rank}-{self._pid}.json"
+        )
         self._document = {
-            "schema": 1, "rank": rank, "world_size": size, "host": host, "pid": self._pid, "ppid": os.getppid(),
-            "clocks": {"perf_counter_ns": time.perf_counter_ns(), "time_ns": time.time_ns()}, "restart": restart(), "ended": None,
+            "schema": 1,
+            "rank": rank,
+            "world_size": size,
+            "host": host,
+            "pid": self._pid,
+            "ppid": os.getppid(),
+            "clocks": {"perf_counter_ns": time.perf_counter_ns(), "time_ns": time.time_ns()},
+            "restart": restart(),
+            "ended": None,
             "hangs": hangs,
-        }  # fmt: skip
+        }
         self._write()
 
-    def _show_life(self, now: float) -> None:
+    def _show_life(self, now_s: float) -> None:
         """Have the time of the file say when the process was last alive."""
-        if self._document is not None and self._detector.moved_s is not None:
-            since = now - min(self._detector.alive_s, self._detector.moved_s + SIGNS * self._detector.limit_s)
-            try:
-                os.utime(self._path, ns=(time.time_ns(), time.time_ns() - int(since * 1e9)))
-            except OSError:
-                pass  # it is being replaced, or the folder is gone
+        detector = self._detector
+        if self._document is None or detector.progress_s is None:
+            return
+        alive_s = min(detector.alive_s, detector.progress_s + SIGNS * detector.limit_s)
+        time_ns = time.time_ns()
+        try:
+            os.utime(self._path, ns=(time_ns, time_ns - int((now_s - alive_s) * 1e9)))
+        except OSError:
+            pass  # it is being replaced, or the folder is gone
 
     def _others_s(self, now: float) -> float:
-        """When another process of the run was last alive."""
+        """The moment at which another process of the run was last alive."""
         if self._document is None or self._document["world_size"] < 2:
             return -1e9
         latest = -1e9
@@ -385,14 +505,13 @@ class Watcher:
 
     # a hang
 
-    def _begin_hang(self, now: float) -> None:
-        settings = recorder.inherited()
+    def _begin_hang(self, now_s: float) -> None:
         if self._document is None:
-            _, rank, host, _, size = settings if settings is not None else ("", 0, "", 0, 1)
+            _, rank, host, _, size = recorder.inherited() or ("", 0, "", 0, 1)
             self._begin_document(rank, host, size)
         self._speaks = self._claim()
         self._answered = self._marker()
-        self._write_state(now, hangs=True)
+        self._write_state(now_s, hangs=True)
         if self._speaks:
             if self._wake.acquire(timeout=2 * self._pause_s()):  # the others write what they do
                 self._wake.release()  # the program ends
@@ -402,7 +521,7 @@ class Watcher:
             self._warn(f"{analyse.newest_line(run)}  Stacks: {os.path.relpath(self._folder)}")
 
     def _claim(self) -> bool:
-        """Whether this process has noticed first."""
+        """True if this process has noticed first."""
         path = os.path.join(self._folder, OPEN)
         if self._marker() is None and os.path.exists(path):
             os.unlink(path)  # of ranks that were killed and started again
@@ -422,27 +541,38 @@ class Watcher:
             self._write_state(now, hangs=False)
 
     def _marker(self) -> object:
-        """Which hang is not over, of those that began when this process was there; None without."""
+        """The identity of the hang that is not over, if it began when this process was there; None
+        without."""
         try:
-            found = os.stat(os.path.join(self._folder, OPEN))
+            status = os.stat(os.path.join(self._folder, OPEN))
         except OSError:
             return None
-        return (found.st_ino, found.st_mtime_ns) if found.st_mtime_ns >= self._began_ns else None
+        if status.st_mtime_ns < self._started_ns:
+            return None
+        return status.st_ino, status.st_mtime_ns
 
-    def _write_state(self, now: float, hangs: bool) -> None:
-        """Write what this process does: first what Python knows, then torch's collectives, which may take longer."""
+    def _write_state(self, now_s: float, hangs: bool) -> None:
+        """Write what this process does: first what Python knows, then torch's collectives, which
+        may take longer."""
         assert self._document is not None
         detector, shares = self._detector, self._activity.shares
-        without = now - (detector.moved_s if detector.moved_s is not None else now)
+        without_s = 0.0 if detector.progress_s is None else now_s - detector.progress_s
         stacks = all_stacks(self._main, get_ident())
         state: dict[str, Any] = {
-            "hangs": hangs, "noticed_time_ns": time.time_ns(), "since_time_ns": time.time_ns() - int(without * 1e9), "over_time_ns": None,
-            "limit_s": detector.limit_s, "median_step_s": detector.median_s, "threads": describe_threads(stacks, self._main, shares),
-            "workers": describe_workers(shares), "collectives": None,
-        }  # fmt: skip
-        del stacks
+            "hangs": hangs,
+            "noticed_time_ns": time.time_ns(),
+            "since_time_ns": time.time_ns() - int(without_s * 1e9),
+            "over_time_ns": None,
+            "limit_s": detector.limit_s,
+            "median_step_s": detector.median_s,
+            "threads": describe_threads(stacks, self._main, shares),
+            "workers": describe_workers(shares),
+            "collectives": None,
+        }
+        del stacks  # the frames hold what the program may wait to see freed
         self._document["hangs"].append(state)
-        self._hang = state if hangs else self._hang
+        if hangs:
+            self._hang = state
         self._write()
         try:
             state["collectives"] = collectives()
@@ -456,19 +586,21 @@ class Watcher:
             return
         hang["over_time_ns"] = time.time_ns()
         self._write()
-        if self._speaks:
-            self._speaks = False
-            try:
-                os.unlink(os.path.join(self._folder, OPEN))
-            except OSError:
-                pass
-            if not self._is_over:
-                self._report(f"the run goes on after {duration((hang['over_time_ns'] - hang['since_time_ns']) / 1e9)} without a step.")
+        if not self._speaks:
+            return
+        self._speaks = False
+        try:
+            os.unlink(os.path.join(self._folder, OPEN))
+        except OSError:
+            pass
+        if not self._is_over:
+            lasted_s = (hang["over_time_ns"] - hang["since_time_ns"]) / 1e9
+            self._report(f"the run goes on after {duration(lasted_s)} without a step.")
 
     def _write(self) -> None:
         try:
             write_json(self._path, self._document)
         except OSError as exc:
             self._warn(f"--hang: {self._path} cannot be written ({exc.strerror}).")
-        if self._detector.moved_s is not None:
+        if self._detector.progress_s is not None:
             self._show_life(time.monotonic())

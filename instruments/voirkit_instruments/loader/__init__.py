@@ -11,8 +11,11 @@ INSTRUMENT = Instrument(
         Option("--loader", "record each sample, transform, worker and wait of the data loaders"),
         Option(
             "--loader-ops",
-            "with --loader: functions to record as operations of their own, such as a tokenizer's; several with commas, or repeat it",
-            metavar="MODULE:CLASS.METHOD", repeatable=True, default=[],
+            "with --loader: functions to record as operations of their own, such as a tokenizer's;"
+            " several with commas, or repeat it",
+            metavar="MODULE:CLASS.METHOD",
+            repeatable=True,
+            default=[],
         ),
     ),
     record="voirkit_instruments.loader.record:record",
@@ -39,9 +42,12 @@ INSTRUMENT = Instrument(
     exports={
         "lotus": (
             "voirkit_instruments.loader.export_lotus",
-            "LotusTrace's log files, for its analysis scripts: folders by batch size (of runs with --loader)",
+            (
+                "LotusTrace's log files, for its analysis scripts: folders by batch size (of runs"
+                " with --loader)"
+            ),
         ),
     },
-)  # fmt: skip
+)
 
 __getattr__ = lazy_names(__name__, loader="record")

@@ -1,8 +1,9 @@
-"""``loader`` of a summary for a run, or for the directories of its ranks: the figures of what all ranks know of its loaders
-(docs/pipeline.md).
+"""``loader`` of a summary for a run, or for the directories of its ranks: the figures of what all
+ranks know of its loaders (docs/pipeline.md).
 
-A pipeline of pure functions: the records of one rank -> its batches (``analyse_records``) and operations -> what it knows of each loader,
-which adds up over ranks (``analyse_totals``) -> the figures of a summary, here.
+A pipeline of pure functions: the records of one rank -> its batches (``analyse_records``) and
+operations -> what it knows of each loader, which adds up over ranks (``analyse_totals``) -> the
+figures of a summary, here.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from voirkit.runs.opened import Run
@@ -40,31 +42,47 @@ def loader_ranks(run: Run) -> list[int]:
     return sorted({rank for rank, _, _ in run.recorded(KIND)})
 
 
-def summarise_run(runs: Collection[Run], training: Collection[int] = (), only: int | None = None) -> dict[str, Any] | None:
-    """What the loaders of a run did; None if it was recorded without ``--loader``.
+def summarise_run(
+    runs: Collection[Run], training: Collection[int] = (), only: int | None = None
+) -> dict[str, Any] | None:
+    """The figures of a run's loaders; None if it was recorded without ``--loader``.
 
     Args:
         runs: The run, or the directories of its ranks.
         training: Numbers of the loaders that are trained on.
         only: Those of this rank alone.
     """
-    files = None if only is None else {only, 0}  # in the first's are those that learnt their rank late
-    totals = combine([loader for run in runs for part in run.map_ranks(partial(_totals, only), files) for loader in part])
+    # in the first's are those that learnt their rank late
+    files = None if only is None else {only, 0}
+    read = partial(_loader_totals, only)
+    parts = [part for run in runs for part in run.map_ranks(read, files)]
+    totals = combine([loader for part in parts for loader in part])
     cpus = next((run.manifest["cpus"] for run in runs if run.manifest.get("cpus")), None)
-    places = {(process.host, process.rank) for run in runs for process in run.processes()}
-    ranks_a_host = -(-len({rank for _, rank in places}) // max(len({host for host, _ in places}), 1)) or 1
-    return summarise_loaders(totals, training, None if cpus is None else max(cpus // ranks_a_host, 1))
+    if cpus is not None:
+        cpus = max(cpus // _ranks_on_a_host(runs), 1)
+    return summarise_loaders(totals, training, cpus)
 
 
-def _totals(only: int | None, run: Run) -> list[LoaderTotals]:
-    return [loader for rank in loader_ranks(run) if only in (None, rank) for loader in totals_of_rank(run, rank)]
+def _ranks_on_a_host(runs: Collection[Run]) -> int:
+    processes = [process for run in runs for process in run.processes()]
+    n_ranks = len({process.rank for process in processes})
+    n_hosts = len({process.host for process in processes})
+    return max(ceil(n_ranks / max(n_hosts, 1)), 1)
 
 
-def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
+def _loader_totals(only: int | None, run: Run) -> list[LoaderTotals]:
+    ranks = [rank for rank in loader_ranks(run) if only in (None, rank)]
+    return [loader for rank in ranks for loader in totals_of_rank(run, rank)]
+
+
+def summarise(
+    runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]
+) -> dict[str, Any] | None:
     """``loader`` of a summary; see ``voirkit.instrument.Instrument``."""
-    own = summary.get("loader")
-    if own and own.get("operations") and summary.get("world_size") == 1 and len(runs) == 1:
-        return None  # a run of one rank has worked it out at its end, and keeps it without its trace
+    recorded = summary.get("loader") or {}
+    if recorded.get("operations") and summary.get("world_size") == 1 and len(runs) == 1:
+        # a run of one rank has worked it out at its end, and keeps it without its trace
+        return None
     training = dict.fromkeys(number for rank in ranks for number in rank.facts.get("loaders", ()))
     from voirkit_instruments.syscalls.analyse import is_by_strace
 
@@ -82,7 +100,8 @@ def summarise_rank(runs: Sequence[Run], rank: int) -> dict[str, Any] | None:
 
 
 def rules(run: Run) -> Iterator[tuple[int, Iterable[Any]]]:
-    """What must be true of the records of each rank's loaders; see ``voirkit.instrument.Instrument``."""
+    """The rules that the records of each rank's loaders must keep; see
+    ``voirkit.instrument.Instrument``."""
     from voirkit_instruments.loader.analyse_check import check
 
     for rank in loader_ranks(run):
@@ -91,29 +110,45 @@ def rules(run: Run) -> Iterator[tuple[int, Iterable[Any]]]:
 
 _NAMED = 10  # samples that a summary names
 _EPOCHS = 32  # more are put together
-_FEW = 8  # batches that tell something
+_FEW = 8  # fewer batches say nothing
 _MOST_RECORDING = 0.6  # of the time of a batch
-_LEAST_REACHED, _MOST_REACHED = 0.3, 1.5  # what workers reach of the rate that is worked out; beyond, it is another thing that limits them
+# the part that workers reach of the rate that is worked out; beyond, another thing limits them
+_LEAST_REACHED, _MOST_REACHED = 0.3, 1.5
 _EXACT = 0.1
 _LEVEL = {ITEM: "sample", COLLATE: "collate", OPERATION: "operation"}
+# the kind of cause of waiting, by level
+_CAUSE = {
+    OPERATION: "operations",
+    **dict.fromkeys(READING, "dataset"),
+    COLLATE: "collate",
+    PREPROCESS: "fetch",
+}
 ITEMS_PER_SECOND, BATCHES_PER_SECOND = "items/s", "batches/s"
 
 
-def summarise_loaders(loaders: Sequence[LoaderTotals], training: Collection[int], cpus: int | None) -> dict[str, Any] | None:
+def summarise_loaders(
+    loaders: Sequence[LoaderTotals], training: Collection[int], cpus: int | None
+) -> dict[str, Any] | None:
     """``loader`` of a summary: that which trains, the others in its ``loaders``; None without any.
 
     Args:
         loaders: Of a run, each of all ranks.
-        training: Numbers of loaders whose batches a model is trained on, the most important first; empty if that is not known.
+        training: Numbers of loaders whose batches a model is trained on, the most important first;
+            empty if that is not known.
         cpus: Processors of a host.
     """
-    used = [loader for loader in loaders if loader.counts["batches"] or loader.counts["failed"]]
-    if not used:
+    place = {number: i for i, number in enumerate(training)}
+
+    def importance(loader: LoaderTotals) -> tuple[int, int, int]:
+        return loader.owner, place.get(loader.loader, len(place)), -loader.counts["batches"]
+
+    requested = [
+        loader for loader in loaders if loader.counts["batches"] or loader.counts["failed"]
+    ]
+    if not requested:
         return None
-    order = {number: i for i, number in enumerate(training)}
-    used.sort(key=lambda loader: (loader.owner, order.get(loader.loader, len(order)), -loader.counts["batches"]))
-    first, *others = (_summarise(loader, training, cpus) for loader in used)
-    return {**first, "loaders": others}
+    parts = [_summarise(loader, training, cpus) for loader in sorted(requested, key=importance)]
+    return {**parts[0], "loaders": parts[1:]}
 
 
 def _summarise(loader: LoaderTotals, training: Collection[int], cpus: int | None) -> dict[str, Any]:
@@ -121,9 +156,13 @@ def _summarise(loader: LoaderTotals, training: Collection[int], cpus: int | None
     rows = _operations(loader, making.total, wait.total)
     items, items_each = _items(loader)
     cost = _cost(loader, items_each or 1.0, cpus)
-    enough, best = (prediction.enough_workers(cost), prediction.best_workers(cost)) if making.n else (None, None)
-    candidates = prediction.candidate_workers(cpus, loader.workers, enough, best) if making.n else []
-    starting, again, waited = sum(loader.starts), sum(loader.starts[1:]), max(wait.total, 1.0)
+    enough = best = None
+    candidates = []
+    if making.n:
+        enough, best = prediction.enough_workers(cost), prediction.best_workers(cost)
+        candidates = prediction.candidate_workers(cpus, loader.workers, enough, best)
+    iqr_ns = making.quantile(0.75) - making.quantile(0.25)
+    collate = loader.facts.get("collate", "")
     return {
         "loader": loader.loader,
         "workers": loader.workers,
@@ -134,155 +173,254 @@ def _summarise(loader: LoaderTotals, training: Collection[int], cpus: int | None
         "batch_size": loader.facts.get("batch_size"),
         "collate": loader.facts.get("collate"),
         "trains": loader.loader in training if training else None,
-        "operations": {name: {key: value for key, value in row.items() if key != "level"} for name, row in rows.items()},
-        "preprocess": {**making.seconds(), "iqr_s": (making.quantile(0.75) - making.quantile(0.25)) * NS},
+        "operations": {name: _without_level(row) for name, row in rows.items()},
+        "preprocess": {**making.seconds(), "iqr_s": iqr_ns * NS},
         "wait": {**wait.seconds(), "by": _causes(loader, wait.total)},
         "ready_share": counts["ready"] / counts["batches"] if counts["batches"] else None,
         "out_of_order": counts["out_of_order"],
         "failed": counts["failed"],
-        **{name: times.seconds() if (times := loader.times[name]).n else None for name in ("delay", "put", "idle", "pin")},
+        **{name: _seconds(loader.times[name]) for name in ("delay", "put", "idle", "pin")},
         "utilisation": _utilisation(loader),
         "queue": loader.queue,
         "epochs": _epochs(loader.epochs),
         "drift": _drift(loader),
-        "slowest": [
-            {"index": index, "n": n, "median_s": median * NS, "max_s": most * NS, "operation": operation or None}
-            for index, n, median, most, operation in loader.slowest[:_NAMED]
-        ],
+        "slowest": _slowest(loader),
         "cost": asdict(cost),
-        "starts": {"n": len(loader.starts), "total_s": starting * NS, "share": starting / waited, "again_share": again / waited},
+        "starts": _starts(loader),
         "predicted": prediction.predict_rates(cost, candidates),
         "enough_workers": enough,
         "best_workers": best,
-        "first": prediction.first_change(rows, _order(loader), cost, making.n, loader.workers, loader.facts.get("collate", "")),
+        "first": prediction.first_change(
+            rows, _order(loader), cost, making.n, loader.workers, collate
+        ),
+    }
+
+
+def _without_level(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key != "level"}
+
+
+def _seconds(times: Histogram) -> dict[str, Any] | None:
+    return times.seconds() if times.n else None
+
+
+def _slowest(loader: LoaderTotals) -> list[dict[str, Any]]:
+    return [
+        {
+            "index": index,
+            "n": n,
+            "median_s": median * NS,
+            "max_s": most * NS,
+            "operation": operation or None,
+        }
+        for index, n, median, most, operation in loader.slowest[:_NAMED]
+    ]
+
+
+def _starts(loader: LoaderTotals) -> dict[str, Any]:
+    """The wait for workers that start, and its shares of all waiting."""
+    starting, starting_again = sum(loader.starts), sum(loader.starts[1:])
+    waited = max(loader.times["wait"].total, 1.0)
+    return {
+        "n": len(loader.starts),
+        "total_s": starting * NS,
+        "share": starting / waited,
+        "again_share": starting_again / waited,
     }
 
 
 def _items(loader: LoaderTotals) -> tuple[int | None, float | None]:
-    """Samples in the batches that were consumed, as steps count them, and in one batch; None where that is not known. Where steps are not
-    recorded, samples that were read one by one are counted."""
+    """Samples in the batches that were consumed, as steps count them, and in one batch; None where
+    that is not known. Where steps are not recorded, samples that were read one by one are counted.
+    """
     counts = loader.counts
     if counts["counted"]:
-        return (None if counts["uncounted"] else counts["items"]), counts["items"] / counts["counted"]
-    read = [o for (level, _, _), o in loader.operations.items() if level == ITEM]
-    n, making = sum(o.spans.n for o in read), loader.times["preprocess"].n
-    if not n or not making or any(o.of_batches for o in read):
+        items = None if counts["uncounted"] else counts["items"]
+        return items, counts["items"] / counts["counted"]
+    reads = [operation for (level, _, _), operation in loader.operations.items() if level == ITEM]
+    n = sum(operation.spans.n for operation in reads)
+    n_batches = loader.times["preprocess"].n
+    if not n or not n_batches or any(operation.of_batches for operation in reads):
         return None, None
-    return n, n / making
+    return n, n / n_batches
 
 
 def _cost(loader: LoaderTotals, items: float, cpus: int | None) -> prediction.Cost:
-    """What a batch costs: measured, but for handing it over where no worker does, which is worked out from its size."""
-    cpu, usual, pause_s = loader.times["cpu"], loader.times["usual"], loader.times["pause"].mean * NS
+    """The cost of a batch: measured, but for handing it over where no worker does, which is worked
+    out from its size."""
+    cpu = loader.times["cpu"]
+    pause_s = loader.times["pause"].mean * NS
     mean = {name: float(total / n) for name, (total, n) in loader.costs.items() if n}
-    batch_s = usual.mean * NS
+    batch_s = loader.times["usual"].mean * NS
     if loader.workers:
-        take_s, arrives = mean.get("receive_ns", 0.0) * NS, loader.times["receive"]
-        handover = {
-            "send_s": mean.get("send_ns", 0.0) * NS,
-            "take_s": take_s,
-            "receive_s": arrives.quantile(0.5) * NS if arrives.n >= _FEW else 2 * take_s,
-        }
         batch_s += loader.times["put"].mean * NS
-        making_s = mean.get("making_ns", cpu.mean) * NS
-        others_s = max(cpu.mean * NS - making_s, 0.0)  # of its other threads: they hand batches over, and compute
-        beside_s = min(others_s, handover["send_s"] + handover["take_s"])
-        threads = 1.0 + (others_s - beside_s) / making_s if making_s else 1.0
-        into_shared_memory = prediction.handover_costs(mean.get("bytes", 0.0), 0.0, {"mb_ns": loader.handover.get("mb_ns", 0.0)})
-        beside_s += into_shared_memory["send_s"]
-        beside_s = min(beside_s, 0.9 * batch_s)
+        handover = _measured_handover(loader, mean)
+        beside_s, threads = _beside_making(loader, mean, handover, batch_s)
     else:
-        batch_s += max(loader.times["wait"].mean - loader.times["preprocess"].mean, 0.0) * NS  # torch's own part of a request
+        # torch's own part of a request
+        batch_s += max(loader.times["wait"].mean - loader.times["preprocess"].mean, 0.0) * NS
         beside_s, threads = 0.0, 1.0
-        handover = prediction.handover_costs(mean.get("bytes", 0.0), mean.get("tensors", 0.0), loader.handover)
-    busy = mean["training_ns"] * NS / pause_s if pause_s and "training_ns" in mean else 1.0
-    cores = min(busy, cpus or busy)
-    cpu_s = cpu.mean * NS if cpu.n else None
-    cost = prediction.Cost(batch_s, cpu_s, pause_s, items, cpus, training_cores=cores, beside_s=beside_s, threads=threads, **handover)
-    cost = replace(cost, reached=_reached(loader, cost))
-    recording_s = min(prediction.recording_s(_records(loader), loader.handover), _MOST_RECORDING * cost.batch_s)
+        handover = prediction.handover_costs(
+            mean.get("bytes", 0.0), mean.get("tensors", 0.0), loader.handover
+        )
+    busy_cores = 1.0
+    if pause_s and "training_ns" in mean:
+        busy_cores = mean["training_ns"] * NS / pause_s
+    cost = prediction.Cost(
+        batch_s,
+        cpu.mean * NS if cpu.n else None,
+        pause_s,
+        items,
+        cpus,
+        training_cores=min(busy_cores, cpus or busy_cores),
+        beside_s=beside_s,
+        threads=threads,
+        **handover,
+    )
+    cost = replace(cost, reached=_share_reached(loader, cost))
+    recording_s = min(
+        prediction.recording_s(_records_a_batch(loader), loader.handover),
+        _MOST_RECORDING * cost.batch_s,
+    )
     cpu_s = None if cost.cpu_s is None else max(cost.cpu_s - recording_s, 0.0)
     return replace(cost, batch_s=cost.batch_s - recording_s, cpu_s=cpu_s)
 
 
-def _reached(loader: LoaderTotals, cost: prediction.Cost) -> float:
-    """Which part of the rate that is worked out workers have reached: they share memory, disk and caches, and wake each other."""
+def _measured_handover(loader: LoaderTotals, mean: Mapping[str, float]) -> dict[str, float]:
+    """The times of handing a batch over, as workers have done it."""
+    take_s, receive = mean.get("receive_ns", 0.0) * NS, loader.times["receive"]
+    return {
+        "send_s": mean.get("send_ns", 0.0) * NS,
+        "take_s": take_s,
+        "receive_s": receive.quantile(0.5) * NS if receive.n >= _FEW else 2 * take_s,
+    }
+
+
+def _beside_making(
+    loader: LoaderTotals, mean: Mapping[str, float], handover: Mapping[str, float], batch_s: float
+) -> tuple[float, float]:
+    """The part of ``batch_s`` in which a worker hands batches over, and how many of its threads
+    compute at once."""
+    cpu_ns = loader.times["cpu"].mean
+    making_s = mean.get("making_ns", cpu_ns) * NS
+    # of its other threads: they hand batches over, and compute
+    other_threads_s = max(cpu_ns * NS - making_s, 0.0)
+    beside_s = min(other_threads_s, handover["send_s"] + handover["take_s"])
+    threads = 1.0 + (other_threads_s - beside_s) / making_s if making_s else 1.0
+    into_shared_memory = prediction.handover_costs(
+        mean.get("bytes", 0.0), 0.0, {"mb_ns": loader.handover.get("mb_ns", 0.0)}
+    )
+    beside_s += into_shared_memory["send_s"]
+    return min(beside_s, 0.9 * batch_s), threads
+
+
+def _share_reached(loader: LoaderTotals, cost: prediction.Cost) -> float:
+    """The part of the rate that is worked out which workers have reached: they share memory, disk
+    and caches, and wake each other."""
     turn = loader.times["turn"]
     if not loader.workers or turn.n < _FEW:
         return 1.0
     worked_out = min(prediction.rate_limits(cost, loader.workers).values())
-    reached = 1 / (max(turn.mean, 1.0) * NS * worked_out)
-    return 1.0 if abs(reached - 1) < _EXACT else min(max(reached, _LEAST_REACHED), _MOST_REACHED)
+    share = 1 / (max(turn.mean, 1.0) * NS * worked_out)
+    if abs(share - 1) < _EXACT:
+        return 1.0
+    return min(max(share, _LEAST_REACHED), _MOST_REACHED)
 
 
-def _records(loader: LoaderTotals) -> float:
+def _records_a_batch(loader: LoaderTotals) -> float:
     """Records in the making of one batch."""
-    making = loader.times["preprocess"].n
-    return sum(o.spans.n for (level, *_), o in loader.operations.items() if level != PREPROCESS) / making if making else 0.0
+    n_batches = loader.times["preprocess"].n
+    if not n_batches:
+        return 0.0
+    in_batches = [
+        operation for (level, _, _), operation in loader.operations.items() if level != PREPROCESS
+    ]
+    return sum(operation.spans.n for operation in in_batches) / n_batches
 
 
-def _operations(loader: LoaderTotals, making_ns: float, waited_ns: float) -> dict[str, dict[str, Any]]:
+def _operations(
+    loader: LoaderTotals, making_ns: float, waited_ns: float
+) -> dict[str, dict[str, Any]]:
     """Rows by name, those that take most first: operations, the dataset's own work, collation.
 
-    Shares are of the time of making batches, ``wait_share`` of that of waiting for them: what of it the worker that made the awaited
-    batch spent on it. An operation that runs only in another has ``inside``, and its shares are parts of the other's.
+    Shares are of the time of making batches, ``wait_share`` of that of waiting for them: what of it
+    the worker that made the awaited batch spent on it. An operation that runs only in another has
+    ``inside``, and its shares are parts of the other's.
     """
     rows: dict[str, dict[str, Any]] = {}
-    for (level, shown, inside), operation in _named_work(loader).items():
+    for (level, name, inside), operation in _named_work(loader).items():
         if level == ITEM and not operation.spans.total:
             continue
-        row = {
-            **_row(operation.spans),
-            "share": operation.spans.total / making_ns if making_ns else 0.0,
-            "wait_share": operation.waited_ns / waited_ns if waited_ns else None,
-            "level": _LEVEL[level],
-        }
-        if level == ITEM:
-            row["unit"] = "batches" if operation.of_batches == operation.spans.n else "samples"
-        known = rows.get(shown)
+        row = _operation_row(operation, level, making_ns, waited_ns)
         if inside:
             row["inside"] = inside
-        if known is None or ("inside" in known and (not inside or row["total_s"] > known["total_s"])):
-            rows[shown], known, row = row, row, known or {}
-        if row and "inside" in row:  # it runs in another operation as well, or in several
-            nested = known.setdefault("nested", {"n": 0, "total_s": 0.0})
-            nested["n"] += row["n"]
-            nested["total_s"] += row["total_s"]
+        main, minor = rows.setdefault(name, row), row
+        if main is row:
+            continue
+        if "inside" in main and (not inside or row["total_s"] > main["total_s"]):
+            main, minor = row, main
+            rows[name] = main
+            if "nested" in minor:
+                main["nested"] = minor.pop("nested")
+        if "inside" in minor:  # it runs in another operation as well, or in several
+            nested = main.setdefault("nested", {"n": 0, "total_s": 0.0})
+            nested["n"] += minor["n"]
+            nested["total_s"] += minor["total_s"]
     return dict(sorted(rows.items(), key=lambda pair: -pair[1]["total_s"]))
 
 
 def _named_work(loader: LoaderTotals) -> dict[tuple[int, str, str], Operation]:
-    """Work by (level, the name that it is shown under, the operation in which it lies). What a dataset does is one row, whether it was
-    asked by the loader or by another dataset."""
-    made: dict[tuple[int, str, str], Operation] = {}
+    """Work by (level, the name that it is shown under, the operation in which it lies). What a
+    dataset does is one row, whether it was asked by the loader or by another dataset."""
+    dataset_name = f"{loader.facts.get('dataset') or 'dataset'}.__getitem__"
+    work: dict[tuple[int, str, str], Operation] = {}
     for (level, name, inside), operation in loader.operations.items():
         if level == PREPROCESS:
             continue
         if level in READING:
-            level, name = ITEM, name or f"{loader.facts.get('dataset') or 'dataset'}.__getitem__"
+            level, name = ITEM, name or dataset_name
         elif level == COLLATE:
             name = "collate_fn"
         key = level, name, inside
-        made[key] = made[key] + operation if key in made else operation
-    return made
+        work[key] = work[key] + operation if key in work else operation
+    return work
 
 
-def _row(spans: Histogram) -> dict[str, Any]:
-    return {**spans.seconds(), "under_10ms": spans.share_below(10e6), "under_100us": spans.share_below(100e3)}
+def _operation_row(
+    operation: Operation, level: int, making_ns: float, waited_ns: float
+) -> dict[str, Any]:
+    spans = operation.spans
+    row = {
+        **spans.seconds(),
+        "under_10ms": spans.share_below(10e6),
+        "under_100us": spans.share_below(100e3),
+        "share": spans.total / making_ns if making_ns else 0.0,
+        "wait_share": operation.waited_ns / waited_ns if waited_ns else None,
+        "level": _LEVEL[level],
+    }
+    if level == ITEM:
+        row["unit"] = "batches" if operation.of_batches == spans.n else "samples"
+    return row
 
 
 def _causes(loader: LoaderTotals, waited_ns: float) -> dict[str, float]:
-    """What of the wait each kind of work caused; the rest is the way of a batch: starting workers, queues, pinning."""
-    found = {"operations": 0.0, "dataset": 0.0, "collate": 0.0, "fetch": 0.0}
-    names = {OPERATION: "operations", **dict.fromkeys(READING, "dataset"), COLLATE: "collate", PREPROCESS: "fetch"}
+    """The share of the wait that each kind of work caused; the rest is the way of a batch: starting
+    workers, queues, pinning."""
+    shares = {"operations": 0.0, "dataset": 0.0, "collate": 0.0, "fetch": 0.0}
+    if not waited_ns:
+        return shares
     for (level, _, inside), operation in loader.operations.items():
-        if not inside and waited_ns:
-            found[names[level]] += operation.waited_ns / waited_ns
-    return {**found, "rest": max(1 - sum(found.values()), 0.0)} if waited_ns else found
+        if not inside:
+            shares[_CAUSE[level]] += operation.waited_ns / waited_ns
+    return {**shares, "rest": max(1 - sum(shares.values()), 0.0)}
 
 
 def _outer_operations(loader: LoaderTotals) -> dict[str, Operation]:
-    return {name: operation for (level, name, inside), operation in loader.operations.items() if level == OPERATION and not inside}
+    return {
+        name: operation
+        for (level, name, inside), operation in loader.operations.items()
+        if level == OPERATION and not inside
+    }
 
 
 def _order(loader: LoaderTotals) -> list[str]:
@@ -292,61 +430,73 @@ def _order(loader: LoaderTotals) -> list[str]:
 
 
 def _utilisation(loader: LoaderTotals) -> dict[str, Any] | None:
-    """How busy each worker was while there were batches to make; ``imbalance``: how much more than the mean the busiest worked."""
+    """How busy each worker was while there were batches to make; ``imbalance``: how much more than
+    the mean the busiest worked."""
     if not loader.busy:
         return None
-    several = len(loader.ranks) > 1
-    workers = [
-        {
-            **({"rank": rank} if several else {}),
+    workers = []
+    for (rank, worker), (n, busy_ns, present_ns) in sorted(loader.busy.items()):
+        row = {
             "worker": worker,
             "batches": n,
-            "busy": spent / there if there else 0.0,
-            "busy_s": spent * NS,
+            "busy": busy_ns / present_ns if present_ns else 0.0,
+            "busy_s": busy_ns * NS,
         }
-        for (rank, worker), (n, spent, there) in sorted(loader.busy.items())
-    ]
-    mean = sum(w["busy_s"] for w in workers) / len(workers)
-    shares = [w["busy"] for w in workers]
+        workers.append({"rank": rank, **row} if len(loader.ranks) > 1 else row)
+    times_s = [row["busy_s"] for row in workers]
+    mean_s = sum(times_s) / len(workers)
     return {
-        "busy": sum(shares) / len(shares),
-        "imbalance": max(w["busy_s"] for w in workers) / mean - 1 if mean else 0.0,
+        "busy": sum(row["busy"] for row in workers) / len(workers),
+        "imbalance": max(times_s) / mean_s - 1 if mean_s else 0.0,
         "workers": workers,
     }
 
 
 def _epochs(epochs: Sequence[Epoch]) -> list[dict[str, Any]]:
     """A row an epoch; of many, as many neighbours in a row as there is need for."""
-    many = -(-len(epochs) // _EPOCHS) or 1
+    epochs_a_row = max(ceil(len(epochs) / _EPOCHS), 1)
     rows = []
-    for first in range(0, len(epochs), many):
-        group = epochs[first : first + many]
-        batches = sum(epoch.batches for epoch in group)
+    for first in range(0, len(epochs), epochs_a_row):
+        group = epochs[first : first + epochs_a_row]
+        n_batches = sum(epoch.batches for epoch in group)
+        making_ns = sum(epoch.making_ns for epoch in group)
         row = {
-            "epoch": first, "epochs": len(group), "batches": batches, "wait_s": sum(epoch.waited_ns for epoch in group) * NS,
+            "epoch": first,
+            "epochs": len(group),
+            "batches": n_batches,
+            "wait_s": sum(epoch.waited_ns for epoch in group) * NS,
             "time_s": sum(epoch.lasted_ns for epoch in group) * NS,
-            "preprocess_mean_s": sum(epoch.making_ns for epoch in group) / batches * NS if batches else 0.0,
-        }  # fmt: skip
+            "preprocess_mean_s": making_ns / n_batches * NS if n_batches else 0.0,
+        }
         rows.append(row)
     return rows
 
 
 def _drift(loader: LoaderTotals) -> dict[str, Any] | None:
-    """How much longer a batch took at the end than at the beginning (thirds of the epochs), and which operation's time changed most."""
-    whole = [(e.batches, e.making_ns) for e in loader.epochs]
-    if len(whole) < 2:
+    """How much longer a batch took at the end than at the beginning (thirds of the epochs), and
+    which operation's time changed most."""
+    by_epoch = [(epoch.batches, epoch.making_ns) for epoch in loader.epochs]
+    if len(by_epoch) < 2:
         return None
-    drift: dict[str, Any] = {"preprocess": _change(whole)}
+    drift: dict[str, Any] = {"preprocess": _change(by_epoch)}
     outer = _outer_operations(loader)
-    changes = {name: _change([o.by_episode[e] for e in sorted(o.by_episode)]) or 0.0 for name, o in outer.items()}
+    changes = {}
+    for name, operation in outer.items():
+        by_episode = [totals for _, totals in sorted(operation.by_episode.items())]
+        changes[name] = _change(by_episode) or 0.0
     if changes:
-        heavy = {name: changes[name] * outer[name].spans.total for name in changes}
-        name = max(heavy, key=lambda n: abs(heavy[n]))
-        drift["operation"], drift["operation_change"] = name, changes[name]
+        name = max(changes, key=lambda name: abs(changes[name] * outer[name].spans.total))
+        drift["operation"] = name
+        drift["operation_change"] = changes[name]
     return drift
 
 
 def _change(values: Sequence[tuple[int, float]]) -> float | None:
+    """The relative change of a mean, given (number, sum), from the first third to the last."""
     third = max(len(values) // 3, 1)
-    means = [sum(v for _, v in some) / max(sum(n for n, _ in some), 1) for some in (values[:third], values[-third:])]
-    return means[1] / means[0] - 1 if means[0] else None
+    before, after = _mean(values[:third]), _mean(values[-third:])
+    return after / before - 1 if before else None
+
+
+def _mean(values: Sequence[tuple[int, float]]) -> float:
+    return sum(total for _, total in values) / max(sum(n for n, _ in values), 1)

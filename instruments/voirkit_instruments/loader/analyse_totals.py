@@ -1,6 +1,8 @@
-"""What one rank knows of one of its loaders, in a form that adds up over ranks: counts, sums, histograms.
+"""What one rank knows of one of its loaders, in a form that adds up over ranks: counts, sums,
+histograms.
 
-What each operation took, and how much of the training's wait it caused, comes of the records of samples; in one pass, by chunks.
+What each operation took, and how much of the training's wait it caused, comes of the records of
+samples; in one pass, by chunks.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any
 
 import numpy as np
@@ -26,14 +28,18 @@ from voirkit_instruments.loader.analyse_records import (
     read_rank,
 )
 
-# What a record is, by its level: a batch holds samples and their collation; a sample holds operations, and what its dataset asks of others
-# (inner). What reads all samples of a batch by one call (items) may hold samples.
+# The levels of records: a batch holds samples and their collation; a sample holds
+# operations, and what its dataset asks of others (inner). What reads all samples of a batch by one
+# call (items) may hold samples.
 PREPROCESS, ITEMS, ITEM, INNER, COLLATE, OPERATION = range(6)
 READING = (ITEMS, ITEM, INNER)
 _LEVELS = {
-    ("data", "preprocess"): PREPROCESS, ("data", "items"): ITEMS, ("data", "item"): ITEM, ("data", "inner"): INNER,
+    ("data", "preprocess"): PREPROCESS,
+    ("data", "items"): ITEMS,
+    ("data", "item"): ITEM,
+    ("data", "inner"): INNER,
     ("data", "collate"): COLLATE,
-}  # fmt: skip
+}
 _PER_OCTAVE = 64  # buckets: neighbours differ by 1.1 %, and a quantile is the mean of its bucket
 _BUCKETS = 46 * _PER_OCTAVE  # up to 19 hours
 NS = 1e-9
@@ -41,7 +47,8 @@ NS = 1e-9
 
 @dataclass
 class Histogram:
-    """Durations in nanoseconds: what is kept of millions of them, and adds up over chunks, processes and ranks."""
+    """Durations in nanoseconds: what is kept of millions of them, and adds up over chunks,
+    processes and ranks."""
 
     n: int = 0  # how many
     total: float = 0.0  # their sum
@@ -56,18 +63,30 @@ class Histogram:
         """One of durations, of shape (n,)."""
         if not len(durations):
             return cls()
-        values = np.maximum(durations.astype(np.float64), 0.0)  # clocks that run apart: the check of the records reports it
-        buckets = np.minimum((np.log2(values + 1) * _PER_OCTAVE).astype(np.int64), _BUCKETS - 1)
+        # clocks that run apart: the check of the records reports it
+        values = np.maximum(durations.astype(np.float64), 0.0)
+        places = np.log2(values + 1) * _PER_OCTAVE
+        buckets = np.minimum(places.astype(np.int64), _BUCKETS - 1)
         return cls(
-            len(values), float(values.sum()), float(np.square(values).sum()), float(values.min()), float(values.max()),
-            np.bincount(buckets, minlength=_BUCKETS).astype(float), np.bincount(buckets, weights=values, minlength=_BUCKETS),
-        )  # fmt: skip
+            n=len(values),
+            total=float(values.sum()),
+            squares=float(np.square(values).sum()),
+            least=float(values.min()),
+            most=float(values.max()),
+            counts=np.bincount(buckets, minlength=_BUCKETS).astype(float),
+            sums=np.bincount(buckets, weights=values, minlength=_BUCKETS),
+        )
 
     def __add__(self, other: Histogram) -> Histogram:
         return Histogram(
-            self.n + other.n, self.total + other.total, self.squares + other.squares, min(self.least, other.least),
-            max(self.most, other.most), self.counts + other.counts, self.sums + other.sums,
-        )  # fmt: skip
+            self.n + other.n,
+            self.total + other.total,
+            self.squares + other.squares,
+            min(self.least, other.least),
+            max(self.most, other.most),
+            self.counts + other.counts,
+            self.sums + other.sums,
+        )
 
     @property
     def mean(self) -> float:
@@ -78,33 +97,43 @@ class Histogram:
         """The q-quantile in nanoseconds, within 1 %; 0 without any."""
         if not self.n:
             return 0.0
-        reached = np.cumsum(self.counts)
+        cumulative = np.cumsum(self.counts)
         place = q * (self.n - 1)
-        below, above = (self._shortest(reached, int(i)) for i in (np.floor(place), np.ceil(place)))
+        below = self._shortest(cumulative, int(np.floor(place)))
+        above = self._shortest(cumulative, int(np.ceil(place)))
         return float(below + (above - below) * (place - np.floor(place)))
 
-    def _shortest(self, reached: Array, i: int) -> float:
+    def _shortest(self, cumulative: Array, i: int) -> float:
         """The i-th shortest: the mean of its bucket."""
-        if i in (0, self.n - 1):
-            return self.least if i == 0 else self.most
-        bucket = int(np.searchsorted(reached, i, side="right"))
+        if i == 0:
+            return self.least
+        if i == self.n - 1:
+            return self.most
+        bucket = int(np.searchsorted(cumulative, i, side="right"))
         return float(self.sums[bucket] / self.counts[bucket])
 
     def share_below(self, limit_ns: float) -> float:
-        """The share that is shorter; of the bucket in which the limit lies the part that reaches up to it."""
+        """The share that is shorter; of the bucket in which the limit lies the part that reaches up
+        to it."""
         if not self.n:
             return 0.0
         place = np.log2(limit_ns + 1) * _PER_OCTAVE
-        whole = min(int(place), _BUCKETS - 1)
-        return float((self.counts[:whole].sum() + self.counts[whole] * (place - whole)) / self.n)
+        bucket = min(int(place), _BUCKETS - 1)
+        n_below = self.counts[:bucket].sum() + self.counts[bucket] * (place - bucket)
+        return float(n_below / self.n)
 
     def seconds(self) -> dict[str, Any]:
         """As a summary has it."""
-        std = float(np.sqrt(max(self.squares / self.n - self.mean**2, 0.0))) if self.n else 0.0
+        variance = self.squares / self.n - self.mean**2 if self.n else 0.0
         values = {
-            "total": self.total, "mean": self.mean, "median": self.quantile(0.5), "p90": self.quantile(0.9), "std": std,
-            "min": self.least if self.n else 0.0, "max": self.most,
-        }  # fmt: skip
+            "total": self.total,
+            "mean": self.mean,
+            "median": self.quantile(0.5),
+            "p90": self.quantile(0.9),
+            "std": float(np.sqrt(max(variance, 0.0))),
+            "min": self.least if self.n else 0.0,
+            "max": self.most,
+        }
         return {"n": self.n, **{f"{name}_s": value * NS for name, value in values.items()}}
 
 
@@ -112,39 +141,74 @@ class Histogram:
 class Operation:
     """One kind of work of one loader."""
 
-    # its runs, each with what lies in it; of samples the time that is in no operation and in no other dataset
+    # its runs, each with what lies in it; of samples the time that is in no operation and in no
+    # other dataset
     spans: Histogram = field(default_factory=Histogram)
-    waited_ns: float = 0.0  # how much of the time in which training waited the worker that made the awaited batch spent on it
+    # how much of the time in which training waited the worker that made the awaited batch spent on
+    # it
+    waited_ns: float = 0.0
     offset_ns: float = 0.0  # sum of the times from the beginning of the sample to that of the run
-    by_episode: dict[int, tuple[int, float]] = field(default_factory=dict)  # runs and nanoseconds by the iterator's number
+    # runs and nanoseconds by the iterator's number
+    by_episode: dict[int, tuple[int, float]] = field(default_factory=dict)
     of_batches: int = 0  # how many of its runs gave all samples of a batch at once
 
     def __add__(self, other: Operation) -> Operation:
         by_episode = dict(self.by_episode)
-        for episode, (n, spent) in other.by_episode.items():
-            before = by_episode.get(episode, (0, 0.0))
-            by_episode[episode] = before[0] + n, before[1] + spent
+        for episode, (n, total_ns) in other.by_episode.items():
+            n_before, total_ns_before = by_episode.get(episode, (0, 0.0))
+            by_episode[episode] = n_before + n, total_ns_before + total_ns
         return Operation(
-            self.spans + other.spans, self.waited_ns + other.waited_ns, self.offset_ns + other.offset_ns, by_episode,
+            self.spans + other.spans,
+            self.waited_ns + other.waited_ns,
+            self.offset_ns + other.offset_ns,
+            by_episode,
             self.of_batches + other.of_batches,
-        )  # fmt: skip
+        )
 
 
-# (loader, level, name, the operation in which it lies or ""): the name is that of an operation, or of what reads samples
+# (loader, level, name, the operation in which it lies or ""): the name is that of an operation, or
+# of what reads samples
 Kind = tuple[int, int, str, str]
 
 
-def measure_operations(records: LoaderRecords, loaders: Loaders, batches: BatchLifecycle, chunk: int = CHUNK) -> dict[Kind, Operation]:
-    """What each operation of each loader of a rank took; ``chunk`` records are held at a time."""
+@dataclass(frozen=True)
+class _Work:
+    """Records with what is known of each; arrays of shape (n,)."""
+
+    columns: Columns
+    time_ns: Array  # of operations; of all else, what lies in no other record
+    waited_ns: Array  # how much of that the training waited for it
+    inside: Array  # the name of the operation that it lies in; ``NONE`` for none
+    is_nested: Array  # whether it lies in one of its own kind
+    offset_ns: Array  # from the beginning of its sample
+
+    @classmethod
+    def joined(cls, parts: Sequence[_Work]) -> _Work:
+        return cls(
+            Columns.joined([part.columns for part in parts]),
+            np.concatenate([part.time_ns for part in parts]),
+            np.concatenate([part.waited_ns for part in parts]),
+            np.concatenate([part.inside for part in parts]),
+            np.concatenate([part.is_nested for part in parts]),
+            np.concatenate([part.offset_ns for part in parts]),
+        )
+
+
+def measure_operations(
+    records: LoaderRecords, loaders: Loaders, batches: BatchLifecycle, chunk: int = CHUNK
+) -> dict[Kind, Operation]:
+    """The times of each operation of each loader of a rank; ``chunk`` records are held at a
+    time."""
     level = levels(records)
     waits = _waits(batches)
     operations: dict[Kind, Operation] = {}
     for part in whole_batches(records.sample_chunks(chunk), level):
-        pieces = [_measure(own, level[own.name], waits.get(thread)) for thread, own in by_thread(part, level)]
-        if pieces:
-            own = Columns.joined([columns for columns, _ in pieces])
-            measured = {key: np.concatenate([values[key] for _, values in pieces]) for key in pieces[0][1]}
-            _add(operations, records, loaders, own, level[own.name], measured)
+        by_threads = [
+            _measure(columns, level[columns.name], waits.get(thread))
+            for thread, columns in by_thread(part, level)
+        ]
+        if by_threads:
+            _add_operations(operations, records, loaders, _Work.joined(by_threads), level)
     return operations
 
 
@@ -154,145 +218,195 @@ def levels(records: LoaderRecords) -> Array:
 
 
 def _waits(batches: BatchLifecycle) -> dict[int, tuple[Array, Array]]:
-    """By thread: when training waited for the batches that it made, as edges of time and the time waited up to each."""
+    """By thread: when training waited for the batches that it made, as edges of time and the time
+    waited up to each."""
     waits = {}
     batches = batches.with_all("thread", "requested_ns")
     for thread in np.unique(batches["thread"]).tolist():
-        own = batches["thread"] == thread
-        begin, end = batches["requested_ns"][own], batches["received_ns"][own]
-        order = np.argsort(begin)
-        begin, end = begin[order], np.maximum.accumulate(end[order])
-        begin[1:] = np.maximum(begin[1:], end[:-1])  # waits for several loaders in turn never overlap; be sure
-        edges = np.stack([begin, end], axis=1).reshape(-1)
-        spent = np.stack([np.zeros(len(begin), np.int64), end - begin], axis=1).reshape(-1)
-        waits[thread] = edges, np.cumsum(spent)
+        in_thread = batches["thread"] == thread
+        begin_ns, end_ns = batches["requested_ns"][in_thread], batches["received_ns"][in_thread]
+        order = np.argsort(begin_ns)
+        begin_ns, end_ns = begin_ns[order], np.maximum.accumulate(end_ns[order])
+        # waits for several loaders in turn never overlap; be sure
+        begin_ns[1:] = np.maximum(begin_ns[1:], end_ns[:-1])
+        edges = np.stack([begin_ns, end_ns], axis=1).reshape(-1)
+        none = np.zeros(len(begin_ns), np.int64)
+        waited = np.stack([none, end_ns - begin_ns], axis=1).reshape(-1)
+        waits[thread] = edges, np.cumsum(waited)
     return waits
 
 
 def whole_batches(chunks: Iterable[Columns], level: Array) -> Iterator[Columns]:
-    """The same records, split anew so that of each thread what lies in a batch comes with the batch."""
-    rest = Columns.joined([])
+    """The same records, split anew so that of each thread what lies in a batch comes with the
+    batch."""
+    unfinished = Columns.joined([])
     for chunk in chunks:
-        part = Columns.joined([rest, chunk])
-        batches = level[part.name] == PREPROCESS
-        last = np.full(int(part.thread.max(initial=-1)) + 1, NONE)
-        np.maximum.at(last, part.thread[batches], part.start_ns[batches])
-        is_open = (part.start_ns >= last[part.thread]) & (last[part.thread] != NONE)
-        rest = part.select(is_open)
+        part = Columns.joined([unfinished, chunk])
+        is_batch = level[part.name] == PREPROCESS
+        last_batch = np.full(int(part.thread.max(initial=-1)) + 1, NONE)
+        np.maximum.at(last_batch, part.thread[is_batch], part.start_ns[is_batch])
+        batch_ns = last_batch[part.thread]
+        is_open = (part.start_ns >= batch_ns) & (batch_ns != NONE)
+        unfinished = part.select(is_open)
         yield part.select(~is_open)
-    yield rest
+    yield unfinished
 
 
 def by_thread(part: Columns, level: Array) -> Iterator[tuple[int, Columns]]:
-    """The records of each thread by their start; of those that start together the longer first, of equal ones what holds others."""
+    """The records of each thread by their start; of those that start together the longer first, of
+    equal ones what holds others."""
     order = np.lexsort((level[part.name], -part.duration_ns, part.start_ns, part.thread))
     part = part.select(order)
-    edges = np.flatnonzero(np.diff(part.thread, prepend=NONE))
-    for low, high in zip(edges.tolist(), [*edges.tolist()[1:], len(part)], strict=False):  # no edge of nothing
+    starts = np.flatnonzero(np.diff(part.thread, prepend=NONE)).tolist()
+    for low, high in pairwise([*starts, len(part)]):
         yield int(part.thread[low]), part.select(slice(low, high))
 
 
-def _measure(own: Columns, level: Array, waits: tuple[Array, Array] | None) -> tuple[Columns, dict[str, Array]]:
-    """Records of one thread with what is known of each: ``spent`` and ``waited`` nanoseconds, the operation that it lies ``inside`` of,
-    whether it is ``nested`` in its own kind, its ``offset`` in the sample."""
-    parent = parents(own.start_ns, own.duration_ns)
+def _measure(columns: Columns, level: Array, waits: tuple[Array, Array] | None) -> _Work:
+    """The records of one thread, measured."""
+    parent = parents(columns.start_ns, columns.duration_ns)
+    duration_ns, waited_ns = columns.duration_ns, _during(columns, waits)
     is_operation = level == OPERATION
-    waited = _during(own, waits)
     outer = np.maximum(parent, 0)
+    in_operation = (parent >= 0) & is_operation & is_operation[outer]
     sample = _ancestor(parent, level == ITEM)
-    measured = {
-        # Of all but operations, what lies in no other record.
-        "spent": np.where(is_operation, own.duration_ns, without_children(own.duration_ns, parent)),
-        "waited": np.where(is_operation, waited, without_children(waited, parent)),
-        "inside": np.where((parent >= 0) & is_operation & is_operation[outer], own.name[outer], NONE),
-        "nested": _is_nested(own.name, parent, is_operation),
-        "offset": np.where(sample != NONE, own.start_ns - own.start_ns[np.maximum(sample, 0)], 0),
-    }
-    return own, measured
+    sample_start_ns = columns.start_ns[np.maximum(sample, 0)]
+    return _Work(
+        columns,
+        np.where(is_operation, duration_ns, without_children(duration_ns, parent)),
+        np.where(is_operation, waited_ns, without_children(waited_ns, parent)),
+        np.where(in_operation, columns.name[outer], NONE),
+        _is_nested(columns.name, parent, is_operation),
+        np.where(sample != NONE, columns.start_ns - sample_start_ns, 0),
+    )
 
 
-def _during(own: Columns, waits: tuple[Array, Array] | None) -> Array:
+def _during(columns: Columns, waits: tuple[Array, Array] | None) -> Array:
     """How much of each span lies in the waits of its thread."""
     if waits is None:
-        return np.zeros(len(own), np.int64)
-    edges, spent = waits
+        return np.zeros(len(columns), np.int64)
+    edges, waited = waits
     base = int(edges[0])
-    begin, end = (np.interp(time - base, edges - base, spent) for time in (own.start_ns, own.end_ns))
-    return np.rint(end - begin).astype(np.int64)
+    until_start = np.interp(columns.start_ns - base, edges - base, waited)
+    until_end = np.interp(columns.end_ns - base, edges - base, waited)
+    return np.rint(until_end - until_start).astype(np.int64)
 
 
 def _is_nested(name: Array, parent: Array, is_operation: Array) -> Array:
-    """Which operations lie in one of the same name, at any depth: they are counted with it."""
+    """True for each operation that lies in one of the same name, at any depth: they are counted
+    with it."""
     nested = np.zeros(len(name), bool)
-    above = np.where(is_operation, parent, NONE)
-    while len(rows := np.flatnonzero(above >= 0)):
-        nested[rows] |= is_operation[above[rows]] & (name[above[rows]] == name[rows])
-        above[rows] = parent[above[rows]]
+    ancestor = np.where(is_operation, parent, NONE)
+    rows = np.flatnonzero(ancestor >= 0)
+    while len(rows):
+        outer = ancestor[rows]
+        nested[rows] |= is_operation[outer] & (name[outer] == name[rows])
+        ancestor[rows] = parent[outer]
+        rows = rows[ancestor[rows] >= 0]
     return nested
 
 
-def _ancestor(parent: Array, chosen: Array) -> Array:
-    """The nearest chosen span that each lies in; ``NONE`` for none."""
-    nearest, above = np.full(len(parent), NONE), parent.copy()
-    while len(rows := np.flatnonzero(above >= 0)):
-        is_it = chosen[above[rows]]
-        nearest[rows[is_it]] = above[rows[is_it]]
-        above[rows] = np.where(is_it, NONE, parent[above[rows]])
+def _ancestor(parent: Array, selected: Array) -> Array:
+    """The nearest selected span that each lies in; ``NONE`` for none."""
+    nearest, ancestor = np.full(len(parent), NONE), parent.copy()
+    rows = np.flatnonzero(ancestor >= 0)
+    while len(rows):
+        outer = ancestor[rows]
+        is_nearest = selected[outer]
+        nearest[rows[is_nearest]] = outer[is_nearest]
+        ancestor[rows] = np.where(is_nearest, NONE, parent[outer])
+        rows = rows[ancestor[rows] >= 0]
     return nearest
 
 
-def _add(
-    operations: dict[Kind, Operation], records: LoaderRecords, loaders: Loaders, own: Columns, level: Array, measured: dict[str, Array]
+def _add_operations(
+    operations: dict[Kind, Operation],
+    records: LoaderRecords,
+    loaders: Loaders,
+    work: _Work,
+    level_of_name: Array,
 ) -> None:
-    source = loaders.of_each(own)
-    readers = len(records.names) + records.reader[own.args]
-    name = np.where(level == OPERATION, own.name, np.where(np.isin(level, READING), readers, NONE))
-    chosen = np.flatnonzero((source >= 0) & ~measured["nested"])
-    order, kinds, edges = _grouped(chosen, source, level, name, measured["inside"])
-    names = [*(name for _, name in records.names), *records.readers]
-    reads_batches = records.reads_batches[own.args]
-    for i, (loader, of_level, code, inside) in enumerate(kinds):
+    columns = work.columns
+    level = level_of_name[columns.name]
+    source = loaders.of_each(columns)
+    reader = len(records.names) + records.reader[columns.args]
+    name = np.where(np.isin(level, READING), reader, NONE)
+    name = np.where(level == OPERATION, columns.name, name)
+    rows = np.flatnonzero((source >= 0) & ~work.is_nested)
+    order, kinds, edges = _group(rows, source, level, name, work.inside)
+    names = [*(record_name for _, record_name in records.names), *records.readers]
+    reads_batches = records.reads_batches[columns.args]
+    for i, (loader, group_level, code, inside) in enumerate(kinds):
         rows = order[edges[i] : edges[i + 1]]
-        kind = (loader, of_level, "" if code == NONE else names[code], "" if inside == NONE else names[inside])
-        spent = measured["spent"][rows]
-        by_episode: dict[int, tuple[int, float]] = {}
-        counts, sums = np.bincount(own.args[rows]), np.bincount(own.args[rows], weights=spent)
-        for args in np.flatnonzero(counts).tolist():
-            episode = int(loaders.episode[args])
-            n, before = by_episode.get(episode, (0, 0.0))
-            by_episode[episode] = n + int(counts[args]), before + float(sums[args])
-        waited, offset = (float(measured[key][rows].sum()) for key in ("waited", "offset"))
-        operation = Operation(Histogram.of(spent), waited, offset, by_episode, int(reads_batches[rows].sum()))
+        kind = (
+            loader,
+            group_level,
+            "" if code == NONE else names[code],
+            "" if inside == NONE else names[inside],
+        )
+        time_ns = work.time_ns[rows]
+        operation = Operation(
+            Histogram.of(time_ns),
+            float(work.waited_ns[rows].sum()),
+            float(work.offset_ns[rows].sum()),
+            _by_episode(loaders, columns.args[rows], time_ns),
+            int(reads_batches[rows].sum()),
+        )
         operations[kind] = operations[kind] + operation if kind in operations else operation
 
 
-def _grouped(rows: Array, *columns: Array) -> tuple[Array, list[tuple[int, ...]], Array]:
-    """Rows in order of their values in some columns of small numbers from -1 on: the rows, the values of each group, the groups' edges."""
+def _by_episode(loaders: Loaders, args: Array, time_ns: Array) -> dict[int, tuple[int, float]]:
+    """Number and sum of times, by the iterator's number."""
+    by_episode: dict[int, tuple[int, float]] = {}
+    counts, sums = np.bincount(args), np.bincount(args, weights=time_ns)
+    for code in np.flatnonzero(counts).tolist():
+        episode = int(loaders.episode[code])
+        n, total = by_episode.get(episode, (0, 0.0))
+        by_episode[episode] = n + int(counts[code]), total + float(sums[code])
+    return by_episode
+
+
+def _group(rows: Array, *columns: Array) -> tuple[Array, list[tuple[int, ...]], Array]:
+    """Rows in order of their values in some columns of small numbers from -1 on: the rows, the
+    values of each group, the groups' edges."""
     shape = [int(column.max(initial=-1)) + 2 for column in columns]
-    key = np.ravel_multi_index([column[rows] + 1 for column in columns], shape) if len(rows) else np.zeros(0, np.int64)
+    key = np.zeros(0, np.int64)
+    if len(rows):
+        key = np.ravel_multi_index([column[rows] + 1 for column in columns], shape)
     present = np.flatnonzero(np.bincount(key, minlength=1))
-    dense = np.zeros(int(key.max(initial=0)) + 1, np.uint16)  # numpy sorts short numbers in one pass, ten times as fast
+    # numpy sorts short numbers in one pass, ten times as fast
+    dense = np.zeros(int(key.max(initial=0)) + 1, np.uint16)
     dense[present] = np.arange(len(present))
     group = dense[key]
     order = np.argsort(group, kind="stable")
     edges = np.searchsorted(group[order], np.arange(len(present) + 1))
-    values = [tuple(int(part) - 1 for part in parts) for parts in zip(*np.unravel_index(present, shape), strict=True)]
-    return rows[order], values, edges
+    groups = np.stack(np.unravel_index(present, shape), axis=1) - 1
+    return rows[order], [tuple(values) for values in groups.tolist()], edges
 
 
 SLOWEST = 20  # samples that a rank names
 _FEW = 8
-_LONG_PAUSE = 5  # a pause between two batches that is so many times the usual is none of the training's steps
+# a pause between two batches that is so many times the usual is none of the training's steps
+_LONG_PAUSE = 5
 
 
 @dataclass
 class Epoch:
-    """One iterator's batches: how many, nanoseconds of their making, of waiting for them, and from the first request to the last."""
+    """One iterator's batches: how many, nanoseconds of their making, of waiting for them, and from
+    the first request to the last."""
 
     batches: int = 0
     making_ns: float = 0.0
     waited_ns: float = 0.0
     lasted_ns: float = 0.0
+
+    def __add__(self, other: Epoch) -> Epoch:
+        return Epoch(
+            self.batches + other.batches,
+            self.making_ns + other.making_ns,
+            self.waited_ns + other.waited_ns,
+            max(self.lasted_ns, other.lasted_ns),
+        )
 
 
 _NO_EPOCH = Epoch()
@@ -303,17 +417,23 @@ class LoaderTotals:
     """One loader of one rank, or of several ranks, added up.
 
     Attributes:
-        times: Histograms of ``preprocess``, ``usual`` (the same without the first batch of each worker) and its ``cpu`` time, ``wait,
-            delay, put, idle, pin``; ``pause``, from a batch to the next request; ``receive``, taking a batch that was there;
-            ``turn``, from one request to the next where workers are at work.
-        counts: ``batches`` that were consumed; ``items`` as steps count them, in ``counted`` batches; batches whose items are not known
-            (``uncounted``); requests that raised (``failed``); batches that were there when they were requested (``ready``), and that
+        times: Histograms of ``preprocess``, ``usual`` (the same without the first batch of each
+            worker) and its ``cpu`` time, ``wait, delay, put, idle, pin``; ``pause``, from a batch
+            to the next request; ``receive``, taking a batch that was there; ``turn``, from one
+            request to the next where workers are at work.
+        counts: ``batches`` that were consumed; ``items`` as steps count them, in ``counted``
+            batches; batches whose items are not known (``uncounted``); requests that raised
+            (``failed``); batches that were there when they were requested (``ready``), and that
             arrived before one of a lower number (``out_of_order``).
-        busy: By (rank, worker): its batches, nanoseconds of making, and of the epochs in which it was there.
-        costs: What a batch costs beside its making, its sum and number (shape (2,)) by name: ``send_ns, receive_ns, training_ns,
-            making_ns`` of a processor's time, ``bytes``, ``tensors``.
-        handover: What handing a batch over costs on the machine, as for ``analyse_prediction.handover_costs``; empty if not measured.
-        slowest: Samples: (index, n, median, longest, the operation that takes most of it), times in nanoseconds.
+        busy: By (rank, worker): its batches, nanoseconds of making, and of the epochs in which it
+            was there.
+        costs: What a batch costs beside its making, its sum and number (shape (2,)) by name:
+            ``send_ns, receive_ns, training_ns, making_ns`` of a processor's time, ``bytes``,
+            ``tensors``.
+        handover: What handing a batch over costs on the machine, as for
+            ``analyse_prediction.handover_costs``; empty if not measured.
+        slowest: Samples: (index, n, median, longest, the operation that takes most of it), times in
+            nanoseconds.
     """
 
     loader: int  # its number; with ``owner`` the same in every rank
@@ -321,7 +441,8 @@ class LoaderTotals:
     facts: Mapping[str, Any]  # what the steps instrument knows of it
     workers: int  # how many it has
     ranks: list[int]  # which ranks are in it
-    operations: dict[tuple[int, str, str], Operation]  # by (level, name, the operation in which it lies)
+    # by (level, name, the operation in which it lies)
+    operations: dict[tuple[int, str, str], Operation]
     times: dict[str, Histogram]
     counts: Counter[str]
     busy: dict[tuple[int, int], tuple[int, float, float]]
@@ -330,93 +451,121 @@ class LoaderTotals:
     slowest: list[tuple[int, int, float, float, str]]
     costs: dict[str, Array]
     handover: dict[str, float]
-    starts: list[float]  # of each iterator with workers, the nanoseconds by which the wait for its first batch was longer than its making
+    # of each iterator with workers, the nanoseconds by which the wait for its first batch was
+    # longer than its making
+    starts: list[float]
 
     def __add__(self, other: LoaderTotals) -> LoaderTotals:
+        epochs = zip_longest(self.epochs, other.epochs, fillvalue=_NO_EPOCH)
+        slowest = sorted([*self.slowest, *other.slowest], key=lambda row: -row[2])
         return replace(
             self,
             ranks=[*self.ranks, *other.ranks],
-            operations=_added(self.operations, other.operations),
-            times=_added(self.times, other.times),
+            operations=_add_tables(self.operations, other.operations),
+            times=_add_tables(self.times, other.times),
             counts=self.counts + other.counts,
             busy={**self.busy, **other.busy},
-            epochs=[
-                Epoch(a.batches + b.batches, a.making_ns + b.making_ns, a.waited_ns + b.waited_ns, max(a.lasted_ns, b.lasted_ns))
-                for a, b in zip_longest(self.epochs, other.epochs, fillvalue=_NO_EPOCH)
-            ],
-            costs=_added(self.costs, other.costs),
+            epochs=[epoch + other_epoch for epoch, other_epoch in epochs],
+            costs=_add_tables(self.costs, other.costs),
             starts=[*self.starts, *other.starts],
-            slowest=sorted([*self.slowest, *other.slowest], key=lambda row: -row[2])[:SLOWEST],
+            slowest=slowest[:SLOWEST],
         )
 
 
-def _added(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> dict[Any, Any]:
+def _add_tables(first: Mapping[Any, Any], second: Mapping[Any, Any]) -> dict[Any, Any]:
     """Both tables; what is in both is added."""
-    return {**one, **{key: one[key] + value if key in one else value for key, value in other.items()}}
+    table = dict(first)
+    for key, value in second.items():
+        table[key] = table[key] + value if key in table else value
+    return table
 
 
 def combine(totals: Sequence[LoaderTotals]) -> list[LoaderTotals]:
     """The loaders of a whole run from those of its ranks."""
     combined: dict[tuple[int, int], LoaderTotals] = {}
-    for one in totals:
-        combined = _added(combined, {(one.owner, one.loader): one})
+    for loader in totals:
+        combined = _add_tables(combined, {(loader.owner, loader.loader): loader})
     return list(combined.values())
 
 
 def totals_of_rank(run: Run, rank: int) -> list[LoaderTotals]:
     """The loaders of one rank."""
-    found = read_rank(run, rank)
-    if found is None:
+    rank_records = read_rank(run, rank)
+    if rank_records is None:
         return []
-    records, _, loaders, batches = found
+    records, _, loaders, batches = rank_records
     operations = measure_operations(records, loaders, batches)
     costs, handover = records.cost_columns(), records.handover()
-    of_cost = loaders.of_each(costs)
-    return [
-        _totals(
-            i, rank, records, loaders, batches.select(batches.source == i),
-            {kind[1:]: operation for kind, operation in operations.items() if kind[0] == i}, costs.select(of_cost == i), handover,
-        )
-        for i in range(len(loaders.all))
-    ]  # fmt: skip
+    cost_source = loaders.of_each(costs)
+    totals = []
+    for i in range(len(loaders.all)):
+        of_loader = {kind[1:]: operation for kind, operation in operations.items() if kind[0] == i}
+        loader_batches = batches.select(batches.source == i)
+        sums = _costs(records, costs.select(cost_source == i))
+        totals.append(_totals(i, rank, records, loaders, loader_batches, of_loader, sums, handover))
+    return totals
 
 
 def _totals(
-    number: int, rank: int, records: LoaderRecords, loaders: Loaders, batches: BatchLifecycle,
-    operations: dict[tuple[int, str, str], Operation], costs: Columns, handover: dict[str, float],
-) -> LoaderTotals:  # fmt: skip
+    number: int,
+    rank: int,
+    records: LoaderRecords,
+    loaders: Loaders,
+    batches: BatchLifecycle,
+    operations: dict[tuple[int, str, str], Operation],
+    costs: dict[str, Array],
+    handover: dict[str, float],
+) -> LoaderTotals:
     loader = loaders.all[number]
-    owners = list(dict.fromkeys(one.pid for one in loaders.all))
+    owners = list(dict.fromkeys(other.pid for other in loaders.all))
     args = np.flatnonzero(loaders.number == loader.number)
-    collates = [records.arguments[i]["collate"] for i in args.tolist() if "collate" in records.arguments[i]]
-    items, counted, fetched = records.fetched.get((loader.pid, loader.number), (0, 0, 0))
-    workers = loader.facts.get("workers")  # as it says itself, else the highest number of one that was seen
-    counts = {
-        "batches": int((batches.has("consumed_ns") & (batches["failed"] != 1)).sum()),
-        "items": items,
-        "counted": counted,
-        "uncounted": fetched - counted,
-        "failed": int((batches["failed"] == 1).sum()),
-        "ready": int((_is_put_before_request(batches) | (batches["ready"] == 1)).sum()),
-        "out_of_order": _out_of_order(batches),
-    }
+    facts = dict(loader.facts)
+    with_collate = [i for i in args.tolist() if "collate" in records.arguments[i]]
+    if with_collate:
+        facts["collate"] = records.arguments[with_collate[0]]["collate"]
     return LoaderTotals(
         loader=loader.number,
         owner=owners.index(loader.pid),
-        facts={**loader.facts, **({"collate": collates[0]} if collates else {})},
-        workers=workers if workers is not None else max(int(batches[column].max(initial=-1)) for column in ("worker", "sent_to")) + 1,
+        facts=facts,
+        workers=_count_workers(loader.facts, batches),
         ranks=[rank],
         operations=operations,
         times={name: Histogram.of(values) for name, values in _times(batches).items()},
-        counts=Counter(counts),
-        busy={(rank, worker): row for worker, row in _busy(batches.with_all("begin_ns")).items() if worker >= 0},
+        counts=_counts(batches, records.fetched.get((loader.pid, loader.number), (0, 0, 0))),
+        busy=_busy(rank, batches.with_all("begin_ns")),
         epochs=_epochs(batches),
         queue=measure_queue(batches) if batches.by_worker.any() else None,
         slowest=records.slowest(args, SLOWEST),
-        costs=_costs(records, costs),
+        costs=costs,
         handover=handover,
         starts=_starts(batches),
     )
+
+
+def _count_workers(facts: Mapping[str, Any], batches: BatchLifecycle) -> int:
+    """The number of workers as a loader says itself, else the highest number of one that was
+    seen."""
+    workers: int | None = facts.get("workers")
+    if workers is not None:
+        return workers
+    highest = max(batches[column].max(initial=-1) for column in ("worker", "sent_to"))
+    return int(highest) + 1
+
+
+def _counts(batches: BatchLifecycle, fetched: tuple[int, int, int]) -> Counter[str]:
+    items, n_counted, n_fetched = fetched
+    failed = batches["failed"] == 1
+    ready = _is_put_before_request(batches) | (batches["ready"] == 1)
+    counts = {
+        "batches": int((batches.has("consumed_ns") & ~failed).sum()),
+        "items": items,
+        "counted": n_counted,
+        "uncounted": n_fetched - n_counted,
+        "failed": int(failed.sum()),
+        "ready": int(ready.sum()),
+        "out_of_order": _out_of_order(batches),
+    }
+    return Counter(counts)
 
 
 def _costs(records: LoaderRecords, costs: Columns) -> dict[str, Array]:
@@ -430,39 +579,46 @@ def _costs(records: LoaderRecords, costs: Columns) -> dict[str, Array]:
 
 
 def _starts(batches: BatchLifecycle) -> list[float]:
-    """By iterator with workers: how much longer the training waited for its first batch than its making took."""
+    """By iterator with workers: how much longer the training waited for its first batch than its
+    making took."""
     starts = []
-    for one in batches.select(batches.by_worker & batches.has("requested_ns", "received_ns", "end_ns")).episodes():
-        first = np.argmin(one["requested_ns"])
-        waited, making = (one[end][first] - one[begin][first] for begin, end in (("requested_ns", "received_ns"), ("begin_ns", "end_ns")))
+    of_workers = batches.by_worker & batches.has("requested_ns", "received_ns", "end_ns")
+    for episode in batches.select(of_workers).episodes():
+        first = np.argmin(episode["requested_ns"])
+        waited = episode["received_ns"][first] - episode["requested_ns"][first]
+        making = episode["end_ns"][first] - episode["begin_ns"][first]
         starts.append(float(max(waited - making, 0)))
     return starts
 
 
 def _times(batches: BatchLifecycle) -> dict[str, Array]:
     usual = batches.select(~_is_first_of_worker(batches))
-    recorded = (("put", "put_ns"), ("idle", "idle_ns"), ("pin", "pinned_ns"))
+    was_there = _is_put_before_request(batches) & (batches["ready"] != 1)
     return {
         "preprocess": batches.durations("begin_ns", "end_ns"),
         "usual": usual.durations("begin_ns", "end_ns"),
-        "cpu": usual["cpu_ns"][usual.has("cpu_ns")],
+        "cpu": usual.recorded("cpu_ns"),
         "wait": batches.durations("requested_ns", "received_ns"),
         "delay": batches.durations("end_ns", "consumed_ns"),
         "pause": _pauses(batches),
-        "receive": batches.select(_is_put_before_request(batches) & (batches["ready"] != 1)).durations("requested_ns", "received_ns"),
+        "receive": batches.select(was_there).durations("requested_ns", "received_ns"),
         "turn": _turns(batches),
-        **{name: batches[column][batches.has(column)] for name, column in recorded},
+        "put": batches.recorded("put_ns"),
+        "idle": batches.recorded("idle_ns"),
+        "pin": batches.recorded("pinned_ns"),
     }
 
 
 def _is_first_of_worker(batches: BatchLifecycle) -> Array:
-    """The first batch of each worker process that has made several: it pays for what is imported and opened once."""
-    first = np.zeros(len(batches), bool)
-    for thread in np.unique(batches["thread"][batches.has("thread")]).tolist():
-        made = np.flatnonzero(batches["thread"] == thread)
-        if len(made) > 2:
-            first[made[np.argmin(batches["begin_ns"][made])]] = True
-    return first
+    """True for the first batch of each worker process that has made several: it pays for what is
+    imported and opened once."""
+    is_first = np.zeros(len(batches), bool)
+    for thread in np.unique(batches.recorded("thread")).tolist():
+        rows = np.flatnonzero(batches["thread"] == thread)
+        if len(rows) > 2:
+            first = rows[np.argmin(batches["begin_ns"][rows])]
+            is_first[first] = True
+    return is_first
 
 
 def _without_long(times: Array) -> Array:
@@ -470,47 +626,68 @@ def _without_long(times: Array) -> Array:
 
 
 def _pauses(batches: BatchLifecycle) -> Array:
-    """From each batch to the next request of the same iterator: what the training does with a batch."""
+    """From each batch to the next request of the same iterator: what the training does with a
+    batch."""
     batches = batches.with_all("requested_ns", "received_ns")
     batches = batches.select(np.lexsort((batches["requested_ns"], batches.episode)))
     pauses = np.maximum(batches["requested_ns"][1:] - batches["received_ns"][:-1], 0)
-    return _without_long(pauses[batches.episode[1:] == batches.episode[:-1]])
+    in_one_episode = batches.episode[1:] == batches.episode[:-1]
+    return _without_long(pauses[in_one_episode])
 
 
 def _turns(batches: BatchLifecycle) -> Array:
-    """From each request to the next one of the same iterator, but for the first ones, in which workers start and the queue is filled."""
+    """From each request to the next one of the same iterator, but for the first ones, in which
+    workers start and the queue is filled."""
     batches = batches.select(batches.by_worker & batches.has("requested_ns", "received_ns"))
-    first = 3 * (int(batches["worker"].max(initial=-1)) + 1)
-    turns = [np.diff(np.sort(one["requested_ns"]))[first:] for one in batches.episodes()]
-    return _without_long(np.concatenate([np.zeros(0, np.int64), *turns]))
+    n_first = 3 * (int(batches["worker"].max(initial=-1)) + 1)
+    turns = [np.zeros(0, np.int64)]
+    for episode in batches.episodes():
+        requested_ns = np.sort(episode["requested_ns"])
+        turns.append(np.diff(requested_ns)[n_first:])
+    return _without_long(np.concatenate(turns))
 
 
 def _is_put_before_request(batches: BatchLifecycle) -> Array:
-    """Which batches a worker had put on the queue before they were requested."""
-    put = batches["end_ns"] + np.maximum(batches["put_ns"], 0)
-    return batches.by_worker & batches.has("end_ns", "requested_ns") & (put <= batches["requested_ns"])
+    """True for each batch that a worker had put on the queue before it was requested."""
+    put_ns = batches["end_ns"] + np.maximum(batches["put_ns"], 0)
+    is_early = put_ns <= batches["requested_ns"]
+    return batches.by_worker & batches.has("end_ns", "requested_ns") & is_early
 
 
 def _out_of_order(batches: BatchLifecycle) -> int:
-    arrived = (one["arrived_ns"] for one in batches.with_all("arrived_ns").episodes())  # ascending by number of the batch
-    return sum(int((times[1:] < np.maximum.accumulate(times)[:-1]).sum()) for times in arrived)
+    n = 0
+    for episode in batches.with_all("arrived_ns").episodes():
+        arrived_ns = episode["arrived_ns"]  # ascending by number of the batch
+        latest_before = np.maximum.accumulate(arrived_ns)[:-1]
+        n += int((arrived_ns[1:] < latest_before).sum())
+    return n
 
 
-def _busy(batches: BatchLifecycle) -> dict[int, tuple[int, float, float]]:
-    """By worker: batches, time of making them, and how long the epochs lasted in which it made some."""
-    busy: dict[int, tuple[int, float, float]] = {}
-    for one in batches.episodes():
-        lasted = float(one["end_ns"].max() - one["begin_ns"].min())
-        for worker in np.unique(one["worker"]).tolist():
-            own = one.select(one["worker"] == worker)
-            n, spent, there = busy.get(worker, (0, 0.0, 0.0))
-            busy[worker] = n + len(own), spent + float((own["end_ns"] - own["begin_ns"]).sum()), there + lasted
+def _busy(rank: int, batches: BatchLifecycle) -> dict[tuple[int, int], tuple[int, float, float]]:
+    """By rank and worker: batches, time of making them, and how long the epochs lasted in which it
+    made some."""
+    busy: dict[tuple[int, int], tuple[int, float, float]] = {}
+    for episode in batches.episodes():
+        lasted_ns = float(episode["end_ns"].max() - episode["begin_ns"].min())
+        for worker in np.unique(episode["worker"]).tolist():
+            if worker < 0:
+                continue
+            by_worker = episode.select(episode["worker"] == worker)
+            making_ns = float((by_worker["end_ns"] - by_worker["begin_ns"]).sum())
+            n, making_ns_before, present_ns = busy.get((rank, worker), (0, 0.0, 0.0))
+            busy[rank, worker] = (
+                n + len(by_worker),
+                making_ns_before + making_ns,
+                present_ns + lasted_ns,
+            )
     return busy
 
 
 def _epochs(batches: BatchLifecycle) -> list[Epoch]:
     epochs = []
-    for one in batches.with_all("requested_ns").episodes():
-        making, waited = (float(one.durations(*edges).sum()) for edges in (("begin_ns", "end_ns"), ("requested_ns", "received_ns")))
-        epochs.append(Epoch(len(one), making, waited, float(one["received_ns"].max() - one["requested_ns"].min())))
+    for episode in batches.with_all("requested_ns").episodes():
+        making_ns = float(episode.durations("begin_ns", "end_ns").sum())
+        waited_ns = float(episode.durations("requested_ns", "received_ns").sum())
+        lasted_ns = float(episode["received_ns"].max() - episode["requested_ns"].min())
+        epochs.append(Epoch(len(episode), making_ns, waited_ns, lasted_ns))
     return epochs

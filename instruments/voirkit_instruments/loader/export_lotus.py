@@ -1,8 +1,10 @@
-"""``--format lotus``: the log files of LotusTrace, on which its published analysis scripts run (checked against those of 2024).
+"""``--format lotus``: the log files of LotusTrace, on which its published analysis scripts run
+(checked against those of 2024).
 
-A folder for each loader and rank, called ``b<batch size>_gpu<ranks>`` as the scripts want it, with a file for each process:
-``lotustrace_log_worker_pid_<pid>`` and ``lotustrace_log_main_pid_<pid>``. Lines are ``name,start_ns,duration_ns`` on the wall clock. Its
-scripts know a batch by its number, which begins anew in each epoch: here it goes on.
+A folder for each loader and rank, called ``b<batch size>_gpu<ranks>`` as the scripts want it, with
+a file for each process: ``lotustrace_log_worker_pid_<pid>`` and ``lotustrace_log_main_pid_<pid>``.
+Lines are ``name,start_ns,duration_ns`` on the wall clock. Its scripts know a batch by its number,
+which begins anew in each epoch: here it goes on.
 """
 
 from __future__ import annotations
@@ -34,78 +36,97 @@ _READS = "Loader"
 
 # The records of loaders by process and start, the numbers of batches going on from epoch to epoch.
 _QUERY = """
-WITH told AS (
+WITH records AS (
     SELECT *, CAST(json_extract_string(args, '$.loader') AS BIGINT) AS loader,
         CAST(json_extract_string(args, '$.episode') AS BIGINT) AS episode,
-        coalesce(json_extract_string(args, '$.ready') = 'true', false) AS ready, contains(args, '"error":') AS raised
-    FROM ({events}) WHERE kind = 'loader' AND args IS NOT NULL AND NOT (category = 'data' AND name = 'cpu') AND category <> 'cost'
+        coalesce(json_extract_string(args, '$.ready') = 'true', false) AS ready,
+        contains(args, '"error":') AS raised
+    FROM ({events})
+    WHERE kind = 'loader' AND args IS NOT NULL
+        AND NOT (category = 'data' AND name = 'cpu') AND category <> 'cost'
 ), sizes AS (
-    SELECT rank, loader, episode, max(value) + 1 AS n FROM told
+    SELECT rank, loader, episode, max(value) + 1 AS n FROM records
     WHERE category = 'batch' OR (category = 'data' AND name = 'preprocess') GROUP BY ALL
 ), places AS (
     SELECT rank, loader, episode, coalesce(sum(n) OVER (
-        PARTITION BY rank, loader ORDER BY episode ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0)::BIGINT AS before FROM sizes
+        PARTITION BY rank, loader ORDER BY episode
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0)::BIGINT AS before
+    FROM sizes
 )
-SELECT rank, loader, pid, category, name, wall_ns, duration_ns, value + coalesce(before, 0), ready, raised
-FROM told LEFT JOIN places USING (rank, loader, episode)
-WHERE loader IS NOT NULL ORDER BY rank, loader, pid, wall_ns, duration_ns DESC, category
+SELECT rank, loader, pid, category, name, wall_ns, duration_ns, value + coalesce(before, 0), ready,
+    raised
+FROM records LEFT JOIN places USING (rank, loader, episode)
+WHERE loader IS NOT NULL
+ORDER BY rank, loader, pid, wall_ns, duration_ns DESC, category, name, value, tid
 """
 
 
 def write(run: Run, selection: Selection, target: str) -> list[str]:
-    """Write the folders. Raises VoirkitError: the run has no record of a loader, or folders cannot be written there."""
+    """Write the folders. Raises VoirkitError: the run has no record of a loader, or folders cannot
+    be written there."""
     if target == STDOUT:
-        raise VoirkitError("it is folders of files.", where="--format lotus -o -", next="Give a folder's name with -o.")
+        raise VoirkitError(
+            "it is folders of files.",
+            where="--format lotus -o -",
+            next="Give a folder's name with -o.",
+        )
     folders = _Folders(run, target)
-    written: list[str] = []
     try:
-        for path in _files(run, selection, folders):
-            written.append(path)
+        paths = list(_files(run, selection, folders))
     except BaseException:  # the disk is full: part of a run would be taken for all of it
         for path in folders.files:
             if os.path.lexists(path):
                 os.unlink(path)
         raise
-    if not written:
-        raise VoirkitError("this run has no record of a loader.", where="--format lotus", next="Record it: voirkit --loader SCRIPT")
-    return written
+    if not paths:
+        raise VoirkitError(
+            "this run has no record of a loader.",
+            where="--format lotus",
+            next="Record it: voirkit --loader SCRIPT",
+        )
+    return paths
 
 
 def _files(run: Run, selection: Selection, folders: _Folders) -> Iterator[str]:
     """Write the files of one process after the other."""
-    rows: Iterator[Row] = (row for batch in run.fetch(_QUERY.format(events=run.events(selection))) for row in batch)
-    for (rank, loader, pid), own in groupby(rows, key=lambda row: row[:3]):
+    query = _QUERY.format(events=run.events(selection))
+    rows: Iterator[Row] = (row for batch in run.fetch(query) for row in batch)
+    for (rank, loader, pid), of_process in groupby(rows, key=lambda row: row[:3]):
         folder = folders.of(rank, loader)
         folders.prepare_folder(folder)
         with ExitStack() as open_:
             files: dict[str, Callable[[str], object]] = {}
-            for who, line in _lines(own):
-                if who not in files:
-                    path = os.path.join(folder, f"{PREFIX}_{who}_pid_{pid}")
+            for role, line in _lines(of_process):
+                if role not in files:
+                    path = os.path.join(folder, f"{PREFIX}_{role}_pid_{pid}")
                     folders.files.append(path)
-                    files[who] = open_.enter_context(text(path))
-                files[who](line)
+                    files[role] = open_.enter_context(text(path))
+                files[role](line)
         yield from folders.files[len(folders.files) - len(files) :]
 
 
 class _Folders:
-    """What the folders of loaders are called: the scripts read the batch's size in the name, and take all of a folder for one loader."""
+    """The folders of loaders and their names: the scripts read the batch's size in the name, and
+    take all of a folder for one loader."""
 
     def __init__(self, run: Run, target: str) -> None:
         self._target = target
-        self._known: dict[int, dict[str, Any]] = {}
-        query = "SELECT DISTINCT args FROM spans WHERE kind = 'phase' AND category = 'dataloader' AND name = 'iter' AND args IS NOT NULL"
+        self._facts: dict[int, dict[str, Any]] = {}  # by the loader's number
+        query = (
+            "SELECT DISTINCT args FROM spans WHERE kind = 'phase' AND category = 'dataloader' AND"
+            " name = 'iter' AND args IS NOT NULL"
+        )
         for batch in run.fetch(query):
             for (text_,) in batch:
-                known = json.loads(text_)
-                self._known.setdefault(known.get("loader", -1), known)
+                facts = json.loads(text_)
+                self._facts.setdefault(facts.get("loader", -1), facts)
         self._ranks = len({process.rank for process in run.processes()})
         self._names: dict[str, tuple[int, int]] = {}
         self._made: set[str] = set()
         self.files: list[str] = []
 
     def of(self, rank: int, loader: int) -> str:
-        size = self._known.get(loader, {}).get("batch_size") or 1
+        size = self._facts.get(loader, {}).get("batch_size") or 1
         name = f"b{size if isinstance(size, int) else 1}_gpu{self._ranks}"
         if self._ranks > 1:
             name += f"_rank{rank}"
@@ -114,7 +135,8 @@ class _Folders:
         return os.path.join(self._target, name)
 
     def prepare_folder(self, folder: str) -> None:
-        """Make one, or remove another run's files from it: whoever reads it would take them for the same run."""
+        """Make one, or remove another run's files from it: whoever reads it would take them for the
+        same run."""
         if folder in self._made:
             return
         self._made.add(folder)
@@ -125,8 +147,8 @@ class _Folders:
 
 
 def _lines(rows: Iterator[Row]) -> Iterator[tuple[str, str]]:
-    """The lines of one process, each with the file that it belongs to, in the order in which LotusTrace writes them: what ends first, and
-    of a sample the transforms before its loading."""
+    """The lines of one process, each with the file that it belongs to, in the order in which
+    LotusTrace writes them: what ends first, and of a sample the transforms before its loading."""
     arrived: dict[int | None, int] = {}
     sample = _Sample()
     batch: tuple[str, str] | None = None
@@ -144,15 +166,17 @@ def _lines(rows: Iterator[Row]) -> Iterator[tuple[str, str]]:
         elif category == "batch":
             if name == "arrived":
                 arrived[number] = start
+            elif name == "wait" and not raised:
+                arrived_ns = arrived.pop(number, start)
+                if ready:
+                    start, duration = arrived_ns, _MOMENT_NS
+                yield "main", _line(f"SBatchWait_{number}", start, duration)
+            elif name == "consumed" and not raised:
+                yield "main", _line(f"SBatchConsumed_{number}", start, _MOMENT_NS)
             elif name == "queued":
                 yield "main", _line(f"SBatchQueued_{number}", start, _MOMENT_NS)
             elif name == "pin":
                 yield "main", _line(f"SBatchPinMemory_{number}", start, duration)
-            elif name == "wait" and not raised:
-                was_there = arrived.pop(number, start)
-                yield "main", _line(f"SBatchWait_{number}", was_there if ready else start, _MOMENT_NS if ready else duration)
-            elif name == "consumed" and not raised:
-                yield "main", _line(f"SBatchConsumed_{number}", start, _MOMENT_NS)
     yield from sample.end()
     if batch is not None:
         yield batch
@@ -164,24 +188,26 @@ class _Sample:
     def __init__(self) -> None:
         self._loading: list[str] = []
         self._transforms: list[str] = []
-        self._begun = self._ended = self._last = 0
+        self._start_ns = self._end_ns = self._last_ns = 0
 
     def add(self, name: str, start: int, duration: int) -> None:
-        if start < self._last:
+        if start < self._last_ns:
             return  # inside the one before
-        self._last = start + duration
+        self._last_ns = start + duration
         if name == _READS:
             self._loading.append(_line("SLoader", start, duration))
             return
         if not self._transforms:
-            self._begun = start
-        self._ended = self._last
+            self._start_ns = start
+        self._end_ns = self._last_ns
         self._transforms.append(_line(f"S{name}", start, duration))
 
     def end(self) -> Iterator[tuple[str, str]]:
         """Its lines; from then on it is the next sample."""
-        whole = [_line("STransform", self._begun, self._ended - self._begun)] if self._transforms else []
-        for line in (*self._transforms, *self._loading, *whole):
+        lines = [*self._transforms, *self._loading]
+        if self._transforms:
+            lines.append(_line("STransform", self._start_ns, self._end_ns - self._start_ns))
+        for line in lines:
             yield "worker", line
         self._loading, self._transforms = [], []
 

@@ -1,8 +1,10 @@
-"""``--loader``: every sample, transform, worker and wait of the program's loaders, written into the trace plane.
+"""``--loader``: every sample, transform, worker and wait of the program's loaders, written into the
+trace plane.
 
-It only records. The functions of torch and of the program keep their identity: what is recorded is in their bodies
-(``voirkit.probes.around``). Processes that load data see it too, forked or started anew: the latter are handed, with what they are to do,
-the operations that the user named and the episode whose worker they are.
+It only records. The functions of torch and of the program keep their identity: what is recorded is
+in their bodies (``voirkit.probes.around``). Processes that load data see it too, forked or started
+anew: the latter are handed, with what they are to do, the operations that the user named and the
+episode whose worker they are.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ _ACCEPT = "voirkit_instruments.loader.record:record_in_child"
 _recording: tuple[LoaderTorch, list[str]] | None = None  # of this process, for those that it starts
 
 
-def start_recording(recorder: Any, process: Overseer | ChildProcess, operations: Sequence[str]) -> LoaderTorch:
+def start_recording(
+    recorder: Any, process: Overseer | ChildProcess, operations: Sequence[str]
+) -> LoaderTorch:
     """Begin in this process.
 
     Args:
@@ -47,7 +51,8 @@ def start_recording(recorder: Any, process: Overseer | ChildProcess, operations:
     from voirkit_instruments.loader.record_torch import LoaderTorch
     from voirkit_instruments.steps.events import StepEvents
 
-    recording = Recording(recorder, process.warn, process.shared(LoaderNumbers))  # its steps have the same numbers
+    # its steps have the same numbers
+    recording = Recording(recorder, process.warn, process.shared(LoaderNumbers))
     torch = LoaderTorch(recording, operations, process.shared(StepEvents))
     _recording = torch, list(operations)
     torch.install()
@@ -55,11 +60,11 @@ def start_recording(recorder: Any, process: Overseer | ChildProcess, operations:
 
 
 def offer_to_child() -> dict[str, Any] | None:
-    """What a process needs that is started anew from this thread."""
+    """The data that a process needs that is started anew from this thread."""
     if _recording is None:
         return None
     torch, operations = _recording
-    episode = torch.recording.here.making
+    episode = torch.recording.state.making
     return {"operations": operations, "place": None if episode is None else episode.place}
 
 
@@ -73,29 +78,35 @@ def record_in_child(offer: dict[str, Any]) -> None:
         return
     torch = start_recording(recorder, this_process(), offer["operations"])
     if offer["place"] is not None:
-        torch.recording.here.making = Episode(**offer["place"])
+        torch.recording.state.making = Episode(**offer["place"])
 
 
 def _parse_operation_names(values: Sequence[str]) -> list[str]:
-    """The names in the values of the option. Raises CommandLineError: one is not of the form ``module:function`` or
-    ``module:Class.method``."""
-    found = [name.strip() for value in values for name in value.split(",") if name.strip()]
-    for name in found:
+    """The names in the values of the option. Raises CommandLineError: one is not of the form
+    ``module:function`` or ``module:Class.method``."""
+    names = [name.strip() for value in values for name in value.split(",")]
+    names = [name for name in dict.fromkeys(names) if name]
+    for name in names:
         module, colon, path = name.partition(":")
-        if not colon or not all(part.isidentifier() for part in (*module.split("."), *path.split("."))):
+        parts = [*module.split("."), *path.split(".")]
+        if not colon or not all(part.isidentifier() for part in parts):
             raise CommandLineError(
                 f"{name!r} names no function.",
                 where=_OPTION,
-                next=f"Give module:function or module:Class.method, such as {_OPTION} transformers:BertTokenizerFast.__call__",
+                next=(
+                    f"Give module:function or module:Class.method, such as {_OPTION}"
+                    " transformers:BertTokenizerFast.__call__"
+                ),
             )
-    return list(dict.fromkeys(found))
+    return names
 
 
 @instrument_definition
 @once("--loader")
 def loader(ov: Overseer, *operations: str) -> Iterator[Phase]:
-    """Record what the program's loaders do. ``operations``: those that the user names, as ``module:function`` or ``module:Class.method``,
-    several with commas between. Raises CommandLineError: a name is none."""
+    """Record what the program's loaders do. ``operations``: those that the user names, as
+    ``module:function`` or ``module:Class.method``, several with commas between. Raises
+    CommandLineError: a name is none."""
     names = _parse_operation_names(operations)
     torch: LoaderTorch | None = None
     is_over = False
@@ -131,7 +142,9 @@ def _finish(ov: Overseer, torch: LoaderTorch) -> None:
     for name, why in torch.named.missing.items():
         ov.warn(f"--loader-ops {name}: nothing was recorded of it: {why}.")
     table = torch.patches.table
-    ov.summary.setdefault("patches", []).extend({"name": name, "why_not": why or None} for name, why in table.items())
+    ov.summary.setdefault("patches", []).extend(
+        {"name": name, "why_not": why or None} for name, why in table.items()
+    )
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
@@ -139,16 +152,20 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
     return loader(*([operations] if isinstance(operations, str) else operations))(ov)
 
 
-# what it costs to hand a batch from one process to another on this machine
+# the cost of handing a batch from one process to another on this machine
 
-_PYTHON = "import sys; sys.path += sys.argv[1:]; from voirkit_instruments.loader.record import print_handover; print_handover()"
+_PYTHON = (
+    "import sys; sys.path += sys.argv[1:]; from voirkit_instruments.loader.record import"
+    " print_handover; print_handover()"
+)
 _ROUNDS, _CALLS = 40, 1000
 _PAGES = 4 << 20  # bytes of shared memory that are written
 _LONGEST_S = 5.0
 
 
 def _record_handover(recording: Any) -> None:
-    """Record what it costs on this machine to hand batches over, and to record: the prediction needs it."""
+    """Record the cost on this machine of handing batches over, and of recording: the prediction
+    needs it."""
     from voirkit_instruments.loader.record_batches import now
 
     if recording.has_made and recording.folder() is not None:
@@ -159,8 +176,9 @@ def _record_handover(recording: Any) -> None:
 
 
 def measure_handover() -> dict[str, int] | None:
-    """``{"call_ns", "tensor_ns", "mb_ns"}``, measured in another process; None where that is not known. A call of a function of python, a
-    file of shared memory handed over, and a million bytes of it written first."""
+    """``{"call_ns", "tensor_ns", "mb_ns"}``, measured in another process; None where that is not
+    known. A call of a function of python, a file of shared memory handed over, and a million bytes
+    of it written first."""
     import json
     import subprocess
 
@@ -171,7 +189,9 @@ def measure_handover() -> dict[str, int] | None:
     paths = [os.path.dirname(package.__path__[0]) for package in (voirkit, voirkit_instruments)]
     command = [sys.executable, "-I", "-S", "-c", _PYTHON, *paths]
     try:
-        costs = json.loads(run_to_end(command, os.environ, stderr=subprocess.DEVNULL, timeout=_LONGEST_S).stdout)
+        costs = json.loads(
+            run_to_end(command, os.environ, stderr=subprocess.DEVNULL, timeout=_LONGEST_S).stdout
+        )
         return {key: int(costs[key]) for key in ("call_ns", "tensor_ns", "mb_ns")}
     except (OSError, subprocess.SubprocessError, ValueError, KeyError):
         return None
@@ -198,9 +218,9 @@ def _file(n_bytes: int) -> int:
 def print_handover() -> None:
     """In that process: measure, and print as JSON.
 
-    torch's loaders send a tensor as a file of shared memory, whose descriptor goes through ``multiprocessing.resource_sharer``: a
-    connection, a handshake and a message for each. Here the same is done without torch, in the processor's time of both sides together.
-    It takes 0.1 s.
+    torch's loaders send a tensor as a file of shared memory, whose descriptor goes through
+    ``multiprocessing.resource_sharer``: a connection, a handshake and a message for each. Here the
+    same is done without torch, in the processor's time of both sides together. It takes 0.1 s.
     """
     import json
     import mmap
@@ -221,26 +241,26 @@ def print_handover() -> None:
 
     def tensor() -> None:
         descriptor = _file(4096)
-        made = mmap.mmap(descriptor, 4096)
-        got = resource_sharer.DupFd(descriptor).detach()
-        same = mmap.mmap(got, 4096)
-        for one in (made, same):
-            one.close()
-        for number in (descriptor, got):
+        sent = mmap.mmap(descriptor, 4096)
+        received_descriptor = resource_sharer.DupFd(descriptor).detach()
+        received = mmap.mmap(received_descriptor, 4096)
+        for memory in (sent, received):
+            memory.close()
+        for number in (descriptor, received_descriptor):
             os.close(number)
 
     text = bytes(_PAGES)
 
     def pages() -> None:
         descriptor = _file(_PAGES)
-        with mmap.mmap(descriptor, _PAGES) as made:
-            made[:] = text
+        with mmap.mmap(descriptor, _PAGES) as memory:
+            memory[:] = text
         os.close(descriptor)
 
-    found = {
+    costs = {
         "call_ns": _median(calls, _ROUNDS) // _CALLS,
         "tensor_ns": _median(tensor, _ROUNDS),
         "mb_ns": _median(pages, 5) * 1_000_000 // _PAGES,
     }
     resource_sharer.stop()
-    print(json.dumps(found))
+    print(json.dumps(costs))

@@ -1,10 +1,13 @@
-"""Operations: transforms and what the user names, in a program's datasets and in libraries, and what records them.
+"""Operations: transforms and what the user names, in a program's datasets and in libraries, and
+what records them.
 
-A transform is recorded under its class's name, a function under its own; what only calls others in turn (a Compose, a ``nn.Sequential``, an
-object with a list ``transforms``) is none itself. What is around is the class's function, never an object, each once. The transforms of
-torchvision and albumentations are known, wherever a program calls them, once they have been imported. Those of a dataset are found in its
-attributes and its class's, in globals that its ``__getitem__`` names, in lists of them, and in the attributes of transforms and of datasets
-inside it. Objects are not asked for their attributes: no property and no ``__getattr__`` of the program runs.
+A transform is recorded under its class's name, a function under its own; what only calls others in
+turn (a Compose, a ``nn.Sequential``, an object with a list ``transforms``) is none itself. What is
+around is the class's function, never an object, each once. The transforms of torchvision and
+albumentations are known, wherever a program calls them, once they have been imported. Those of a
+dataset are found in its attributes and its class's, in globals that its ``__getitem__`` names, in
+lists of them, and in the attributes of transforms and of datasets inside it. Objects are not asked
+for their attributes: no property and no ``__getattr__`` of the program runs.
 
 Checked with torch 2.1 and 2.15, torchvision 0.16 and 0.29, albumentations 2.0, datasets 5.2.
 """
@@ -14,7 +17,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
@@ -33,54 +36,76 @@ SAMPLE, BATCH, TURNS = "__getitem__", "__getitems__", "__iter__"
 
 
 def datasets(dataset: Any) -> Iterator[Any]:
-    """A dataset and those that it holds, one of each class and what it holds; torch's ``Subset``, which reads nothing itself, left out."""
+    """A dataset and those that it holds, one of each class and what it holds; torch's ``Subset``,
+    which reads nothing itself, left out."""
     visited: set[int] = set()
     kinds: set[type] = set()
     open_: list[tuple[Any, int]] = [(dataset, _DEEPEST)]
     while open_:
-        one, deep = open_.pop()
-        if id(one) in visited:
+        outer, depth = open_.pop()
+        if id(outer) in visited:
             continue
-        visited.add(id(one))
-        if not is_torch("Subset", one) and type(one) not in kinds:
-            kinds.add(type(one))
-            yield one
-        if deep > 0:
-            for name, value in attributes(one):
-                open_ += [(inner, deep - 1) for inner in _inner_datasets(name, value)]
+        visited.add(id(outer))
+        if not is_torch("Subset", outer) and type(outer) not in kinds:
+            kinds.add(type(outer))
+            yield outer
+        if depth > 0:
+            for name, value in attributes(outer):
+                open_ += [(inner, depth - 1) for inner in _inner_datasets(name, value)]
 
 
 def _inner_datasets(name: str, value: Any) -> Iterator[Any]:
-    """The datasets that an attribute holds: itself, those in a list of it, or that of a loader behind it. fastai (2.8) hands torch a
-    stand-in whose attribute ``d`` is the loader, and the dataset is that one's."""
+    """The datasets that an attribute holds: itself, those in a list of it, or that of a loader
+    behind it. fastai (2.8) hands torch a stand-in whose attribute ``d`` is the loader, and the
+    dataset is that one's."""
     if is_dataset(value) or (name == "dataset" and _is_indexed(type(value))):
         yield value
         return
-    if not is_foreign(type(value)) and type(behind := dict(attributes(value)).get("dataset")) is not type(None):
-        if is_dataset(behind) or _is_indexed(type(behind)):
-            yield behind
-        return
+    if not is_foreign(type(value)):
+        behind = dict(attributes(value)).get("dataset")
+        if type(behind) is not type(None):
+            if is_dataset(behind) or _is_indexed(type(behind)):
+                yield behind
+            return
     if type(value) is dict:
         value = list(value.values())
     if type(value) in (list, tuple):
-        few = [one for one in value[:_FEW] if is_dataset(one)]
-        yield from (one for one in value if is_dataset(one)) if len(few) == len(value[:_FEW]) else few
+        yield from _listed_datasets(value)
+
+
+def _listed_datasets(values: Sequence[Any]) -> Iterator[Any]:
+    """The datasets among the first of a list; all of it where these are nothing else."""
+    first = values[:_FEW]
+    datasets = [value for value in first if is_dataset(value)]
+    if len(datasets) < len(first):
+        yield from datasets
+    else:
+        yield from (value for value in values if is_dataset(value))
 
 
 def is_dataset(value: Any) -> bool:
-    """Whether an object is a dataset: of torch's class, or one of the program's own (or ``__getitems__`` says it) that is indexed."""
+    """True if an object is a dataset: of torch's class, or one of the program's own (or
+    ``__getitems__`` says it) that is indexed."""
     kind = type(value)
     if is_instance_of(value, "torch.utils.data.dataset", "Dataset"):
         return True
-    return _is_indexed(kind) and not callable(value) and (hasattr(kind, BATCH) or is_of_program(kind))
+    if not _is_indexed(kind) or callable(value):
+        return False
+    return hasattr(kind, BATCH) or is_of_program(kind)
 
 
 def _is_indexed(kind: type) -> bool:
-    return not is_foreign(kind) and hasattr(kind, SAMPLE) and hasattr(kind, "__len__") and not hasattr(kind, "keys")
+    return (
+        not is_foreign(kind)
+        and hasattr(kind, SAMPLE)
+        and hasattr(kind, "__len__")
+        and not hasattr(kind, "keys")
+    )
 
 
 def source_name(dataset: Any) -> str:
-    """What reads the samples of a dataset, such as ``Pictures.__getitem__``: of ``Subset`` what is inside."""
+    """The method that reads the samples of a dataset, such as ``Pictures.__getitem__``: of
+    ``Subset`` that of the dataset inside."""
     while is_torch("Subset", dataset):
         dataset = vars(dataset).get("dataset")
     iterable = getattr(sys.modules.get("torch.utils.data"), "IterableDataset", None)
@@ -90,14 +115,15 @@ def source_name(dataset: Any) -> str:
 
 
 def is_torch(name: str, dataset: Any) -> bool:
-    """Whether a dataset is torch's own of that name: ``Subset``; ``StackDataset``, which puts a sample together of samples of several
-    others; ``ChainDataset``, which iterates over several."""
+    """True if a dataset is torch's own of that name: ``Subset``; ``StackDataset``, which puts a
+    sample together of samples of several others; ``ChainDataset``, which iterates over several."""
     return type(dataset) is getattr(sys.modules.get("torch.utils.data"), name, None)
 
 
 def chained_source(iterator: Any) -> type | None:
-    """The class of the dataset that an iterator of a ``ChainDataset`` gives samples of at the moment. Its generator delegates to that of
-    one dataset (``yield from``), the variable ``d`` of torch 2.1 to 2.15; None if it is another."""
+    """The class of the dataset that an iterator of a ``ChainDataset`` gives samples of at the
+    moment. Its generator delegates to that of one dataset (``yield from``), the variable ``d`` of
+    torch 2.1 to 2.15; None if it is another."""
     frame = getattr(iterator, "gi_frame", None)
     dataset = None if frame is None else frame.f_locals.get("d")
     if is_torch("ChainDataset", dataset):
@@ -105,7 +131,19 @@ def chained_source(iterator: Any) -> type | None:
     return None if dataset is None else type(dataset)
 
 
-_PLAIN = (str, bytes, bytearray, int, float, complex, bool, type(None), type, ModuleType, BuiltinFunctionType)
+_PLAIN = (
+    str,
+    bytes,
+    bytearray,
+    int,
+    float,
+    complex,
+    bool,
+    type(None),
+    type,
+    ModuleType,
+    BuiltinFunctionType,
+)
 _LISTS = (list, tuple, dict, OrderedDict)  # torch 2.1 keeps modules in the last
 _MOST = 64  # a longer list holds samples
 
@@ -169,24 +207,25 @@ class Finder:
     def _object(self, value: Any, kind: type, deep: int, visited: set[int]) -> None:
         if id(value) in visited:
             return
-        given = dict(attributes(value))
-        sequential = is_instance_of(value, "torch.nn.modules.container", "Sequential")
-        inner = given.get("_modules") if sequential else given.get("transforms")
-        if callable(value) and (
-            sequential or type(inner) in (list, tuple) or is_instance_of(inner, "torch.nn.modules.container", "ModuleList")
-        ):
-            visited.add(id(value))
-            self._list(inner, deep, visited, True)
-            return
-        if callable(value):
-            self._operations.kind(kind)
         visited.add(id(value))
-        for part in given.values():  # other transforms, but no function, whose time is its own
+        parts = dict(attributes(value))
+        is_sequential = is_instance_of(value, "torch.nn.modules.container", "Sequential")
+        inner = parts.get("_modules") if is_sequential else parts.get("transforms")
+        is_list = type(inner) in (list, tuple) or is_instance_of(
+            inner, "torch.nn.modules.container", "ModuleList"
+        )
+        if callable(value):
+            if is_sequential or is_list:
+                self._list(inner, deep, visited, True)
+                return
+            self._operations.kind(kind)
+        for part in parts.values():  # other transforms, but no function, whose time is its own
             self._value(part, deep - 1, visited, False)
 
 
 def reachable_values(kind: type) -> Iterator[Any]:
-    """What objects of a class may use that is not their own: attributes of the class, and globals that its reading of samples names."""
+    """What objects of a class may use that is not their own: attributes of the class, and globals
+    that its reading of samples names."""
     for owner in kind.__mro__:
         if is_foreign(owner):
             continue
@@ -194,16 +233,16 @@ def reachable_values(kind: type) -> Iterator[Any]:
         for name in ("__getitem__", "__getitems__", "__iter__"):
             function = vars(owner).get(name)
             if type(function) is FunctionType:
-                names = function.__globals__
-                yield from [names[used] for used in function.__code__.co_names if used in names]
+                values = function.__globals__
+                yield from [values[key] for key in function.__code__.co_names if key in values]
 
 
 def attributes(thing: Any) -> Iterator[tuple[str, Any]]:
     """Names and values of an object's own attributes, those in slots with them."""
     try:
-        found = object.__getattribute__(thing, "__dict__")
-        if type(found) is dict:
-            yield from list(found.items())
+        namespace = object.__getattribute__(thing, "__dict__")
+        if type(namespace) is dict:
+            yield from list(namespace.items())
     except AttributeError:
         pass
     for owner in type(thing).__mro__:
@@ -216,20 +255,42 @@ def attributes(thing: Any) -> Iterator[tuple[str, Any]]:
 
 
 def is_instance_of(thing: Any, module: str, name: str) -> bool:
-    """Whether an object is of a class that is only known if its module has been imported; asks the type alone."""
+    """True if an object is of a class that is only known if its module has been imported; asks the
+    type alone."""
     kind: Any = getattr(sys.modules.get(module), name, None)
     return isinstance(kind, type) and issubclass(type(thing), kind)
 
 
 # Of these nothing that a dataset keeps is a transform, but a model may be, and torchvision's are.
 _FOREIGN = {
-    "PIL", "_thread", "asyncio", "builtins", "collections", "concurrent", "contextlib", "h5py", "io", "lmdb", "logging", "multiprocessing",
-    "numpy", "pandas", "pathlib", "random", "re", "sqlite3", "tarfile", "threading", "torch", "weakref", "zipfile",
-}  # fmt: skip
+    "PIL",
+    "_thread",
+    "asyncio",
+    "builtins",
+    "collections",
+    "concurrent",
+    "contextlib",
+    "h5py",
+    "io",
+    "lmdb",
+    "logging",
+    "multiprocessing",
+    "numpy",
+    "pandas",
+    "pathlib",
+    "random",
+    "re",
+    "sqlite3",
+    "tarfile",
+    "threading",
+    "torch",
+    "weakref",
+    "zipfile",
+}
 
 
 def is_foreign(thing: Any) -> bool:
-    """Whether a class or function is of a library whose objects are no transforms."""
+    """True if a class or function is of a library whose objects are no transforms."""
     name = getattr(thing, "__module__", None)
     if type(name) is not str:
         return True
@@ -240,26 +301,31 @@ def innermost(function: Any) -> Any:
     """The function that a method is of, or that decorators written in Python stand around."""
     if type(function) is MethodType:
         function = function.__func__
-    while type(function) is FunctionType and type(function.__dict__.get("__wrapped__")) is FunctionType:
+    while (
+        type(function) is FunctionType
+        and type(function.__dict__.get("__wrapped__")) is FunctionType
+    ):
         function = function.__dict__["__wrapped__"]
     return function
 
 
-def parameter(function: FunctionType, which: int) -> tuple[str, bool] | None:
-    """The name of a parameter by position, and whether it is the tuple that has it; None: there is none."""
+def parameter(function: FunctionType, index: int) -> tuple[str, bool] | None:
+    """The name of a parameter by position, and whether it is the tuple that has it; None: there is
+    none."""
     code = function.__code__
-    if code.co_argcount > which:
-        return code.co_varnames[which], False
+    if code.co_argcount > index:
+        return code.co_varnames[index], False
     if code.co_flags & 0x04:  # *args
         return code.co_varnames[code.co_argcount + code.co_kwonlyargcount], True
     return None
 
 
-_PASSING = {("torchvision.datasets.folder", "default_loader")}  # only calls another function that is recorded
+# only calls another function that is recorded
+_PASSING = {("torchvision.datasets.folder", "default_loader")}
 
 
 class Operations:
-    """What stands around transforms."""
+    """Records the runs of transforms."""
 
     def __init__(self, recording: Recording, patches: LoaderPatches) -> None:
         self._recording, self._patches = recording, patches
@@ -267,12 +333,12 @@ class Operations:
         self._leave = self._leaving()
 
     def _leaving(self) -> Any:
-        here, span = self._recording.here, self._recording.span
+        state, span = self._recording.state, self._recording.span
 
-        def leave(began: Any, was: int, *_: Any) -> None:
+        def leave(entered: Any, was: int, *_: Any) -> None:
             end = now()
-            if began:
-                span(began[1], began[0], end, here.args, here.item)
+            if entered:
+                span(entered[1], entered[0], end, state.args, state.item)
 
         return leave
 
@@ -281,7 +347,10 @@ class Operations:
     def function(self, function: Any, name: str | None = None) -> bool:
         """A function that is a transform."""
         function = innermost(function)
-        if type(function) is not FunctionType or (function.__module__, function.__name__) in _PASSING:
+        if (
+            type(function) is not FunctionType
+            or (function.__module__, function.__name__) in _PASSING
+        ):
             return False
         if self._patches.has(function):
             return True
@@ -291,7 +360,9 @@ class Operations:
             return now(), number
 
         where = f"{function.__module__}.{function.__qualname__}"
-        return self._patches.record_around(where, function, enter, self._leave, FETCH, anywhere=True)
+        return self._patches.record_around(
+            where, function, enter, self._leave, FETCH, anywhere=True
+        )
 
     # classes
 
@@ -300,13 +371,13 @@ class Operations:
         if kind in self._kinds:
             return
         self._kinds.add(kind)
-        found = call_method(kind)
-        if found is not None:
-            self.method(*found)
+        method = call_method(kind)
+        if method is not None:
+            self.method(*method)
 
     def method(self, owner: type, name: str, suffix: str = "") -> bool:
-        """The method of a class that does what its objects are for. ``suffix``: what the operation is called by behind the name of the
-        object's class."""
+        """The method of a class that does what its objects are for. ``suffix``: what the operation
+        is called by behind the name of the object's class."""
         function = innermost(vars(owner).get(name))
         if type(function) is not FunctionType or self._patches.has(function):
             return type(function) is FunctionType
@@ -324,14 +395,21 @@ class Operations:
 
         where = f"{owner.__module__}.{owner.__qualname__}.{name}"
         return self._patches.record_around(
-            where, function, enter_all if first[1] else enter, self._leave, FETCH, (first[0],), anywhere=True
+            where,
+            function,
+            enter_all if first[1] else enter,
+            self._leave,
+            FETCH,
+            (first[0],),
+            anywhere=True,
         )
 
     def named(self, kind: type, owner: type, name: str, suffix: str) -> int:
-        """The number of the operation that a method is for objects of a class; 0: another method is, which calls this one."""
+        """The number of the operation that a method is for objects of a class; 0: another method
+        is, which calls this one."""
         if not suffix:
-            found = call_method(kind)
-            if found is not None and found != (owner, name):
+            method = call_method(kind)
+            if method is not None and method != (owner, name):
                 self.kind(kind)
                 return 0
         return self._recording.operation(f"{kind.__name__}{suffix}")
@@ -339,8 +417,9 @@ class Operations:
     # what calls them in turn
 
     def container(self, owner: type, name: str, learn: Any) -> None:
-        """A class whose objects call their ``transforms`` in turn: what comes into that list later is seen when it is called. ``learn``:
-        called with each transform of a class that has not been looked at."""
+        """A class whose objects call their ``transforms`` in turn: what comes into that list later
+        is seen when it is called. ``learn``: called with each transform of a class that has not
+        been looked at."""
         kinds, patches = self._kinds, self._patches
         self._kinds.add(owner)
 
@@ -354,14 +433,20 @@ class Operations:
                 pass  # it is no list: the program is about to hear of it
             return 1
 
-        def leave(began: int, was: int) -> None:
+        def leave(entered: int, was: int) -> None:
             pass
 
         function = innermost(vars(owner).get(name))
         first = parameter(function, 0) if type(function) is FunctionType else None
         if first is not None and not first[1]:
             self._patches.record_around(
-                f"{owner.__module__}.{owner.__qualname__}.{name}", function, enter, leave, FETCH, (first[0],), anywhere=True
+                f"{owner.__module__}.{owner.__qualname__}.{name}",
+                function,
+                enter,
+                leave,
+                FETCH,
+                (first[0],),
+                anywhere=True,
             )
 
 
@@ -374,14 +459,15 @@ class _OperationNumbers(dict[type, int]):
     def __missing__(self, kind: type) -> int:
         try:
             number = self._operations.named(kind, *self._of)
-        except Exception:
+        except Exception:  # a class with an odd name: its runs are not recorded
             number = 0
         self[kind] = number
         return number
 
 
 def call_method(kind: type) -> tuple[type, str] | None:
-    """The class and the name of the method that does the work of ``object(...)``, if it is written in Python."""
+    """The class and the name of the method that does the work of ``object(...)``, if it is written
+    in Python."""
     module = getattr(sys.modules.get("torch.nn"), "Module", None)
     for name in ("__call__", "forward"):
         owner = next((above for above in kind.__mro__ if name in vars(above)), None)
@@ -392,19 +478,25 @@ def call_method(kind: type) -> tuple[type, str] | None:
     return None
 
 
-_FAMILIES = ("torchvision.transforms", "albumentations.core.composition", "albumentations.core.transforms_interface")
+_FAMILIES = (
+    "torchvision.transforms",
+    "albumentations.core.composition",
+    "albumentations.core.transforms_interface",
+)
 _IN_TURN = ("Compose", "ReplayCompose", "Sequential")  # these only call others
 _NOT = ("BaseCompose",)
 # Read and decode: a folder dataset's loaders by one name, others by their own.
 _READING: dict[str, dict[str, str | None]] = {
     "torchvision.datasets.folder": {"pil_loader": "Loader", "accimage_loader": "Loader"},
-    "torchvision.io.image": dict.fromkeys(("read_image", "decode_image", "decode_jpeg", "decode_png", "decode_gif", "decode_webp")),
+    "torchvision.io.image": dict.fromkeys(
+        ("read_image", "decode_image", "decode_jpeg", "decode_png", "decode_gif", "decode_webp")
+    ),
 }
 
 
 class Libraries:
-    """Puts what is recorded around the transforms of libraries. ``learn``: called with each transform that is called in turn and is of a
-    class that has not been looked at."""
+    """Puts what is recorded around the transforms of libraries. ``learn``: called with each
+    transform that is called in turn and is of a class that has not been looked at."""
 
     def __init__(self, operations: Operations, learn: Callable[[Any], None]) -> None:
         self._operations, self._learn = operations, learn
@@ -412,14 +504,19 @@ class Libraries:
         self._imported: tuple[int, str] | None = None
 
     def update(self) -> None:
-        """Do it for what has been imported since it was done last: at each ``iter(loader)``, and there are thousands of modules."""
+        """Do it for what has been imported since it was done last: at each ``iter(loader)``, and
+        there are thousands of modules."""
         names = list(sys.modules)
         imported = len(names), names[-1]
         if imported == self._imported:
             return
         self._imported = imported
         for name, module in list(sys.modules.items()):
-            if name.startswith(_FAMILIES) and name not in self._looked and ".functional" not in name:
+            if (
+                name.startswith(_FAMILIES)
+                and name not in self._looked
+                and ".functional" not in name
+            ):
                 self._looked.add(name)
                 self._classes(name, vars(module))
         for name, functions in _READING.items():

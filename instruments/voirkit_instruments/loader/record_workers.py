@@ -1,12 +1,14 @@
-"""Where batches are made, in a worker or in the process that asks for them: idle, reading samples, putting them together, putting the batch
-on the queue; and how one knows whose worker it is.
+"""Where batches are made, in a worker or in the process that asks for them: idle, reading samples,
+putting them together, putting the batch on the queue; and how one knows whose worker it is.
 
-A forked worker has the episode from the thread that forked it; one that is started anew is handed it with the process (``record.py``);
-workers that stay for the next episode get it with the message by which torch wakes them.
+A forked worker has the episode from the thread that forked it; one that is started anew is handed
+it with the process (``record.py``); workers that stay for the next episode get it with the message
+by which torch wakes them.
 
-A sample (``item``) is what the outermost dataset that is not torch's own ``Subset`` gives, under the index that it was asked for. What that
-dataset asks of others is ``inner``, each under the name of its own class. Where ``__getitems__`` or a list as index asks for a whole batch,
-the record's arguments have ``whole``. Checked with torch 2.1 and 2.15, torchdata 0.11.
+A sample (``item``) is what the outermost dataset that is not torch's own ``Subset`` gives, under
+the index that it was asked for. What that dataset asks of others is ``inner``, each under the name
+of its own class. Where ``__getitems__`` or a list as index asks for a whole batch, the record's
+arguments have ``whole``. Checked with torch 2.1 and 2.15, torchdata 0.11.
 """
 
 from __future__ import annotations
@@ -18,7 +20,17 @@ from typing import Any
 
 from voirkit.probes.around import ABSENT
 from voirkit_instruments.identity import IdentityMap
-from voirkit_instruments.loader.record_batches import FETCH, ITEM, MAIN, PUTTING, UNKNOWN, WORKER, Episode, Recording, now
+from voirkit_instruments.loader.record_batches import (
+    FETCH,
+    ITEM,
+    MAIN,
+    PUTTING,
+    UNKNOWN,
+    WORKER,
+    Episode,
+    Recording,
+    now,
+)
 from voirkit_instruments.loader.record_operations import chained_source, is_torch
 from voirkit_instruments.steps.events import as_function
 
@@ -29,175 +41,202 @@ _CARRIED = "voirkit"  # the attribute of torch's message
 
 
 class Workers:
-    """Functions that stand around those of a worker, and of what prepares batches in any process.
+    """Functions that run around those of a worker, and of what prepares batches in any process.
 
     Args:
-        prepare: Called with a dataset and a collate function before they are used, and whether a sample is a batch; tells the source of
-            samples, as in ``Episode``.
+        prepare: Called with a dataset and a collate function before they are used, and whether a
+            sample is a batch; tells the source of samples, as in ``Episode``.
     """
 
-    def __init__(self, recording: Recording, prepare: Callable[[Any, Any, bool], dict[str, Any]]) -> None:
-        self._recording, self._prepare = recording, prepare
-        self._here, self._span = recording.here, recording.span
+    def __init__(
+        self, recording: Recording, prepare: Callable[[Any, Any, bool], dict[str, Any]]
+    ) -> None:
+        self._recording = recording
+        self._prepare = prepare
+        self._state = recording.state
+        self._span = recording.span
         self._preprocess = recording.name("data", "preprocess", "batch")
         self._cpu = recording.name("data", "cpu", "cpu_ns")
         self._idle = recording.name("worker", "idle", "batch")
         self._put = recording.name("worker", "put", "batch")
-        self._send, self._making, self._bytes, self._tensors = map(recording.cost, ("send_ns", "making_ns", "bytes", "tensors"))
+        self._send, self._making, self._bytes, self._tensors = map(
+            recording.cost, ("send_ns", "making_ns", "bytes", "tensors")
+        )
 
     def around_loop(self) -> tuple[Any, Any]:
         """Around ``_worker_loop``."""
-        here = self._here
+        state = self._state
 
         def enter(index_queue: Any, data_queue: Any, worker: int) -> int:
             try:
-                here.inside, here.asked, here.given = WORKER, index_queue, data_queue
-                here.batch, here.idle, here.worked = UNKNOWN, 0, 0
-                self._be(here.making or Episode(UNKNOWN, UNKNOWN), worker)
-            except Exception as exc:
+                state.inside = WORKER
+                state.index_queue = index_queue
+                state.data_queue = data_queue
+                state.batch, state.idle, state.worked = UNKNOWN, 0, 0
+                self._be(state.making or Episode(UNKNOWN, UNKNOWN), worker)
+            except Exception as exc:  # another torch's internals: the program goes on
                 self._recording.failed("a worker", exc)
             return 1
 
-        def leave(began: int, was: int) -> None:
-            here.inside = was
+        def leave(start_ns: int, was: int) -> None:
+            state.inside = was
 
         return enter, leave
 
     def _be(self, episode: Episode, worker: int) -> None:
-        here = self._here
+        state = self._state
         self._recording.be_at(episode, worker)
         # A dataset may read its samples in threads of its own.
-        others: Any = type(here)
-        others.inside, others.args, others.episode, others.worker, others.sources = FETCH, here.args, episode, worker, here.sources
+        defaults: Any = type(state)
+        defaults.inside, defaults.args, defaults.episode, defaults.worker, defaults.sources = (
+            FETCH,
+            state.args,
+            episode,
+            worker,
+            state.sources,
+        )
 
     def around_get(self) -> tuple[Any, Any]:
         """Around the ``get`` of a queue of processes."""
-        here, span, idle = self._here, self._span, self._idle
+        state, span, idle = self._state, self._span, self._idle
 
-        def leave(began: int, was: int, queue: Any, got: Any) -> None:
-            if queue is not here.asked or not began:
+        def leave(start_ns: int, was: int, queue: Any, got: Any) -> None:
+            if queue is not state.index_queue or not start_ns:
                 return
             end = now()
             try:
-                since = here.idle or began
+                since = state.idle or start_ns
                 if got is ABSENT:  # torch waits for five seconds at a time
-                    here.idle = since
+                    state.idle = since
                     return
-                here.idle = 0
+                state.idle = 0
                 if type(got) is tuple and type(got[0]) is int:
-                    here.batch = got[0]
+                    state.batch = got[0]
                     if was == WORKER:
-                        span(idle, since, end, here.args, got[0])
+                        span(idle, since, end, state.args, got[0])
                 elif was != WORKER:
-                    here.batch = UNKNOWN  # a worker's answer, which passes through the pinning thread
+                    # a worker's answer, which passes through the pinning thread
+                    state.batch = UNKNOWN
                 else:
-                    told = getattr(got, "__dict__", {}).get(_CARRIED)
-                    if told is not None:
-                        again = Episode(*told)
-                        if here.episode is not None:
-                            again.source = here.episode.source
-                        self._be(again, here.worker)
-            except Exception as exc:
+                    carried = getattr(got, "__dict__", {}).get(_CARRIED)
+                    if carried is not None:
+                        episode = Episode(*carried)
+                        if state.episode is not None:
+                            episode.source = state.episode.source
+                        self._be(episode, state.worker)
+            except Exception as exc:  # another torch's internals: the program goes on
                 self._recording.failed("a worker's queue", exc)
 
         return now, leave
 
     def around_put(self) -> tuple[Any, Any]:
         """Around the ``put`` of a queue of processes."""
-        here, span, put = self._here, self._span, self._put
+        state, span, number = self._state, self._span, self._put
 
-        def leave(began: int, was: int, queue: Any, given: Any) -> None:
+        def leave(start_ns: int, was: int, queue: Any, item: Any) -> None:
             if was == PUTTING:
-                here.sent = given
-            elif queue is here.given and began and type(given) is tuple and type(given[0]) is int:
-                span(put, began, now(), here.args, given[0])
+                state.sent = item
+            elif (
+                queue is state.data_queue
+                and start_ns
+                and type(item) is tuple
+                and type(item[0]) is int
+            ):
+                span(number, start_ns, now(), state.args, item[0])
 
         return now, leave
 
     def resume(self, original: Any) -> Any:
-        """What ``_ResumeIteration`` is made by: it carries the episode that begins, with it through the queue."""
-        here = self._here
+        """The ``__init__`` of ``_ResumeIteration``: it carries the episode that begins, with it
+        through the queue."""
+        state = self._state
 
         def __init__(message: Any, *args: Any, **kwargs: Any) -> None:
             original(message, *args, **kwargs)
-            if here.making is not None:
-                object.__setattr__(message, _CARRIED, tuple(here.making.place.values()))
+            if state.making is not None:
+                object.__setattr__(message, _CARRIED, tuple(state.making.place.values()))
 
         return __init__
 
     # batches
 
     def preparing(self, dataset: Any, collate: Any, collates: bool) -> int:
-        """Before a fetcher is made; ``collates``: whether samples are put together, else one is a batch."""
-        here = self._here
+        """Before a fetcher is made; ``collates``: whether samples are put together, else one is a
+        batch."""
+        state = self._state
         try:
             source = self._prepare(dataset, collate, not collates)
-            if here.inside == WORKER and here.episode is not None:
-                here.episode.source = source
-                self._be(here.episode, here.worker)
-        except Exception as exc:
+            if state.inside == WORKER and state.episode is not None:
+                state.episode.source = source
+                self._be(state.episode, state.worker)
+        except Exception as exc:  # another torch's internals: the program goes on
             self._recording.failed("what a dataset does", exc)
         return 1
 
     def around_fetch(self) -> tuple[Any, Any]:
         """Around the ``fetch`` of a fetcher of samples by index."""
-        here = self._here
+        state = self._state
 
         def enter() -> Any:
-            here.inside, here.item, here.collates = FETCH, UNKNOWN, False
+            state.inside, state.item, state.collates = FETCH, UNKNOWN, False
             return self.processor_ns(), now(), thread_time_ns()
 
         return enter, as_function(self._leave_fetch)
 
     def processor_ns(self) -> int:
-        """What has been worked so far: by all threads of a worker, else by this one."""
-        return thread_time_ns() if self._here.worker == MAIN else process_time_ns()
+        """The processor's time used so far: by all threads of a worker, else by this one."""
+        return thread_time_ns() if self._state.worker == MAIN else process_time_ns()
 
-    def _leave_fetch(self, began: Any, was: int, got: Any) -> None:
+    def _leave_fetch(self, entered: Any, was: int, got: Any) -> None:
         """After a batch has been prepared.
 
         Args:
-            began: ``processor_ns``, when it began, and what this thread had worked by then.
+            entered: ``processor_ns``, when it began, and what this thread had worked by then.
             was: Where the thread was.
             got: The batch, or ``ABSENT``.
         """
         end = now()
-        here = self._here
-        here.inside, here.item = was, UNKNOWN
-        if not began:
+        state = self._state
+        state.inside, state.item = was, UNKNOWN
+        if not entered:
             return
         try:
-            worked = self.processor_ns() - began[0]
-            args, episode = here.args, here.episode
+            worked = self.processor_ns() - entered[0]
+            args, episode = state.args, state.episode
             if episode is None:
                 return  # a fetcher that belongs to no loader
             if got is ABSENT:
                 error = (sys.exc_info()[0] or BaseException).__name__
-                args = self._recording.arguments_of(episode, worker=here.worker, **episode.source, error=error)
-            self._span(self._preprocess, began[1], end, args, here.batch)
+                args = self._recording.arguments_of(
+                    episode, worker=state.worker, **episode.source, error=error
+                )
+            self._span(self._preprocess, entered[1], end, args, state.batch)
             self._span(self._cpu, end, end, args, worked)
-            if here.worker != MAIN:
-                self._span(self._making, end, end, args, thread_time_ns() - began[2])
-                if here.worked:  # getting a number, and sending the batch before, in whatever threads
-                    self._span(self._send, end, end, args, began[0] - here.worked)
-            if got is not ABSENT and (here.batch < _SIZED or not here.batch % _SIZED_EVERY):
+            if state.worker != MAIN:
+                self._span(self._making, end, end, args, thread_time_ns() - entered[2])
+                # getting a number, and sending the batch before, in whatever threads
+                if state.worked:
+                    self._span(self._send, end, end, args, entered[0] - state.worked)
+            if got is not ABSENT and (state.batch < _SIZED or not state.batch % _SIZED_EVERY):
                 n_bytes, tensors = size(got)
                 self._span(self._bytes, end, end, args, n_bytes)
                 self._span(self._tensors, end, end, args, tensors)
-            if here.worker != MAIN:
-                here.worked = self.processor_ns()
-        except Exception as exc:
+            if state.worker != MAIN:
+                state.worked = self.processor_ns()
+        except Exception as exc:  # another torch's internals: the program goes on
             self._recording.failed("a batch's preparation", exc)
 
 
 def size(batch: Any) -> tuple[int, int]:
-    """The bytes of a batch and the number of its tensors, each of which is handed over in shared memory of its own. Looks into plain lists,
-    tuples and dicts only, and at torch's own tensors and numpy's own arrays; runs no code of the program."""
+    """The bytes of a batch and the number of its tensors, each of which is handed over in shared
+    memory of its own. Looks into plain lists, tuples and dicts only, and at torch's own tensors and
+    numpy's own arrays; runs no code of the program."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     tensor, array = getattr(torch, "Tensor", None), getattr(numpy, "ndarray", None)
     n_bytes = tensors = looked_at = 0
     open_ = [batch]
-    with torch._C.DisableTorchFunction():  # type: ignore[union-attr]  # a batch was fetched: torch is there
+    # a batch was fetched: torch is there
+    with torch._C.DisableTorchFunction():  # type: ignore[union-attr]
         while open_ and looked_at < _MOST_PARTS:
             part = open_.pop()
             looked_at += 1
@@ -219,11 +258,11 @@ def size(batch: Any) -> tuple[int, int]:
 
 
 class Samples:
-    """Functions that stand around what reads a sample, and what puts samples together."""
+    """Functions that run around what reads a sample, and what puts samples together."""
 
     def __init__(self, recording: Recording, workers: Workers) -> None:
         self._recording, self._workers = recording, workers
-        self._here, self._span = recording.here, recording.span
+        self._state, self._span = recording.state, recording.span
         self._item = recording.name("data", "item", "index")
         self._inner = recording.name("data", "inner", "index")
         self._items = recording.name("data", "items", "batch")
@@ -231,83 +270,90 @@ class Samples:
         self._iterables = IdentityMap()  # of a fetcher its samples
 
     def around_item(self) -> tuple[Any, Any]:
-        """Around a dataset's ``__getitem__``; one that calls it again for the same sample (``super()``, another try) is recorded once."""
-        here, span, item, inner = self._here, self._span, self._item, self._inner
+        """Around a dataset's ``__getitem__``; one that calls it again for the same sample
+        (``super()``, another try) is recorded once."""
+        state, span, item, inner = self._state, self._span, self._item, self._inner
 
         def enter(dataset: Any, index: Any) -> Any:
-            if here.inside != FETCH:
-                before = here.dataset
+            if state.inside != FETCH:
+                before = state.dataset
                 if dataset is before:
                     return 0
-                here.dataset = dataset
-                number, args = _numbered(index, type(dataset), here.sources.inner, here.sources.lists)
+                state.dataset = dataset
+                number, args = _numbered(
+                    index, type(dataset), state.sources.inner, state.sources.lists
+                )
                 return now(), args, before, number
-            here.inside = ITEM
-            here.dataset = dataset
+            state.inside = ITEM
+            state.dataset = dataset
             if type(index) is int:
-                here.item, here.of = index, here.sources.items[type(dataset)]
+                state.item, state.of = index, state.sources.items[type(dataset)]
             else:
-                here.item, here.of = _numbered(index, type(dataset), here.sources.items, here.sources.lists)
+                state.item, state.of = _numbered(
+                    index, type(dataset), state.sources.items, state.sources.lists
+                )
             return now()
 
-        def leave(began: Any, was: int) -> None:
+        def leave(entered: Any, was: int) -> None:
             end = now()
-            here.inside = was
-            if type(began) is tuple:
-                span(inner, began[0], end, began[1], began[3])
-                here.dataset = began[2]
-            elif began:
-                span(item, began, end, here.of, here.item)
-                here.item, here.dataset = UNKNOWN, None
+            state.inside = was
+            if type(entered) is tuple:
+                span(inner, entered[0], end, entered[1], entered[3])
+                state.dataset = entered[2]
+            elif entered:
+                span(item, entered, end, state.of, state.item)
+                state.item, state.dataset = UNKNOWN, None
 
         return enter, leave
 
     def around_items(self) -> tuple[Any, Any]:
-        """Around a dataset's ``__getitems__``, which reads the samples of a batch at once, or asks for each of them."""
-        here, span, items = self._here, self._span, self._items
+        """Around a dataset's ``__getitems__``, which reads the samples of a batch at once, or asks
+        for each of them."""
+        state, span, items = self._state, self._span, self._items
 
         def enter(dataset: Any) -> Any:
-            before = here.batches_of
+            before = state.batches_of
             if dataset is before:
                 return 0
-            here.batches_of = dataset
+            state.batches_of = dataset
             if is_torch("StackDataset", dataset):  # the samples of the others are parts of its own
-                here.inside, here.dataset = ITEM, dataset
-            return now(), here.sources.batches[type(dataset)], before
+                state.inside, state.dataset = ITEM, dataset
+            return now(), state.sources.batches[type(dataset)], before
 
-        def leave(began: Any, was: int) -> None:
+        def leave(entered: Any, was: int) -> None:
             end = now()
-            if began:
-                if here.inside != was:
-                    here.inside, here.dataset = was, None
-                here.batches_of = began[2]
-                span(items, began[0], end, began[1], here.batch)
+            if entered:
+                if state.inside != was:
+                    state.inside, state.dataset = was, None
+                state.batches_of = entered[2]
+                span(items, entered[0], end, entered[1], state.batch)
 
         return enter, leave
 
     def around_collate(self) -> tuple[Any, Any]:
         """Around what puts samples together, which may call what others use for that."""
-        here, span, collate = self._here, self._span, self._collate
+        state, span, collate = self._state, self._span, self._collate
 
         def enter() -> int:
-            if here.collates:
+            if state.collates:
                 return 0
-            here.collates, here.item = True, UNKNOWN
+            state.collates, state.item = True, UNKNOWN
             return now()
 
-        def leave(began: int, was: int, *_: Any) -> None:
+        def leave(start_ns: int, was: int, *_: Any) -> None:
             end = now()
-            if began:
-                here.collates = False
-                span(collate, began, end, here.args, here.batch)
+            if start_ns:
+                state.collates = False
+                span(collate, start_ns, end, state.args, state.batch)
 
         return enter, leave
 
     # iterable datasets
 
-    def iterating(self, began: int, was: int, fetcher: Any) -> None:
-        """An iterable dataset's fetcher has been made: a sample is there when its iterator returns. Its iterator, which nobody else has, is
-        put into a ``map``: that is no frame in a traceback. One that keeps a state (torchdata) is left as it is."""
+    def iterating(self, entered: int, was: int, fetcher: Any) -> None:
+        """An iterable dataset's fetcher has been made: a sample is there when its iterator returns.
+        Its iterator, which nobody else has, is put into a ``map``: that is no frame in a traceback.
+        One that keeps a state (torchdata) is left as it is."""
         try:
             iterator = fetcher.dataset_iter
             if hasattr(type(iterator), "state_dict") or type(iterator) is map:
@@ -317,36 +363,36 @@ class Samples:
                 count.chain = iterator
             self._iterables[fetcher] = count
             fetcher.dataset_iter = map(self._stamp(count), iterator)
-        except Exception as exc:
+        except Exception as exc:  # another torch's internals: the program goes on
             self._recording.failed("an iterable dataset", exc)
 
     def _stamp(self, count: _SampleCount) -> Any:
-        here, span, item = self._here, self._span, self._item
+        state, span, item = self._state, self._span, self._item
 
         def stamp(sample: Any) -> Any:
             end = now()
-            args = here.args
+            args = state.args
             if count.chain is not None:
-                args = count.args_of_chain(here.sources, args)
+                args = count.args_of_chain(state.sources, args)
             span(item, count.since, end, args, count.n)
             count.n += 1
-            here.item, count.since = count.n, now()
+            state.item, count.since = count.n, now()
             return sample
 
         return stamp
 
     def around_fetch(self) -> tuple[Any, Any]:
         """Around the ``fetch`` of an iterable dataset's fetcher."""
-        here = self._here
+        state = self._state
 
         def enter(fetcher: Any) -> Any:
-            here.inside, here.item, here.collates = ITEM, UNKNOWN, False
+            state.inside, state.item, state.collates = ITEM, UNKNOWN, False
             count: _SampleCount | None = self._iterables.get(fetcher)
             worked, worked_here = self._workers.processor_ns(), thread_time_ns()
-            began = now()
+            start_ns = now()
             if count is not None:
-                here.item, count.since = count.n, began
-            return worked, began, worked_here
+                state.item, count.since = count.n, start_ns
+            return worked, start_ns, worked_here
 
         return enter, self._workers.around_fetch()[1]
 
@@ -368,22 +414,30 @@ class _SampleCount:
             try:
                 kind = chained_source(self.chain)
                 self._args = otherwise if kind is None else sources.turns[kind]
-            except Exception:
+            except Exception:  # a generator of another torch
                 self._args = otherwise
             self._delegate = delegate
         return self._args
 
 
+_CHAIN = "ChainDataset.__iter__"
+
+
 def is_chained_generator(generator: Any) -> bool:
-    """Whether a generator is that of a ``ChainDataset``, in another one: what it gives samples of changes within it."""
-    return getattr(getattr(generator, "gi_code", None), "co_qualname", "ChainDataset.__iter__") == "ChainDataset.__iter__"
+    """True if a generator is that of a ``ChainDataset``, in another one: what it gives samples of
+    changes within it."""
+    code = getattr(generator, "gi_code", None)
+    return getattr(code, "co_qualname", _CHAIN) == _CHAIN
 
 
 def _numbered(index: Any, kind: type, sources: Any, lists: Any) -> tuple[int, int]:
-    """The number of a sample, and the arguments of its record, which say so if the index asks for many samples."""
+    """The number of a sample, and the arguments of its record, which say so if the index asks for
+    many samples."""
     if type(index) is int:
         return index, sources[kind]
-    if type(index) in (list, slice, range) or (getattr(type(index), "__module__", "") in ("numpy", "torch") and _is_array(index)):
+    if type(index) in (list, slice, range) or (
+        getattr(type(index), "__module__", "") in ("numpy", "torch") and _is_array(index)
+    ):
         return UNKNOWN, lists[kind]
     return whole(index), sources[kind]
 
@@ -391,18 +445,21 @@ def _numbered(index: Any, kind: type, sources: Any, lists: Any) -> tuple[int, in
 def _is_array(index: Any) -> bool:
     try:
         return bool(index.ndim == 1)
-    except Exception:
+    except Exception:  # whatever an odd tensor does when it is looked at
         return False
 
 
 def whole(index: Any) -> int:
-    """An index that is a whole number of numpy's or torch's; else unknown. Asks nothing of types of the program's own."""
+    """An index that is a whole number of numpy's or torch's; else unknown. Asks nothing of types of
+    the program's own."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    kind = type(index)
     try:
-        if numpy is not None and isinstance(index, numpy.integer) and type(index).__module__ == "numpy":
+        if numpy is not None and isinstance(index, numpy.integer) and kind.__module__ == "numpy":
             return int(index)
-        if torch is not None and type(index) is torch.Tensor and index.ndim == 0 and not index.is_floating_point():
-            return int(index)
+        if torch is not None and kind is torch.Tensor:
+            is_integer = index.ndim == 0 and not index.is_floating_point()
+            return int(index) if is_integer else UNKNOWN
     except Exception:
         pass  # a number that is not there yet (meta)
     return UNKNOWN

@@ -10,11 +10,17 @@ INSTRUMENT = Instrument(
     options=(
         Option(
             "--loader-sweep",
-            "run the script for STEPS steps with each of several numbers of loader workers, and report the best (default: 40)",
-            type=whole_number("no number of steps to measure", " of at least 8", 8), const=40, metavar="STEPS",
+            "run the script for STEPS steps with each of several numbers of loader workers, and"
+            " report the best (default: 40)",
+            type=whole_number("no number of steps to measure", " of at least 8", 8),
+            const=40,
+            metavar="STEPS",
         ),
-        Option("--loader-setting", type=read_by("voirkit_instruments.loader_sweep.record:parse_setting")),
+        Option(
+            "--loader-setting",
+            type=read_by("voirkit_instruments.loader_sweep.record:parse_setting"),
+        ),
     ),
     record="voirkit_instruments.loader_sweep.record:record",
     schema=__name__,
-)  # fmt: skip
+)

@@ -1,13 +1,17 @@
-"""``--loader-sweep[=STEPS]``: how fast the training is with other numbers of workers and prefetched batches, measured.
+"""``--loader-sweep[=STEPS]``: how fast the training is with other numbers of workers and prefetched
+batches, measured.
 
-The script itself is run, unedited, once for each setting, for some steps: in processes of their own, one after the other, quiet, with
-``--loader-setting`` (which nobody else should use). What the script writes it writes each time. The first run is with ``--loader`` and the
-script's own setting: from what it records the rates of all settings are predicted, and the sweep reports how far that holds.
+The script itself is run, unedited, once for each setting, for some steps: in processes of their
+own, one after the other, quiet, with ``--loader-setting`` (which nobody else should use). What the
+script writes it writes each time. The first run is with ``--loader`` and the script's own setting:
+from what it records the rates of all settings are predicted, and the sweep reports how far that
+holds.
 
     --loader-setting num_workers=4,prefetch_factor=8,steps=40
 
-replaces the arguments of ``torch.utils.data.DataLoader`` where the program makes one (checked with torch 2.1 to 2.15), and drops what does
-not go together with them: without workers there is nothing to prefetch, to keep or to wait for.
+replaces the arguments of ``torch.utils.data.DataLoader`` where the program makes one (checked with
+torch 2.1 to 2.15), and drops what does not go together with them: without workers there is nothing
+to prefetch, to keep or to wait for.
 """
 
 from __future__ import annotations
@@ -32,7 +36,8 @@ if TYPE_CHECKING:
     from voirkit.runner.overseer import Overseer
 
     Runner: TypeAlias = Callable[..., "Measurement"]
-    Rates: TypeAlias = dict[tuple[int, int | None], float]  # items per second by (workers, prefetch factor; None: the script's own)
+    # items per second by (workers, prefetch factor; None: the script's own)
+    Rates: TypeAlias = dict[tuple[int, int | None], float]
 
 LONGEST_S = 90  # of one run
 _PREFETCH = (1, 4, 8)  # torch's own is 2
@@ -42,9 +47,10 @@ _KEYS = ("num_workers", "prefetch_factor", "steps")
 
 
 class Measurement(NamedTuple):
-    """What one run showed."""
+    """The figures of one run."""
 
-    rate: float | None = None  # items per second of its steps but the first quarter; None if it did not train
+    # items per second of its steps but the first quarter; None if it did not train
+    rate: float | None = None
     wait: float = 0.0  # share of these steps spent waiting for batches
     loader: Any = None  # of its summary, with ``--loader``
     why_not: str = ""  # what went wrong
@@ -57,9 +63,15 @@ def loader_sweep(ov: Overseer, steps: int) -> Iterator[Phase]:
     import tempfile
 
     if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
-        raise CommandLineError("the sweep runs one process.", where="--loader-sweep", next="Leave out torchrun, or run one rank.")
+        raise CommandLineError(
+            "the sweep runs one process.",
+            where="--loader-sweep",
+            next="Leave out torchrun, or run one rank.",
+        )
     folder = tempfile.mkdtemp(prefix="voirkit-sweep-")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
     try:
 
         def run(**setting: int) -> Measurement:
@@ -74,26 +86,33 @@ def loader_sweep(ov: Overseer, steps: int) -> Iterator[Phase]:
 
 
 def sweep(run: Runner, cores: int) -> Iterator[str]:
-    """Run the settings, and report as they end. ``run``: runs the script with a setting (none: its own, recorded with ``--loader``);
-    ``cores``: processors."""
-    own = run()
-    if own.loader is None or own.rate is None:
-        yield f"The script could not be measured: {own.why_not or 'no loader was seen in it'}."
+    """Run the settings, and report as they end. ``run``: runs the script with a setting (none: its
+    own, recorded with ``--loader``); ``cores``: processors."""
+    first = run()
+    if first.loader is None or first.rate is None:
+        yield f"The script could not be measured: {first.why_not or 'no loader was seen in it'}."
         return
-    predicted = {row["workers"]: row["rate"] for row in own.loader["predicted"]}
-    now, best_predicted = own.loader["workers"], own.loader["best_workers"]
+    predicted = {row["workers"]: row["rate"] for row in first.loader["predicted"]}
+    now, best_predicted = first.loader["workers"], first.loader["best_workers"]
     yield f"{'workers':>8}{'prefetch':>10}{'items/s':>10}{'predicted':>11}{'wait':>7}"
     rates: Rates = {}
 
     def row(n: int, prefetch: int | None) -> str:
         """Measure one setting; the line that reports it."""
-        result = run(num_workers=n) if prefetch is None else run(num_workers=n, prefetch_factor=prefetch)
-        line = f"{n:>8}{'' if not n else 'own' if prefetch is None else prefetch:>10}"
+        setting = {"num_workers": n}
+        prefetch_cell, prediction, present = "own", "", ""
+        if prefetch is None:
+            prediction = figure(predicted[n]) if n in predicted else ""
+            present = " (now)" if n == now else ""
+        else:
+            setting["prefetch_factor"] = prefetch
+            prefetch_cell = str(prefetch)
+        result = run(**setting)
+        line = f"{n:>8}{prefetch_cell if n else '':>10}"
         if result.rate is None:
             return f"{line}{'-':>10}   {result.why_not}"
         rates[n, prefetch] = result.rate
-        expected = f"{figure(predicted[n]):>11}" if n in predicted and prefetch is None else " " * 11
-        return f"{line}{figure(result.rate):>10}{expected}{result.wait:>7.0%}{' (now)' if n == now and prefetch is None else ''}"
+        return f"{line}{figure(result.rate):>10}{prediction:>11}{result.wait:>7.0%}{present}"
 
     for n in candidate_workers(cores, now, best_predicted):
         yield row(n, None)
@@ -109,36 +128,58 @@ def sweep(run: Runner, cores: int) -> Iterator[str]:
 
 def candidate_workers(cores: int, now: int, best_predicted: int | None) -> list[int]:
     """The numbers of workers to measure: at most nine."""
-    few = {0, 1, 2, cores, 2 * cores, now, *((best_predicted,) if best_predicted is not None and best_predicted <= 4 * cores else ())}
-    few |= {cores // 2, 3 * cores // 2} if cores > 2 else {3}
-    return sorted(few)
+    numbers = {0, 1, 2, cores, 2 * cores, now}
+    if best_predicted is not None and best_predicted <= 4 * cores:
+        numbers.add(best_predicted)
+    numbers |= {cores // 2, 3 * cores // 2} if cores > 2 else {3}
+    return sorted(numbers)
 
 
 def _best(rates: Rates) -> tuple[int, int | None]:
-    """Of the settings that are as good as the best, the one with the fewest workers, and with the script's own prefetching."""
+    """Of the settings that are as good as the best, the one with the fewest workers, and with the
+    script's own prefetching."""
     most = max(rates.values())
-    return min((key for key in rates if rates[key] >= _NEAR * most), key=lambda key: (key[0], key[1] is not None, key[1] or 0))
+    as_good = [setting for setting, rate in rates.items() if rate >= _NEAR * most]
+    return min(as_good, key=lambda setting: (setting[0], setting[1] is not None, setting[1] or 0))
 
 
-def recommend(rates: Rates, predicted: dict[int, float], now: int, best_predicted: int | None) -> Iterator[str]:
-    """What to set, what it gains, and how far the prediction held."""
+def recommend(
+    rates: Rates, predicted: dict[int, float], now: int, best_predicted: int | None
+) -> Iterator[str]:
+    """The setting to choose, what it gains, and how far the prediction held."""
     n, prefetch = _best(rates)
     before, after = rates.get((now, None)), rates[n, prefetch]
-    setting = f"num_workers={n}" + (f", prefetch_factor={prefetch}" if prefetch is not None else "")
+    setting = f"num_workers={n}"
+    if prefetch is not None:
+        setting += f", prefetch_factor={prefetch}"
     if before is None:
         yield f"Recommended: {setting}: {figure(after)} items/s."
     elif n == now and prefetch is None:
-        yield f"Recommended: {setting}, as it is: no other setting gains more than {1 / _NEAR - 1:.0%}."
+        yield (
+            f"Recommended: {setting}, as it is: no other setting gains more than"
+            f" {1 / _NEAR - 1:.0%}."
+        )
     else:
-        yield f"Recommended: {setting}: {figure(after)} items/s instead of {figure(before)} ({after / before - 1:+.0%})."
-    off = [measured / predicted[k] - 1 for (k, p), measured in rates.items() if p is None and predicted.get(k)]
-    if off:
-        yield f"Predicted were {best_predicted} workers; the rates measured were {min(off):+.0%} to {max(off):+.0%} off those predicted."
+        yield (
+            f"Recommended: {setting}: {figure(after)} items/s instead of {figure(before)}"
+            f" ({after / before - 1:+.0%})."
+        )
+    deviations = []
+    for (workers, prefetch_factor), measured in rates.items():
+        if prefetch_factor is None and predicted.get(workers):
+            deviations.append(measured / predicted[workers] - 1)
+    if deviations:
+        yield (
+            f"Predicted were {best_predicted} workers; the rates measured were"
+            f" {min(deviations):+.0%} to {max(deviations):+.0%} off those predicted."
+        )
 
 
-def measure(folder: str, script: Sequence[str], steps: int, looked_into: int = False, **setting: int) -> Measurement:
-    """Run the script once with a setting, as ``--loader-setting`` takes it; without any as it is, with ``--loader``. ``folder``: where the
-    run may lie; ``looked_into``: with ``--loader`` too."""
+def measure(
+    folder: str, script: Sequence[str], steps: int, looked_into: int = False, **setting: int
+) -> Measurement:
+    """Run the script once with a setting, as ``--loader-setting`` takes it; without any as it is,
+    with ``--loader``. ``folder``: where the run may lie; ``looked_into``: with ``--loader`` too."""
     import shutil
     import subprocess
 
@@ -146,16 +187,35 @@ def measure(folder: str, script: Sequence[str], steps: int, looked_into: int = F
     shutil.rmtree(run_dir, ignore_errors=True)
     text = ",".join(f"{key}={value}" for key, value in {**setting, "steps": steps}.items())
     looking = ["--loader"] if looked_into or not setting else []
-    program = started_with(run_dir, ["--compact", "--loader-setting", text, "--stop-after", f"{LONGEST_S}s", *looking, *script])
-    ended = subprocess.run(**program, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
+    program = started_with(
+        run_dir,
+        ["--compact", "--loader-setting", text, "--stop-after", f"{LONGEST_S}s", *looking, *script],
+    )
+    ended = subprocess.run(
+        **program,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        check=False,
+    )
     if ended.returncode:
-        return Measurement(why_not=(ended.stderr.strip().splitlines() or [f"it ended with exit code {ended.returncode}"])[-1].rstrip("."))
+        return Measurement(
+            why_not=(
+                ended.stderr.strip().splitlines() or [f"it ended with exit code {ended.returncode}"]
+            )[-1].rstrip(".")
+        )
     result = read_run(run_dir)
-    return result if setting or result.loader is not None else Measurement(why_not="no loader was seen in it")
+    return (
+        result
+        if setting or result.loader is not None
+        else Measurement(why_not="no loader was seen in it")
+    )
 
 
 def read_run(run_dir: str) -> Measurement:
-    """What a run showed: its steps but the first quarter, in which workers start and the queue is filled."""
+    """What a run showed: its steps but the first quarter, in which workers start and the queue is
+    filled."""
     import json
 
     import duckdb
@@ -165,25 +225,34 @@ def read_run(run_dir: str) -> Measurement:
     steps = os.path.join(run_dir, "steps", "rank=0.parquet")
     if not os.path.exists(steps):
         return Measurement(loader=loader, why_not="no training step was seen")
-    query = "SELECT items, time_ns, wait_ns FROM read_parquet(?) WHERE task = 'train' ORDER BY start_ns"
+    query = (
+        "SELECT items, time_ns, wait_ns FROM read_parquet(?) WHERE task = 'train' ORDER BY start_ns"
+    )
     rows = duckdb.execute(query, [steps]).fetchall()
     rows = rows[len(rows) // 4 :]
     items, time_ns, wait_ns = (sum(row[i] for row in rows) for i in range(3))
     if not time_ns or items <= 0:
-        return Measurement(loader=loader, why_not="no training step with a known number of items was seen")
+        return Measurement(
+            loader=loader, why_not="no training step with a known number of items was seen"
+        )
     return Measurement(items / time_ns * 1e9, wait_ns / time_ns, loader)
 
 
-# runs of the script that an experiment starts: under voirkit, quiet, each in a process of its own, without the user's voirfile
+# runs of the script that an experiment starts: under voirkit, quiet, each in a process of its own,
+# without the user's voirfile
 
 
 def program_words(options: Namespace) -> list[str]:
     """The script or module of a command line, and its arguments."""
-    return [*(["-m", options.MODULE] if options.SCRIPT is None else [options.SCRIPT]), *options.ARGV]
+    return [
+        *(["-m", options.MODULE] if options.SCRIPT is None else [options.SCRIPT]),
+        *options.ARGV,
+    ]
 
 
 def started_with(run_dir: str, words: Sequence[str]) -> dict[str, Any]:
-    """What ``subprocess`` starts a run with: options, and the script with its arguments; where it prints is the caller's."""
+    """What ``subprocess`` starts a run with: options, and the script with its arguments; where it
+    prints is the caller's."""
     import subprocess
 
     environment = {key: value for key, value in os.environ.items() if key not in _NOT_FOR_IT}
@@ -217,19 +286,24 @@ def loader_setting(ov: Overseer, setting: Mapping[str, int]) -> Iterator[PhaseWi
     patches, stopper = Patches({"torch": "2.1 to 2.15"}), Stopper(ov)
     hooks: list[Any] = []
     counts = ov.summary["loader_setting"] = {**setting, "loaders": 0}
-    left = setting.get("steps", 0)
+    steps_left = setting.get("steps", 0)
 
     def patch_loader(module: ModuleType) -> None:
-        patches.wrap(module.DataLoader, "__init__", replace_arguments(setting, counts), ("num_workers", "prefetch_factor"))
+        patches.wrap(
+            module.DataLoader,
+            "__init__",
+            replace_arguments(setting, counts),
+            ("num_workers", "prefetch_factor"),
+        )
 
     def count_steps(module: ModuleType) -> None:
         def after_step(*_: object) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
+            nonlocal steps_left
+            steps_left -= 1
+            if steps_left == 0:
                 stopper.now()
 
-        if left:
+        if steps_left:
             hooks.append(module.register_optimizer_step_post_hook(after_step))
 
     when_imported("torch.utils.data.dataloader", patch_loader)
@@ -247,17 +321,26 @@ def replace_arguments(setting: Mapping[str, int], counts: dict[str, int]) -> Cal
     """What is called in place of ``DataLoader.__init__``."""
     from inspect import signature
 
-    def init(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def init(
+        wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         try:
             bound = signature(wrapped).bind(*args, **kwargs)
         except TypeError:  # torch says what is wrong with it
             return wrapped(*args, **kwargs)
         arguments = bound.arguments
-        workers = arguments["num_workers"] = setting.get("num_workers", arguments.get("num_workers", 0))
+        workers = arguments["num_workers"] = setting.get(
+            "num_workers", arguments.get("num_workers", 0)
+        )
         if workers and "prefetch_factor" in setting:
             arguments["prefetch_factor"] = setting["prefetch_factor"]
         if not workers:
-            for key in ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context"):
+            for key in (
+                "prefetch_factor",
+                "persistent_workers",
+                "timeout",
+                "multiprocessing_context",
+            ):
                 arguments.pop(key, None)
         counts["loaders"] += 1
         return wrapped(*bound.args, **bound.kwargs)

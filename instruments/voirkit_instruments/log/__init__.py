@@ -1,7 +1,8 @@
-"""``--log PATTERN``: given values that go to the log stream, and so into the run directory and to ``$DATA_FD``.
+"""``--log PATTERN``: given values that go to the log stream, and so into the run directory and to
+``$DATA_FD``.
 
-A value that is a one-element tensor is logged as the number it holds. If it lies on a device, reading it waits for the
-device: log a loss of every step from a GPU only where that is acceptable.
+A value that is a one-element tensor is logged as the number it holds. If it lies on a device,
+reading it waits for the device: log a loss of every step from a GPU only where that is acceptable.
 """
 
 from __future__ import annotations
@@ -22,40 +23,52 @@ INSTRUMENT = Instrument(
     group="see a run",
     options=(
         Option(
-            "--log", "log the given values of this key or pattern ('*_rate'); '+task' adds another key (repeatable)",
-            metavar="PATTERN", repeatable=True,
+            "--log",
+            "log the given values of this key or pattern ('*_rate'); '+task' adds another key"
+            " (repeatable)",
+            metavar="PATTERN",
+            repeatable=True,
         ),
     ),
     record="voirkit_instruments.log:record",
-)  # fmt: skip
+)
 instrument_log = INSTRUMENT
 
 
 class _Selection:
-    """Which keys of an event are logged; remembers each key, since the same few come at every step."""
+    """Which keys of an event are logged; remembers each key, since the same few come at every
+    step."""
 
     def __init__(self, patterns: Sequence[str], context: Sequence[str]) -> None:
         self._patterns = [p for p in patterns if not p.startswith("+")]
         self._context = [p[1:] for p in patterns if p.startswith("+")] + list(context)
-        self._known: dict[str, tuple[bool, bool]] = {}  # key -> (is logged, goes along with what is logged)
+        # key -> (is logged, goes along with what is logged)
+        self._known: dict[str, tuple[bool, bool]] = {}
 
     def unmatched(self) -> list[str]:
         """The patterns that no key has matched."""
-        return [pattern for pattern in self._patterns if not any(_matches(key, [pattern]) for key in self._known)]
+        return [
+            pattern
+            for pattern in self._patterns
+            if not any(_matches(key, [pattern]) for key in self._known)
+        ]
 
     def __call__(self, event: dict[str, Any]) -> dict[str, Any]:
-        chosen: dict[str, Any] = {}
-        wanted = False
+        values: dict[str, Any] = {}
+        is_wanted = False
         for key, value in event.items():
             if key == "$recorder":
                 continue  # for instruments
-            known = self._known.get(key)
-            if known is None:
-                known = self._known[key] = (_matches(key, self._patterns), _matches(key, self._context))
-            if known[0] or known[1]:
-                chosen[key] = value
-                wanted = wanted or known[0]
-        return chosen if wanted else {}
+            column = self._known.get(key)
+            if column is None:
+                column = self._known[key] = (
+                    _matches(key, self._patterns),
+                    _matches(key, self._context),
+                )
+            if column[0] or column[1]:
+                values[key] = value
+                is_wanted = is_wanted or column[0]
+        return values if is_wanted else {}
 
 
 def _matches(key: str, patterns: Sequence[str]) -> bool:
@@ -69,8 +82,10 @@ def log(ov: Overseer, *patterns: str, context: str | Sequence[str] = ()) -> Iter
     """Log the given values whose keys match.
 
     Args:
-        patterns: Keys, or patterns as of file names (``"*_rate"``). ``"+task"`` is the same as ``context="task"``.
-        context: Keys or patterns that are logged along, only with events of which something else is logged.
+        patterns: Keys, or patterns as of file names (``"*_rate"``). ``"+task"`` is the same as
+            ``context="task"``.
+        context: Keys or patterns that are logged along, only with events of which something else is
+            logged.
 
     A rate that an instrument has logged itself is not logged twice.
     """
@@ -83,16 +98,16 @@ def log(ov: Overseer, *patterns: str, context: str | Sequence[str] = ()) -> Iter
         logged = record if isinstance(record, dict) and "units" in record else {}
 
     def forward(event: dict[str, Any]) -> None:
-        chosen = selection(event)
-        if not chosen or all(key in logged and logged[key] is value for key, value in chosen.items()):
-            return
-        for key, value in chosen.items():
+        values = selection(event)
+        if all(key in logged and logged[key] is value for key, value in values.items()):
+            return  # there is none, or all have just been logged
+        for key, value in values.items():
             plain = number(value)
             if plain is not None:
-                chosen[key] = plain
+                values[key] = plain
             elif not may_be_read(value):  # its own text would be made of what is not there
-                chosen[key] = brief(value)
-        ov.log(chosen)
+                values[key] = brief(value)
+        ov.log(values)
 
     ov.log.subscribe(remember)
     ov.given.subscribe(forward)

@@ -17,9 +17,12 @@ INSTRUMENT = Instrument(
     options=(
         Option(
             "--memory-snapshot",
-            "report the memory of each phase, with --torch-profile of each operator too, and keep CUDA's history of allocations; "
-            "=tracemalloc adds Python objects and slows the program down",
-            type=one_of("rss", "tracemalloc"), const="rss", metavar="tracemalloc",
+            "report the memory of each phase, with --torch-profile of each operator too, and keep"
+            " CUDA's history of allocations; =tracemalloc adds Python objects and slows the program"
+            " down",
+            type=one_of("rss", "tracemalloc"),
+            const="rss",
+            metavar="tracemalloc",
         ),
     ),
     record="voirkit_instruments.memory.record:record",
@@ -28,7 +31,7 @@ INSTRUMENT = Instrument(
     schema=__name__,
     sections="voirkit_instruments.memory:sections",
     priority=1,  # before the steps instrument, which it sees the phases through
-)  # fmt: skip
+)
 
 __getattr__ = lazy_names(__name__, memory_snapshot="record")
 
@@ -36,7 +39,8 @@ _HEADS = {"rss": "process", "python": "python's objects", "device": "on the devi
 
 
 def sections(memory: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Section]:
-    """By how much what is held grew in each phase in all, and the most that was held; of each kind of memory that was read."""
+    """By how much what is held grew in each phase in all, and the most that was held; of each kind
+    of memory that was read."""
     from voirkit.report import size
     from voirkit.report.sections import Block, Section, Table, Text
 
@@ -44,15 +48,27 @@ def sections(memory: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[
     if not phases:
         return
     kinds = [kind for kind in _HEADS if any(kind in row for row in phases.values())]
-    heads = ["memory of", "times", *(head for kind in kinds for head in (f"{_HEADS[kind]} grew", "at most"))]
+    heads = ["memory of", "times"]
+    for kind in kinds:
+        heads += [f"{_HEADS[kind]} grew", "at most"]
     rows = []
     for phase, row in phases.items():
         cells = [phase, f"{row['n']:,}" if row.get("n") is not None else ""]
         for kind in kinds:
-            found = row.get(kind)
-            cells += [f"{'-' if found['growth'] < 0 else ''}{size(abs(found['growth']))}", size(found["peak"])] if found else ["", ""]
+            usage = row.get(kind)
+            if usage:
+                growth = usage["growth"]
+                sign = "-" if growth < 0 else ""
+                cells += [f"{sign}{size(abs(growth))}", size(usage["peak"])]
+            else:
+                cells += ["", ""]
         rows.append(cells)
     blocks: list[Block] = [Table(heads, rows, most=len(rows))]
     if memory.get("snapshot"):
-        blocks.append(Text(f"every allocation on the device: {memory['snapshot']} (https://pytorch.org/memory_viz draws it)"))
+        blocks.append(
+            Text(
+                f"every allocation on the device: {memory['snapshot']}"
+                " (https://pytorch.org/memory_viz draws it)"
+            )
+        )
     yield Section("memory", "Memory by phase", blocks, least=7)

@@ -1,9 +1,12 @@
-"""``--memory-snapshot[=tracemalloc]``: memory by phase, and on CUDA torch's history of all allocations (docs/torch-profile.md).
+"""``--memory-snapshot[=tracemalloc]``: memory by phase, and on CUDA torch's history of all
+allocations (docs/torch-profile.md).
 
-Memory is read where a phase of training begins and ends, in the thread that trains; what changes between two readings counts for the
-innermost phase that the thread is in then, so that growth sums to the process's.
+Memory is read where a phase of training begins and ends, in the thread that trains; what changes
+between two readings counts for the innermost phase that the thread is in then, so that growth sums
+to the process's.
 
-The history is written by torch, in its own form (a pickle, for https://pytorch.org/memory_viz); voirkit never reads it.
+The history is written by torch, in its own form (a pickle, for https://pytorch.org/memory_viz);
+voirkit never reads it.
 """
 
 from __future__ import annotations
@@ -20,11 +23,18 @@ from typing import Any
 from voirkit.fork import at_fork
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition, once
+from voirkit.phase_table import phase_of_function
 from voirkit.phases import Phase, PhaseWithPriority
 from voirkit.report import size
 from voirkit_instruments.places import Owner, file_owner
 from voirkit_instruments.resources import resident_bytes
-from voirkit_instruments.steps.events import BACKWARD, BATCH_REQUESTED, FORWARD, OPTIMIZER_STEP, StepEvents
+from voirkit_instruments.steps.events import (
+    BACKWARD,
+    BATCH_REQUESTED,
+    FORWARD,
+    OPTIMIZER_STEP,
+    StepEvents,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,7 +70,10 @@ class MemorySnapshot:
         import tracemalloc
 
         if tracemalloc.is_tracing():
-            self._ov.warn("--memory-snapshot=tracemalloc: the script uses tracemalloc itself: what python holds is not reported by phase.")
+            self._ov.warn(
+                "--memory-snapshot=tracemalloc: the script uses tracemalloc itself: what python"
+                " holds is not reported by phase."
+            )
             return
         tracemalloc.start()
         self._traces = True
@@ -78,7 +91,10 @@ class MemorySnapshot:
             return
         phases = self._phases.document()
         if phases:
-            self._ov.summary["memory"] = {**(self._ov.summary.get("memory") or {}), "phases": phases}
+            self._ov.summary["memory"] = {
+                **(self._ov.summary.get("memory") or {}),
+                "phases": phases,
+            }
         self._recorder.timed(self._phases.n, self._phases.own_ns, "instruments")
         if self._traces:
             import tracemalloc
@@ -90,20 +106,42 @@ class MemorySnapshot:
         if self._history is not None and self._history.is_kept:
             self._dump(self._history)
         elif self._ov.run_dir is not None:
-            tells = "the table tells what the process held by phase" if phases else "and no phase of a training was seen"
-            self._ov.warn(f"--memory-snapshot: no CUDA device was used in training, so there is no history of its allocations; {tells}.")
+            tells = (
+                "the table tells what the process held by phase"
+                if phases
+                else "and no phase of a training was seen"
+            )
+            self._ov.warn(
+                "--memory-snapshot: no CUDA device was used in training, so there is no history of"
+                f" its allocations; {tells}."
+            )
 
     def _report_out_of_memory(self, exc: Any, phases: dict[str, Any]) -> None:
         phase, where = place_of(exc.__traceback__)
-        held = self._history.held_by if self._history is not None else None
-        said = f"out of memory in {phase}" + (f", at {where}" if where else "")
-        if held:
-            said += "; held by tensors made at " + ", ".join(f"{one['where']} {size(one['bytes'])}" for one in held)
+        holders = self._history.held_by if self._history is not None else None
+        text = f"out of memory in {phase}" + (f", at {where}" if where else "")
+        if holders:
+            text += "; held by tensors made at " + ", ".join(
+                f"{holder['where']} {size(holder['bytes'])}" for holder in holders
+            )
         elif phases:
-            grown = [(row["rss"]["growth"], name) for name, row in phases.items() if row.get("rss", {}).get("growth", 0) > 0]
-            said += "; the process grew " + ", ".join(f"{size(n)} in {name}" for n, name in sorted(grown, reverse=True)) if grown else ""
-        self._ov.summary.setdefault("memory", {})["out_of_memory"] = {"phase": phase, "where": where, "held_by": held}
-        self._ov.warn(f"--memory-snapshot: {said}.")
+            grown = [
+                (row["rss"]["growth"], name)
+                for name, row in phases.items()
+                if row.get("rss", {}).get("growth", 0) > 0
+            ]
+            text += (
+                "; the process grew "
+                + ", ".join(f"{size(n)} in {name}" for n, name in sorted(grown, reverse=True))
+                if grown
+                else ""
+            )
+        self._ov.summary.setdefault("memory", {})["out_of_memory"] = {
+            "phase": phase,
+            "where": where,
+            "held_by": holders,
+        }
+        self._ov.warn(f"--memory-snapshot: {text}.")
 
     def _dump(self, history: History) -> None:
         from voirkit.runs.manifest import rank_and_world_size
@@ -115,15 +153,19 @@ class MemorySnapshot:
         try:
             history.end(os.path.join(self._ov.run_dir, FOLDER, name))
             self._ov.summary.setdefault("memory", {})["snapshot"] = f"{FOLDER}/{name}"
-        except Exception as exc:
-            self._ov.warn(f"--memory-snapshot: the history of allocations cannot be written ({type(exc).__name__}: {exc}).")
+        except Exception as exc:  # the disk, or torch's private functions
+            self._ov.warn(
+                "--memory-snapshot: the history of allocations cannot be written"
+                f" ({type(exc).__name__}: {exc})."
+            )
 
 
 @instrument_definition
 @once("--memory-snapshot")
 def memory_snapshot(ov: Overseer, python: bool = False) -> Iterator[Phase | PhaseWithPriority]:
-    """Report what each phase does to the memory, and keep CUDA's history of allocations. ``python``: whether to trace what python's own
-    objects hold (``tracemalloc``), which makes a program slow."""
+    """Report what each phase does to the memory, and keep CUDA's history of allocations.
+    ``python``: whether to trace what python's own objects hold (``tracemalloc``), which makes a
+    program slow."""
     if sys.platform == "win32":
         ov.warn("--memory-snapshot: it does not work on Windows.\n  The run goes on without it.")
         return
@@ -140,40 +182,42 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
 
 
 MOST_ENTRIES = 100_000  # the last allocations; some 100 MB of a file
-_MOST_LINES, _MOST_READ = 5, 3  # lines that are named; how often a program that catches the error is looked at
-_PHASES = (  # by the file of torch's in which a phase is, the innermost first
-    (os.path.join("torch", "autograd", ""), "backward"),
-    (os.path.join("torch", "optim", ""), "optimizer"),
-    (os.path.join("torch", "utils", "data", ""), "wait"),
-    (os.path.join("torch", "nn", ""), "forward"),
-)
+# lines that are named; how often a program that catches the error is looked at
+_MOST_LINES, _MOST_READ = 5, 3
 _ERRORS = ("OutOfMemoryError", "MemoryError")
 _OF_CPU = ("DefaultCPUAllocator", "not enough memory")
 
 
 class History:
-    """CUDA's history of allocations in one process, from the moment at which the program first uses a device; and what held the memory when
-    it ran out.
+    """CUDA's history of allocations in one process, from the moment at which the program first uses
+    a device; and what held the memory when it ran out.
 
-    Nothing here initializes CUDA: torch itself calls what waits for that. Written against torch's functions (2.1 to 2.15) and tested with a
+    Nothing here initializes CUDA: torch itself calls what waits for that. Written against torch's
+    functions (2.1 to 2.15) and tested with a
     fake of them only: it has never run on a GPU.
     """
 
-    def __init__(self, torch: Any, on_start: Callable[[], None], warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, torch: Any, on_start: Callable[[], None], warn: Callable[[str], None]
+    ) -> None:
         self._core, self._cuda, self._on_start, self._warn = torch._C, torch.cuda, on_start, warn
         self._pid, self._reads = os.getpid(), 0
         self._over = False
         self.is_kept = False  # whether the program has used a device, and it is kept
-        # when memory ran out last, how many bytes were held by tensors of each line, the most first; None: it has not
+        # when memory ran out last, how many bytes were held by tensors of each line, the most
+        # first; None: it has not
         self.held_by: list[dict[str, Any]] | None = None
         try:
             self._cuda._lazy_call(self._start)
-        except Exception as exc:
+        except Exception as exc:  # torch's private functions
             self._failed(exc)
 
     def _failed(self, exc: Exception) -> None:
         self.is_kept = False
-        self._warn(f"--memory-snapshot: this torch keeps no history of allocations ({type(exc).__name__}: {exc}).")
+        self._warn(
+            f"--memory-snapshot: this torch keeps no history of allocations ({type(exc).__name__}:"
+            f" {exc})."
+        )
 
     def _start(self) -> None:
         if self._over or os.getpid() != self._pid:
@@ -182,7 +226,8 @@ class History:
             self._cuda.memory._record_memory_history(max_entries=MOST_ENTRIES)
             self.is_kept = True
             self._on_start()
-        except Exception as exc:  # torch calls this while it initializes CUDA: nothing must come out there
+        except Exception as exc:
+            # torch calls this while it initializes CUDA: nothing must come out there
             self._failed(exc)
             return
         attach = getattr(self._core, "_cuda_attach_out_of_memory_observer", None)
@@ -190,13 +235,14 @@ class History:
             attach(self._ran_out)
 
     def _ran_out(self, *_: object) -> None:
-        """An allocation has failed; what the program still holds is there. In the thread that asked for it."""
+        """An allocation has failed; what the program still holds is there. In the thread that asked
+        for it."""
         if self._over or self._reads >= _MOST_READ:
             return
         self._reads += 1
         try:
             self.held_by = holders(self._cuda.memory._snapshot())
-        except Exception:
+        except Exception:  # torch's, and memory is short
             self.held_by = None
 
     def end(self, path: str) -> None:
@@ -209,13 +255,21 @@ class History:
 
 
 def holders(snapshot: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Bytes of living tensors by the line of the program that made them (``where``, ``bytes``), the most first."""
+    """Bytes of living tensors by the line of the program that made them (``where``, ``bytes``), the
+    most first."""
     sums: Counter[str] = Counter()
     for segment in snapshot["segments"]:
         for block in segment["blocks"]:
             if block["state"] == "active_allocated":
-                own = next((frame for frame in block.get("frames", ()) if _is_programs(frame["filename"])), None)
-                where = "unknown" if own is None else f"{os.path.basename(own['filename'])}:{own['line']}"
+                own = next(
+                    (frame for frame in block.get("frames", ()) if _is_programs(frame["filename"])),
+                    None,
+                )
+                where = (
+                    "unknown"
+                    if own is None
+                    else f"{os.path.basename(own['filename'])}:{own['line']}"
+                )
                 sums[where] += block["size"]
     return [{"where": where, "bytes": n} for where, n in sums.most_common(_MOST_LINES)]
 
@@ -224,15 +278,19 @@ def is_out_of_memory(exc: BaseException | None) -> bool:
     """Whether a program ended because memory, of a device or of the host, ran out."""
     if exc is None:
         return False
-    return type(exc).__name__ in _ERRORS or (isinstance(exc, RuntimeError) and any(word in str(exc) for word in _OF_CPU))
+    return type(exc).__name__ in _ERRORS or (
+        isinstance(exc, RuntimeError) and any(word in str(exc) for word in _OF_CPU)
+    )
 
 
 def place_of(trace: TracebackType | None) -> tuple[str, str | None]:
-    """The phase in which an exception was raised, and the innermost line of the program: ``("backward", "main.py:12")``."""
+    """The phase in which an exception was raised, and the innermost line of the program:
+    ``("backward", "main.py:12")``."""
     phase, where = "other", None
     while trace is not None:
-        path = trace.tb_frame.f_code.co_filename
-        phase = next((name for part, name in _PHASES if part in path), phase)
+        code = trace.tb_frame.f_code
+        path = code.co_filename
+        phase = phase_of_function(path, code.co_name) or phase
         if _is_programs(path):
             where = f"{os.path.basename(path)}:{trace.tb_lineno}"
         trace = trace.tb_next
@@ -243,20 +301,26 @@ def _is_programs(path: str) -> bool:
     return path.endswith(".py") and file_owner(path) is Owner.PROGRAM
 
 
-PHASES = {BATCH_REQUESTED: "wait", FORWARD: "forward", BACKWARD: "backward", OPTIMIZER_STEP: "optimizer"}
+PHASES = {
+    BATCH_REQUESTED: "wait",
+    FORWARD: "forward",
+    BACKWARD: "backward",
+    OPTIMIZER_STEP: "optimizer",
+}
 OTHER = "other"
 Source = tuple[str, "Callable[[], tuple[int, int | None]]"]
 
 
 def resident() -> Source | None:
-    """``rss``: what the process holds, with what its high-water mark is; None where the system does not tell."""
+    """``rss``: what the process holds, with what its high-water mark is; None where the system does
+    not tell."""
     try:
         import resource
 
         last = resident_bytes()
     except (ImportError, OSError, ValueError, IndexError):
         return None
-    usage, whose = resource.getrusage, resource.RUSAGE_SELF
+    usage, target = resource.getrusage, resource.RUSAGE_SELF
 
     def read() -> tuple[int, int | None]:
         nonlocal last
@@ -265,13 +329,14 @@ def resident() -> Source | None:
         except OSError as exc:  # no descriptor is left to the program
             if not _is_of(exc, resident_bytes):
                 raise
-        return last, usage(whose).ru_maxrss * 1024
+        return last, usage(target).ru_maxrss * 1024
 
     return "rss", read
 
 
 def _is_of(exc: BaseException, function: Callable[..., Any]) -> bool:
-    """Whether a function itself has raised this, and not a handler of the program's, of a signal that came meanwhile."""
+    """Whether a function itself has raised this, and not a handler of the program's, of a signal
+    that came meanwhile."""
     trace = exc.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -291,7 +356,8 @@ class MemoryPhases:
 
     def __init__(self, events: StepEvents, recorder: Any) -> None:
         self._recorder = recorder
-        self._sources: list[tuple[str, Any, int, list[int]]] = []  # with the counter, and [held last, high-water mark]
+        # with the counter, and [held last, high-water mark]
+        self._sources: list[tuple[str, Any, int, list[int]]] = []
         self._inside: list[str] = []
         self._thread = threading.main_thread().ident
         self._trained = False
@@ -303,10 +369,18 @@ class MemoryPhases:
         at_fork("instruments", in_child=self.stop)
 
     def add(self, source: Source) -> None:
-        """Read this too: its name, and what gives bytes held, and its highest mark if it keeps one that only rises."""
+        """Read this too: its name, and what gives bytes held, and its highest mark if it keeps one
+        that only rises."""
         name, read = source
-        held, high = read()
-        self._sources.append((name, read, self._recorder.name("memory", name, kind="counter", value="bytes"), [held, high or 0]))
+        allocated, high = read()
+        self._sources.append(
+            (
+                name,
+                read,
+                self._recorder.name("memory", name, kind="counter", value="bytes"),
+                [allocated, high or 0],
+            )
+        )
 
     def stop(self) -> None:
         """Read no more."""
@@ -315,10 +389,10 @@ class MemoryPhases:
     def _is_here(self, phase: str) -> bool:
         if self._over:
             return False
-        here = threading.get_ident()
+        tid = threading.get_ident()
         if phase == "backward" and not self._trained:
-            self._thread, self._trained = here, True
-        return here == self._thread
+            self._thread, self._trained = tid, True
+        return tid == self._thread
 
     def _begins(self, phase: str) -> Any:
         def begins(*_: object) -> None:
@@ -337,31 +411,37 @@ class MemoryPhases:
         return ends
 
     def _read(self, phase: str | None) -> None:
-        """Read; what has changed since was in this phase. None: before the first, from which on all is counted."""
-        began = perf_counter_ns()
+        """Read; what has changed since was in this phase. None: before the first, from which on all
+        is counted."""
+        start_ns = perf_counter_ns()
         rows = self._rows.setdefault(phase, {}) if phase is not None else {}
         for name, read, counter, last in self._sources:
-            held, high = read()
+            allocated, high = read()
             row = rows.get(name)
             if row is None:
                 row = rows[name] = {"growth": 0, "peak": 0}
-            row["growth"] += held - last[0]
-            most = max(held, last[0])
-            if high is not None and high > last[1]:  # the process has never held more than in this phase
+            row["growth"] += allocated - last[0]
+            most = max(allocated, last[0])
+            # the process has never held more than in this phase
+            if high is not None and high > last[1]:
                 last[1] = most = high
             if most > row["peak"]:
                 row["peak"] = most
-            last[0] = held
-            self._recorder.counter(counter, began, held)
+            last[0] = allocated
+            self._recorder.counter(counter, start_ns, allocated)
         self.n += 1
-        self.own_ns += perf_counter_ns() - began
+        self.own_ns += perf_counter_ns() - start_ns
 
     def document(self) -> dict[str, Any]:
-        """By phase: ``n`` (how often it was entered) and for each source ``growth`` and ``peak``, bytes."""
+        """By phase: ``n`` (how often it was entered) and for each source ``growth`` and ``peak``,
+        bytes."""
         document: dict[str, Any] = {}
         for phase in (*PHASES.values(), OTHER):
             rows = self._rows.get(phase)
             if rows is not None:
                 entered = rows.get("entered", {"n": None})["n"]
-                document[phase] = {"n": entered, **{name: row for name, row in rows.items() if name != "entered"}}
+                document[phase] = {
+                    "n": entered,
+                    **{name: row for name, row in rows.items() if name != "entered"},
+                }
         return document

@@ -1,4 +1,5 @@
-"""``--mlflow``: rates, shares of phases, loss, memory and the verdict, in the script's MLflow run or in one of its own."""
+"""``--mlflow``: rates, shares of phases, loss, memory and the verdict, in the script's MLflow run
+or in one of its own."""
 
 from __future__ import annotations
 
@@ -7,6 +8,12 @@ from voirkit.instrument import Instrument, Option
 INSTRUMENT = Instrument(
     "mlflow",
     group="see a run",
-    options=(Option("--mlflow", "log rates, phases, loss and the verdict to MLflow, into the script's run where it has one"),),
+    options=(
+        Option(
+            "--mlflow",
+            "log rates, phases, loss and the verdict to MLflow, into the script's run where it"
+            " has one",
+        ),
+    ),
     record="voirkit_instruments.mlflow_writer.write:record",
 )

@@ -1,4 +1,5 @@
-"""Logs to MLflow with its client: metrics have a step each, so that those of the script are as they were. Checked with mlflow 3.17.
+"""Logs to MLflow with its client: metrics have a step each, so that those of the script are as they
+were. Checked with mlflow 3.17.
 
 Another process does it; of MLflow in the program's own only the script's active run is looked up.
 """
@@ -23,7 +24,8 @@ _LONGEST_TAG = 5000  # characters, of MLflow's stores the least
 
 
 class Writer(Tracker):
-    """Metrics and tags of the script's run, else of one of its own, which is made when the first step has been trained."""
+    """Metrics and tags of the script's run, else of one of its own, which is made when the first
+    step has been trained."""
 
     every_s = 5.0  # each is a transaction of a database, or a request
     _client: Any = None
@@ -40,7 +42,8 @@ class Writer(Tracker):
         self._client.log_batch(run_id, metrics=metrics, tags=tags)
 
     def _run(self) -> str:
-        # MLflow asks a server that does not answer seven times, for minutes; the end of the run waits for this process.
+        # MLflow asks a server that does not answer seven times, for minutes; the end of the run
+        # waits for this process.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
         from mlflow import MlflowClient
 
@@ -54,7 +57,9 @@ class Writer(Tracker):
             name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "Default")
             found = self._client.get_experiment_by_name(name)
             experiment = found.experiment_id if found else self._client.create_experiment(name)
-            self._own = self._client.create_run(experiment, run_name=os.path.basename(self.run_dir)).info.run_id
+            self._own = self._client.create_run(
+                experiment, run_name=os.path.basename(self.run_dir)
+            ).info.run_id
         return self._own
 
     def end(self, step: int, report: str) -> None:
@@ -68,19 +73,28 @@ class Writer(Tracker):
 
 
 class ActiveRun:
-    """The script's active run, in whichever thread it was started. Checked with mlflow 3.17: ``mlflow.active_run()`` knows the caller's."""
+    """The script's active run, in whichever thread it was started. Checked with mlflow 3.17:
+    ``mlflow.active_run()`` knows the caller's."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] | None = None
 
     def state(self) -> dict[str, Any]:
-        """Its id and the address of its server, or those of the last one; nothing if there was none."""
+        """Its id and the address of its server, or those of the last one; nothing if there was
+        none."""
         stack = getattr(sys.modules.get("mlflow.tracking.fluent"), "_active_run_stack", None)
         if stack is not None:
-            by_thread = stack.get_all_thread_values() if hasattr(stack, "get_all_thread_values") else {0: stack}
+            by_thread = (
+                stack.get_all_thread_values()
+                if hasattr(stack, "get_all_thread_values")
+                else {0: stack}
+            )
             active = [run for runs in list(by_thread.values()) for run in runs]
             if active and (self._known is None or self._known["id"] != active[-1].info.run_id):
-                self._known = {"id": active[-1].info.run_id, "uri": str(sys.modules["mlflow"].get_tracking_uri())}
+                self._known = {
+                    "id": active[-1].info.run_id,
+                    "uri": str(sys.modules["mlflow"].get_tracking_uri()),
+                }
         return {"run": self._known}
 
 

@@ -13,7 +13,9 @@ def address(text: str) -> tuple[str, int]:
     """``9090`` or ``0.0.0.0:9090`` as (host, port); this machine alone unless a host is given."""
     host, colon, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536) or (colon and not host):
-        raise ValueError(f"{text!r} is no port; give 9090, or 0.0.0.0:9090 for all that reach this machine.")
+        raise ValueError(
+            f"{text!r} is no port; give 9090, or 0.0.0.0:9090 for all that reach this machine."
+        )
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
@@ -26,24 +28,32 @@ def import_extra(module: str, option: str) -> Any:
     try:
         return import_module(module)
     except ImportError as exc:
-        what = f"it needs {exc.name or module}, which is not installed."
-        raise CommandLineError(what, where=option, next="Install it with: pip install 'voirkit[monitor]'") from None
+        fault = f"it needs {exc.name or module}, which is not installed."
+        raise CommandLineError(
+            fault, where=option, next="Install it with: pip install 'voirkit[monitor]'"
+        ) from None
 
 
-COUNTS = ("read", "write", "disk_read", "disk_write", "net_sent", "net_received")  # bytes since some beginning; other figures are levels
+# bytes since some beginning; other figures are levels
+COUNTS = ("read", "write", "disk_read", "disk_write", "net_sent", "net_received")
 
 INSTRUMENT = Instrument(
     "monitor",
     group="see a run",
     options=(
         Option(
-            "--monitor", "sample processor, memory, storage, network and GPUs every SECONDS (default: 1)",
-            type=duration, const=1.0, metavar="SECONDS",
+            "--monitor",
+            "sample processor, memory, storage, network and GPUs every SECONDS (default: 1)",
+            type=duration,
+            const=1.0,
+            metavar="SECONDS",
         ),
         Option(
             "--prometheus",
-            "serve rates, steps, shares and what --monitor samples to Prometheus, on this machine only unless HOST is given",
-            type=address, metavar="[HOST:]PORT",
+            "serve rates, steps, shares and what --monitor samples to Prometheus, on this machine"
+            " only unless HOST is given",
+            type=address,
+            metavar="[HOST:]PORT",
         ),
     ),
     record="voirkit_instruments.monitor.record:record",
@@ -51,7 +61,8 @@ INSTRUMENT = Instrument(
     schema=__name__,
     summarise="voirkit_instruments.monitor.analyse:summarise",
     summarised_from=("counter",),
+    findings="voirkit_instruments.monitor.rules:findings",
     sections="voirkit_instruments.monitor.analyse:sections",
-)  # fmt: skip
+)
 
 __getattr__ = lazy_names(__name__, monitor_all="record", gpu_monitor="record")

@@ -1,4 +1,5 @@
-"""What the samples of ``--monitor`` come to over a run: least, mean and most of each figure; and their curves on a page."""
+"""Summaries of the samples of ``--monitor``: least, mean and most of each figure; and their curves
+on a page."""
 
 from __future__ import annotations
 
@@ -10,12 +11,14 @@ import numpy as np
 from voirkit.report import duration
 from voirkit.report.sections import Block, Grid, OnPage, Point, Section, Series, begin_ns, written
 from voirkit_instruments.monitor import COUNTS
+from voirkit_instruments.monitor.analyse_growth import growth
 
 if TYPE_CHECKING:
     from voirkit.analysis.document import Rank
     from voirkit.analysis.nesting import Array
     from voirkit.runs.opened import Run
 
+_MEMORY = "rss"
 _SAMPLES = "FROM spans WHERE kind = 'counter' AND category = 'monitor'"
 
 
@@ -25,37 +28,65 @@ class Sampled(NamedTuple):
     name: str  # such as ``rss``
     units: str  # of the values
     at_ns: Array  # when they were sampled, ascending
-    values: Array  # what was sampled; of what is counted, how much there was in a second since the sample before
+    # what was sampled; of what is counted, how much there was in a second since the sample before
+    values: Array
     mean: float  # of the values, by the time that they are of
     total: float | None = None  # of what is counted, how much there was in all, else None
 
 
 def samples(run: Run) -> Iterator[Sampled]:
     """The figures of the first rank that was monitored."""
-    query = f"SELECT name, value_key, start_ns, number {_SAMPLES} AND rank = (SELECT min(rank) {_SAMPLES}) ORDER BY start_ns"
-    columns = {key: np.asarray(column) for key, column in run.connection().execute(query).fetchnumpy().items()}
+    query = (
+        f"SELECT name, value_key, start_ns, number {_SAMPLES} AND rank = (SELECT min(rank)"
+        f" {_SAMPLES}) ORDER BY start_ns"
+    )
+    columns = {
+        key: np.asarray(column)
+        for key, column in run.connection().execute(query).fetchnumpy().items()
+    }
     for name in np.unique(columns["name"]).tolist():
-        chosen = columns["name"] == name
-        units = str(columns["value_key"][chosen][0])
-        at_ns, values = (columns[key][chosen].astype(np.float64) for key in ("start_ns", "number"))
+        is_named = columns["name"] == name
+        units = str(columns["value_key"][is_named][0])
+        at_ns = columns["start_ns"][is_named].astype(np.float64)
+        values = columns["number"][is_named].astype(np.float64)
         if name not in COUNTS:
             yield Sampled(name, units, at_ns, values, float(values.mean()))
         elif at_ns[-1] > at_ns[0]:
-            later = np.diff(at_ns) > 0
-            seconds, total = np.diff(at_ns)[later] / 1e9, float(values[-1] - values[0])
-            yield Sampled(name, f"{units}/s", at_ns[1:][later], np.diff(values)[later] / seconds, total / float(seconds.sum()), total)
+            intervals_ns = np.diff(at_ns)
+            later = intervals_ns > 0
+            seconds = intervals_ns[later] / 1e9
+            rates = np.diff(values)[later] / seconds
+            total = float(values[-1] - values[0])
+            mean = total / float(seconds.sum())
+            yield Sampled(name, f"{units}/s", at_ns[1:][later], rates, mean, total)
 
 
-def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
-    """``monitor`` of a summary: by name ``{"min", "mean", "max", "units"}``, with ``total`` of what is counted."""
-    found = {
-        one.name: {
-            "min": float(one.values.min()), "mean": one.mean, "max": float(one.values.max()), "units": one.units,
-            **({} if one.total is None else {"total": one.total}),
-        }
-        for one in samples(runs[0])
-    }  # fmt: skip
-    return {"monitor": {**(summary.get("monitor") or {}), **found}} if found else None
+def summarise(
+    runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """``monitor`` of a summary: by name ``{"min", "mean", "max", "units"}``, with ``total`` of what
+    is counted, and the ``growth`` of memory that grows steadily."""
+    figures = {sampled.name: _figures(sampled) for sampled in samples(runs[0])}
+    if not figures:
+        return None
+    return {"monitor": {**(summary.get("monitor") or {}), **figures}}
+
+
+def _figures(sampled: Sampled) -> dict[str, Any]:
+    values = sampled.values
+    figures = {
+        "min": float(values.min()),
+        "mean": sampled.mean,
+        "max": float(values.max()),
+        "units": sampled.units,
+    }
+    if sampled.total is not None:
+        figures["total"] = sampled.total
+    if sampled.name == _MEMORY:
+        grows = growth(sampled.at_ns / 1e9, values)
+        if grows:
+            figures["growth"] = grows
+    return figures
 
 
 # how it is shown
@@ -63,11 +94,19 @@ def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, 
 _MOST_POINTS = 300
 _MOST_PLOTS = 48
 _NAMES = {
-    "cpu": "processor cores that the run used", "host_cpu": "the machine's processors, busy", "rss": "memory of all processes",
-    "shared": "of it shared", "host_memory": "the machine's memory in use", "processes": "processes", "read": "read", "write": "written",
-    "disk_read": "the machine's disks, read", "disk_write": "the machine's disks, written", "net_sent": "the machine's network, sent",
+    "cpu": "processor cores that the run used",
+    "host_cpu": "the machine's processors, busy",
+    "rss": "memory of all processes",
+    "shared": "of it shared",
+    "host_memory": "the machine's memory in use",
+    "processes": "processes",
+    "read": "read",
+    "write": "written",
+    "disk_read": "the machine's disks, read",
+    "disk_write": "the machine's disks, written",
+    "net_sent": "the machine's network, sent",
     "net_received": "the machine's network, received",
-}  # fmt: skip
+}
 
 
 def sections(part: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Section]:
@@ -79,27 +118,40 @@ def sections(part: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Se
 
 
 def _plots(run: Run) -> Iterator[Block]:
-    order = list(_NAMES)
-    sampled = sorted(samples(run), key=lambda one: (order.index(one.name) if one.name in order else len(order), one.name))[:_MOST_PLOTS]
-    if not sampled:
+    figures = sorted(samples(run), key=_plot_order)[:_MOST_PLOTS]
+    if not figures:
         return
-    first, last = min(float(one.at_ns[0]) for one in sampled), max(float(one.at_ns[-1]) for one in sampled)
-    zero = begin_ns(run, int(first))
+    first_ns = min(float(figure.at_ns[0]) for figure in figures)
+    last_ns = max(float(figure.at_ns[-1]) for figure in figures)
+    zero_ns = begin_ns(run, int(first_ns))
+    across = (first_ns - zero_ns) / 1e9, (last_ns - zero_ns) / 1e9
     plots = []
-    for one in sampled:
-        most = float(np.nanmax(one.values))
-        if most > 0:
-            mean, name = float(np.nanmean(one.values)), _NAMES.get(one.name, one.name.replace("_", " "))
-            caption = f"{name}: mean {written(mean, one.units)}, at most {written(most, one.units)}"
-            across = (first - zero) / 1e9, (last - zero) / 1e9
-            points = _thinned((one.at_ns - zero) / 1e9, one.values)
-            plots.append(Series({one.name: points}, caption, one.units, "s", from_zero=True, across=across))
+    for figure in figures:
+        most = float(np.nanmax(figure.values))
+        if most <= 0 or np.isnan(most):
+            continue
+        name, units = figure.name, figure.units
+        mean = float(np.nanmean(figure.values))
+        label = _NAMES.get(name, name.replace("_", " "))
+        caption = f"{label}: mean {written(mean, units)}, at most {written(most, units)}"
+        points = _thin_out((figure.at_ns - zero_ns) / 1e9, figure.values)
+        plots.append(Series({name: points}, caption, units, "s", from_zero=True, across=across))
     if plots:
         yield Grid(plots)
 
 
-def _thinned(at_s: Array, values: Array) -> list[Point]:
+def _plot_order(figure: Sampled) -> tuple[int, str]:
+    """Figures that have a label go first, in the order of the labels."""
+    labelled = list(_NAMES)
+    place = labelled.index(figure.name) if figure.name in labelled else len(labelled)
+    return place, figure.name
+
+
+def _thin_out(at_s: Array, values: Array) -> list[Point]:
     """At most so many points: the means of neighbours."""
     parts = min(len(at_s), _MOST_POINTS)
-    means = [(float(x.mean()), float(y.mean())) for x, y in zip(np.array_split(at_s, parts), np.array_split(values, parts), strict=True)]
-    return [(x, y if np.isfinite(y) else None) for x, y in means]
+    points: list[Point] = []
+    for times, part in zip(np.array_split(at_s, parts), np.array_split(values, parts), strict=True):
+        mean = float(part.mean())
+        points.append((float(times.mean()), mean if np.isfinite(mean) else None))
+    return points

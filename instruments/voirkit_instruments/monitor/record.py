@@ -1,11 +1,13 @@
-"""``--monitor[=SECONDS]``: processor, memory, storage, network and GPUs while the run goes on, once a second; and ``--prometheus``.
+"""``--monitor[=SECONDS]``: processor, memory, storage, network and GPUs while the run goes on, once
+a second; and ``--prometheus``.
 
-Every sample is in the trace, as counters, and is given as ``cpudata``, ``iodata``, ``netdata`` and ``gpudata``. What needs psutil is
-loaded only when the flag is on.
+Every sample is in the trace, as counters, and is given as ``cpudata``, ``iodata``, ``netdata`` and
+``gpudata``. What needs psutil is loaded only when the flag is on.
 
-Samples are taken in a thread of their own until the script ends, which never raises into the program; no fork of the program happens
-while one is taken. What Prometheus asks for is served by another process, from the run directory (of several ranks by the first's), so
-that the training process neither serves nor computes anything; it ends with the run.
+Samples are taken in a thread of their own until the script ends, which never raises into the
+program; no fork of the program happens while one is taken. What Prometheus asks for is served by
+another process, from the run directory (of several ranks by the first's), so that the training
+process neither serves nor computes anything; it ends with the run.
 """
 
 from __future__ import annotations
@@ -30,8 +32,21 @@ if TYPE_CHECKING:
     from voirkit.runner.overseer import Overseer
     from voirkit_instruments.monitor.record_gpus import Gpus
 
-LEVELS = {"cpu": "cores", "rss": "bytes", "shared": "bytes", "processes": "processes", "host_cpu": "share", "host_memory": "bytes"}
-GPU_LEVELS = {"load": "share", "memory": "bytes", "power": "W", "temperature": "°C", "throttled": "share"}
+LEVELS = {
+    "cpu": "cores",
+    "rss": "bytes",
+    "shared": "bytes",
+    "processes": "processes",
+    "host_cpu": "share",
+    "host_memory": "bytes",
+}
+GPU_LEVELS = {
+    "load": "share",
+    "memory": "bytes",
+    "power": "W",
+    "temperature": "°C",
+    "throttled": "share",
+}
 _MIB = 1 << 20
 
 
@@ -40,7 +55,13 @@ def gpu_figures(gpudata: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     figures: dict[str, float] = {}
     for index, gpu in gpudata.items():
         figures[f"gpu{index}_memory"] = gpu["memory"][0] * _MIB
-        figures.update({f"gpu{index}_{key}": gpu[key] for key in ("load", "power", "temperature") if key in gpu})
+        figures.update(
+            {
+                f"gpu{index}_{key}": gpu[key]
+                for key in ("load", "power", "temperature")
+                if key in gpu
+            }
+        )
         if "throttle" in gpu:
             figures[f"gpu{index}_throttled"] = float(bool(gpu["throttle"]))
     return figures
@@ -55,11 +76,20 @@ class Machine:
     """What the processes of this run, the machine and its GPUs do."""
 
     def __init__(self, gpus: Gpus | None) -> None:
-        from voirkit_instruments.monitor.record_processes import Tree, cpu_monitor, io_monitor, network_monitor
+        from voirkit_instruments.monitor.record_processes import (
+            Tree,
+            cpu_monitor,
+            io_monitor,
+            network_monitor,
+        )
 
         self._gpus, self._tree = gpus, Tree()
         self._cpu: tuple[int, float] | None = None
-        self._processors, self._disks, self._network = cpu_monitor(), io_monitor(), network_monitor()
+        self._processors, self._disks, self._network = (
+            cpu_monitor(),
+            io_monitor(),
+            network_monitor(),
+        )
 
     def sample(self) -> tuple[int, dict[str, dict[str, Any]], dict[str, float]]:
         """(when, what is given, figures), the first with ``time.perf_counter_ns``."""
@@ -67,17 +97,30 @@ class Machine:
         host, disks, network = self._processors(), self._disks(), self._network()
         given: dict[str, dict[str, Any]] = {
             "cpudata": {
-                **host, "rss": usage.rss, "shared": usage.shared, "processes": usage.processes, "cpu_seconds": usage.cpu_seconds,
+                **host,
+                "rss": usage.rss,
+                "shared": usage.shared,
+                "processes": usage.processes,
+                "cpu_seconds": usage.cpu_seconds,
             },
-            "iodata": {"process_read_bytes": int(usage.read_bytes), "process_write_bytes": int(usage.write_bytes), **disks},
-        }  # fmt: skip
+            "iodata": {
+                "process_read_bytes": int(usage.read_bytes),
+                "process_write_bytes": int(usage.write_bytes),
+                **disks,
+            },
+        }
         figures: dict[str, float] = {
-            "rss": usage.rss, "shared": usage.shared, "processes": usage.processes, "host_memory": host["memory"][0],
-            "read": usage.read_bytes, "write": usage.write_bytes,
-        }  # fmt: skip
+            "rss": usage.rss,
+            "shared": usage.shared,
+            "processes": usage.processes,
+            "host_memory": host["memory"][0],
+            "read": usage.read_bytes,
+            "write": usage.write_bytes,
+        }
         if self._cpu is not None:
             cores = (usage.cpu_seconds - self._cpu[1]) / max(at_ns - self._cpu[0], 1) * 1e9
-            figures.update(cpu=cores, host_cpu=host["load"] / 100)  # both are of the time since the sample before
+            # both are of the time since the sample before
+            figures.update(cpu=cores, host_cpu=host["load"] / 100)
             given["cpudata"]["cores"] = cores
         self._cpu = at_ns, usage.cpu_seconds
         if disks:  # some containers show none
@@ -105,7 +148,12 @@ class Sampler(PeriodicThread):
     """
 
     def __init__(
-        self, machine: Any, interval_s: float, recorder: Any, give: Callable[..., None] | None, warn: Callable[[str], None]
+        self,
+        machine: Any,
+        interval_s: float,
+        recorder: Any,
+        give: Callable[..., None] | None,
+        warn: Callable[[str], None],
     ) -> None:
         super().__init__("monitor", interval_s, warn, "no more samples are taken")
         self._machine, self._recorder, self._give = machine, recorder, give
@@ -120,8 +168,13 @@ class Sampler(PeriodicThread):
         return in_time
 
     def summary(self) -> dict[str, Any]:
-        """``interval_s``, ``samples`` and ``cost_s`` (processor time of a sample); the figures are computed from the trace."""
-        return {"interval_s": self._interval_s, "samples": self.samples, "cost_s": self.cost_s / self.samples if self.samples else 0.0}
+        """``interval_s``, ``samples`` and ``cost_s`` (processor time of a sample); the figures are
+        computed from the trace."""
+        return {
+            "interval_s": self._interval_s,
+            "samples": self.samples,
+            "cost_s": self.cost_s / self.samples if self.samples else 0.0,
+        }
 
     def act(self) -> None:
         """Record a sample."""
@@ -129,7 +182,9 @@ class Sampler(PeriodicThread):
         for name, value in figures.items():
             number = self._names.get(name)
             if number is None:
-                number = self._names[name] = self._recorder.name("monitor", name, kind="counter", value=units_of(name))
+                number = self._names[name] = self._recorder.name(
+                    "monitor", name, kind="counter", value=units_of(name)
+                )
             self._recorder.counter(number, at_ns, value)
         self.samples += 1
         if self._give is not None:
@@ -139,11 +194,16 @@ class Sampler(PeriodicThread):
 
 
 def _not_served(host: str, port: int, why: object) -> CommandLineError:
-    return CommandLineError(f"nothing can be served there ({why}).", where=f"--prometheus {host}:{port}", next="Choose another port.")
+    return CommandLineError(
+        f"nothing can be served there ({why}).",
+        where=f"--prometheus {host}:{port}",
+        next="Choose another port.",
+    )
 
 
 def _refuse_taken(host: str, port: int) -> None:
-    """Refuse what cannot be listened at before the script is loaded, as the server that comes later would.
+    """Refuse what cannot be listened at before the script is loaded, as the server that comes later
+    would.
 
     Raises:
         CommandLineError: The port is taken, or the address is none of this machine's.
@@ -151,7 +211,9 @@ def _refuse_taken(host: str, port: int) -> None:
     import socket
 
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
         with socket.socket(family, kind, protocol) as trial:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             trial.bind(address)
@@ -217,7 +279,9 @@ def metrics(picture: Picture) -> Iterator[Any]:
     from voirkit_instruments.metrics import METRICS
 
     for metric in METRICS:
-        family = (CounterMetricFamily if metric.is_total else GaugeMetricFamily)(metric.name, metric.text, labels=metric.labels)
+        family = (CounterMetricFamily if metric.is_total else GaugeMetricFamily)(
+            metric.name, metric.text, labels=metric.labels
+        )
         for labels, value in metric.values(picture):
             family.add_metric(labels, value)
         yield family
@@ -243,7 +307,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _nvml(ov: Overseer) -> Any:
-    """The module that reads NVIDIA's GPUs, or None; that it is missing is told only where there is a driver."""
+    """The module that reads NVIDIA's GPUs, or None; that it is missing is told only where there is
+    a driver."""
     try:
         return import_extra("pynvml", "--monitor")
     except CommandLineError as exc:
@@ -265,7 +330,13 @@ def _monitor(ov: Overseer, interval_s: float, gpus_only: bool = False) -> Iterat
         if not gpus_only or "gpudata" in data:
             ov.offer(data)
 
-    sampler = Sampler(Machine(Gpus(nvml, ov.warn) if nvml is not None else None), interval_s, recorder, give, ov.warn)
+    sampler = Sampler(
+        Machine(Gpus(nvml, ov.warn) if nvml is not None else None),
+        interval_s,
+        recorder,
+        give,
+        ov.warn,
+    )
     sampler.start()
     try:
         yield ov.phases.run_script
@@ -276,8 +347,11 @@ def _monitor(ov: Overseer, interval_s: float, gpus_only: bool = False) -> Iterat
 
 
 @instrument_definition
-def monitor_all(ov: Overseer, poll_interval: float = 10, arch: str | None = None) -> Iterator[Phase]:
-    """Monitor processor, memory, storage, network and GPUs, for ``ov.require(monitor_all())`` in a voirfile.
+def monitor_all(
+    ov: Overseer, poll_interval: float = 10, arch: str | None = None
+) -> Iterator[Phase]:
+    """Monitor processor, memory, storage, network and GPUs, for ``ov.require(monitor_all())`` in a
+    voirfile.
 
     Args:
         poll_interval: Seconds from one sample to the next.
@@ -287,7 +361,9 @@ def monitor_all(ov: Overseer, poll_interval: float = 10, arch: str | None = None
 
 
 @instrument_definition
-def gpu_monitor(ov: Overseer, poll_interval: float = 10, arch: str | None = None) -> Iterator[Phase]:
+def gpu_monitor(
+    ov: Overseer, poll_interval: float = 10, arch: str | None = None
+) -> Iterator[Phase]:
     """The same, of which only ``gpudata`` is given."""
     yield from _monitor(ov, poll_interval, gpus_only=True)
 

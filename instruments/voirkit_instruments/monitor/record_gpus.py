@@ -1,7 +1,9 @@
-"""What GPUs a machine has, and what they do now: for ``--monitor``, and with voir's names for harnesses and voirfiles.
+"""What GPUs a machine has, and what they do now: for ``--monitor``, and with voir's names for
+harnesses and voirfiles.
 
-NVIDIA's are read by NVML (``nvidia-ml-py``; checked with a fake of 12 and 13 only: it has never run on a device). A CUDA context is never
-created. A package may add a back end: ``BACKENDS["name"]`` holds what has ``is_installed()`` and ``DeviceSMI``.
+NVIDIA's are read by NVML (``nvidia-ml-py``; checked with a fake of 12 and 13 only: it has never run
+on a device). A CUDA context is never created. A package may add a back end: ``BACKENDS["name"]``
+holds what has ``is_installed()`` and ``DeviceSMI``.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
         def arch(self) -> str: ...
         @property
         def visible_devices(self) -> str | None: ...
-        def get_gpus_info(self, selection: Collection[str] | None = None) -> dict[Any, dict[str, Any]]: ...
+        def get_gpus_info(
+            self, selection: Collection[str] | None = None
+        ) -> dict[Any, dict[str, Any]]: ...
         def system_info(self) -> dict[str, Any]: ...
         def close(self) -> None: ...
 
@@ -51,24 +55,33 @@ class Gpus:
             count = nvml.nvmlDeviceGetCount()
         except nvml.NVMLError:
             return  # no driver: there is no GPU here
-        for word in _chosen(os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible, count):
+        for word in _chosen(
+            os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible, count
+        ):
             try:
-                handle = nvml.nvmlDeviceGetHandleByIndex(int(word)) if word.isdigit() else nvml.nvmlDeviceGetHandleByUUID(word)
-                self._handles[str(nvml.nvmlDeviceGetIndex(handle)) if not word.isdigit() else word] = handle
+                handle = (
+                    nvml.nvmlDeviceGetHandleByIndex(int(word))
+                    if word.isdigit()
+                    else nvml.nvmlDeviceGetHandleByUUID(word)
+                )
+                self._handles[
+                    str(nvml.nvmlDeviceGetIndex(handle)) if not word.isdigit() else word
+                ] = handle
             except nvml.NVMLError as exc:
                 warn(f"monitor: GPU {word} cannot be read and is left out ({exc}).")
 
     def sample(self) -> dict[str, dict[str, Any]]:
-        """By GPU: ``memory`` ([used, total], MiB), ``load`` (0 to 1), ``temperature`` (°C), ``power`` (W), ``throttle`` (reasons). What a
-        GPU does not tell is left out; one that fails is left out from then on, which is told once."""
-        found = {}
+        """By GPU: ``memory`` ([used, total], MiB), ``load`` (0 to 1), ``temperature`` (°C),
+        ``power`` (W), ``throttle`` (reasons). What a GPU does not tell is left out; one that fails
+        is left out from then on, which is told once."""
+        gpus = {}
         for index, handle in list(self._handles.items()):
             try:
-                found[index] = self._one(index, handle)
+                gpus[index] = self._one(index, handle)
             except self._nvml.NVMLError as exc:
                 del self._handles[index]
                 self._warn(f"monitor: GPU {index} cannot be read any more and is left out ({exc}).")
-        return found
+        return gpus
 
     def close(self) -> None:
         """Let go of the driver."""
@@ -82,20 +95,22 @@ class Gpus:
     def _one(self, index: str, handle: Any) -> dict[str, Any]:
         nvml = self._nvml
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-        found: dict[str, Any] = {"memory": [memory.used / _MIB, memory.total / _MIB]}
-        asked: dict[str, Callable[[], Any]] = {
+        readings: dict[str, Any] = {"memory": [memory.used / _MIB, memory.total / _MIB]}
+        queries: dict[str, Callable[[], Any]] = {
             "load": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
-            "temperature": lambda: float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+            "temperature": lambda: float(
+                nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
+            ),
             "power": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
             "throttle": lambda: reasons(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
         }
-        for key, ask in asked.items():
+        for key, query in queries.items():
             if (index, key) not in self._lacks:
                 try:
-                    found[key] = ask()
+                    readings[key] = query()
                 except (nvml.NVMLError_NotSupported, AttributeError):
                     self._lacks.add((index, key))  # this model has no such sensor
-        return found
+        return readings
 
 
 def reasons(mask: int) -> list[str]:
@@ -104,18 +119,19 @@ def reasons(mask: int) -> list[str]:
 
 
 def _chosen(visible: str | None, count: int) -> list[str]:
-    """Numbers or UUIDs of the GPUs that CUDA shows the program; what follows a word that names none is not seen, as by CUDA."""
+    """Numbers or UUIDs of the GPUs that CUDA shows the program; what follows a word that names none
+    is not seen, as by CUDA."""
     if visible is None:
         return [str(i) for i in range(count)]
-    found = []
+    indices = []
     for word in visible.split(","):
         word = word.strip()
         if word.startswith("MIG-"):
             continue  # a part of a GPU, of which NVML tells neither utilisation nor power
         if not word.startswith("GPU-") and not (word.isdigit() and int(word) < count):
             break
-        found.append(word)
-    return found
+        indices.append(word)
+    return indices
 
 
 class NotAvailable(Exception):
@@ -153,7 +169,11 @@ class CudaSMI:
             pynvml.nvmlInit()
         except pynvml.NVMLError as exc:
             raise NotAvailable(f"NVML cannot be used: {exc}") from exc
-        self._gpus = Gpus(pynvml, lambda text: None, visible=",".join(map(str, range(pynvml.nvmlDeviceGetCount()))))
+        self._gpus = Gpus(
+            pynvml,
+            lambda text: None,
+            visible=",".join(map(str, range(pynvml.nvmlDeviceGetCount()))),
+        )
 
     @property
     def visible_devices(self) -> str | None:
@@ -161,7 +181,8 @@ class CudaSMI:
         return os.environ.get("CUDA_VISIBLE_DEVICES")
 
     def get_gpus_info(self, selection: Collection[str] | None = None) -> dict[Any, dict[str, Any]]:
-        """By number; memory in MiB, utilization from 0 to 1, degrees Celsius, watts; -1 for what a GPU does not tell.
+        """By number; memory in MiB, utilization from 0 to 1, degrees Celsius, watts; -1 for what a
+        GPU does not tell.
 
         Args:
             selection: Numbers and UUIDs, as strings; all if it is left out.
@@ -169,15 +190,20 @@ class CudaSMI:
         nvml, info = self._nvml, {}
         for index, now in self._gpus.sample().items():
             handle = nvml.nvmlDeviceGetHandleByIndex(int(index))
-            if selection is not None and index not in selection and _text(nvml.nvmlDeviceGetUUID(handle)) not in selection:
-                continue
-            used, total = now["memory"]
+            if selection is not None and index not in selection:
+                uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+                if uuid not in selection:
+                    continue
+            used_mib, total = now["memory"]
             info[int(index)] = {
                 "minor_number": _text(nvml.nvmlDeviceGetMinorNumber(handle)),
                 "device": int(index),
                 "product": _text(nvml.nvmlDeviceGetName(handle)),
-                "memory": {"used": used, "total": total},
-                "utilization": {"compute": now.get("load", -1), "memory": used / total if total else 0.0},
+                "memory": {"used": used_mib, "total": total},
+                "utilization": {
+                    "compute": now.get("load", -1),
+                    "memory": used_mib / total if total else 0.0,
+                },
                 "temperature": now.get("temperature", -1),
                 "power": now.get("power", -1),
                 "selection_variable": "CUDA_VISIBLE_DEVICES",
@@ -217,10 +243,15 @@ def get_backends() -> Collection[str]:
 
 
 def deduce_backend() -> str:
-    """The back end that finds a GPU here, or ``cpu``. Raises NotAvailable: there are GPUs of several kinds."""
-    suitable = [name for name, backend in BACKENDS.items() if backend.is_installed() and _has_gpus(backend)]
+    """The back end that finds a GPU here, or ``cpu``. Raises NotAvailable: there are GPUs of
+    several kinds."""
+    suitable = [
+        name for name, backend in BACKENDS.items() if backend.is_installed() and _has_gpus(backend)
+    ]
     if len(suitable) > 1:
-        raise NotAvailable(f"there are GPUs of several kinds ({', '.join(suitable)}): name one of them")
+        raise NotAvailable(
+            f"there are GPUs of several kinds ({', '.join(suitable)}): name one of them"
+        )
     return suitable[0] if suitable else "cpu"
 
 
@@ -232,8 +263,9 @@ def _has_gpus(backend: Any) -> bool:
 
 
 def select_backend(arch: str | None = None, force: bool = False) -> SMI:
-    """Open a back end: the one that is named, or the one that finds a GPU; one that is open is kept unless ``force`` is set. Raises
-    NotAvailable: it is not known or not installed, or has no driver."""
+    """Open a back end: the one that is named, or the one that finds a GPU; one that is open is kept
+    unless ``force`` is set. Raises NotAvailable: it is not known or not installed, or has no
+    driver."""
     global DEVICESMI  # voir's name for it, which its users set
     if DEVICESMI is not None:
         if not force and arch in (None, DEVICESMI.arch):
@@ -264,7 +296,8 @@ def _selection(smi: SMI) -> list[str] | None:
 
 
 def gpu_monitor() -> Callable[[], dict[Any, dict[str, Any]]]:
-    """A function that returns, by GPU, ``memory`` ([used, total], MiB), ``load`` (0 to 1), ``temperature`` and ``power``."""
+    """A function that returns, by GPU, ``memory`` ([used, total], MiB), ``load`` (0 to 1),
+    ``temperature`` and ``power``."""
 
     def read() -> dict[Any, dict[str, Any]]:
         smi = select_backend()

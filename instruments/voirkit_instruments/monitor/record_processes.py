@@ -1,6 +1,8 @@
-"""What processes, storage and network do, read with psutil (checked with 5.9 to 7): for ``--monitor``, and with voir's names for voirfiles.
+"""The use of processes, storage and network, read with psutil (checked with 5.9 to 7): for
+``--monitor``, and with voir's names for voirfiles.
 
-``monitor(ov, poll_interval=1, cpudata=cpu_monitor(), iodata=io_monitor())`` in a voirfile gives ``cpudata`` and ``iodata`` once a second.
+``monitor(ov, poll_interval=1, cpudata=cpu_monitor(), iodata=io_monitor())`` in a voirfile gives
+``cpudata`` and ``iodata`` once a second.
 """
 
 from __future__ import annotations
@@ -23,12 +25,13 @@ if TYPE_CHECKING:
 
     Reading: TypeAlias = Callable[[], dict[str, Any]]
 
-COUNTED = ("cpu_seconds", "read_bytes", "write_bytes")
+Counters: TypeAlias = tuple[float, ...]  # processor seconds, bytes read, bytes written
+_NO_COUNTERS: Counters = (0.0, 0.0, 0.0)
 _TICK_S = 0.05  # the kernel rounds times of processes to some hundredths of a second
 
 
 class Usage(NamedTuple):
-    """What the tree uses at a moment."""
+    """The use of a tree of processes at a moment."""
 
     rss: int  # bytes in memory, summed over the processes: what they share is counted in each
     shared: int  # of those, the bytes that are files or shared memory
@@ -48,78 +51,125 @@ class Tree:
     """
 
     def __init__(
-        self, pid: int | None = None, children: Callable[[int], Iterable[int]] | None = None, process: Any = psutil.Process
+        self,
+        pid: int | None = None,
+        children: Callable[[int], Iterable[int]] | None = None,
+        process: Any = psutil.Process,
     ) -> None:
         self._root = os.getpid() if pid is None else pid
         self._children = children or children_of
         self._open = process
-        self._known: dict[int, tuple[Any, tuple[float, ...]]] = {}
-        self._totals = [0.0] * len(COUNTED)
-        self._begun = False
+        # each process by its pid, with its counters at the last sample
+        self._processes: dict[int, tuple[Any, Counters]] = {}
+        self._totals = _NO_COUNTERS
+        self._has_sample = False
 
     def sample(self) -> Usage:
-        """What the tree uses now."""
-        rss = shared = 0
-        added, gone = [0.0] * len(COUNTED), [0.0] * len(COUNTED)
-        known: dict[int, tuple[Any, tuple[float, ...]]] = {}
+        """The use of the tree now."""
+        rss = 0
+        shared = 0
+        added = _NO_COUNTERS
+        ended = _NO_COUNTERS
+        processes: dict[int, tuple[Any, Counters]] = {}
         for pid in self._pids():
-            process, before = self._known.get(pid) or (None, None)
+            process, before = self._processes.get(pid) or (None, None)
             try:
                 process = process or self._open(pid)
-                memory, counted = _read(process)
+                memory, counters = _read(process)
             except (psutil.Error, OSError):
                 continue  # it has ended, or may not be looked at
-            if before is not None and counted[0] < before[0] - _TICK_S:  # another process that got its number
-                process, gone, before = self._open(pid), [a + b for a, b in zip(gone, before, strict=True)], None
-            known[pid] = process, counted
-            rss, shared = rss + memory[0], shared + memory[1]
-            if before is not None or self._begun:
-                added = [a + now - was for a, now, was in zip(added, counted, before or (0.0,) * len(COUNTED), strict=True)]
-        for pid, (_, last) in self._known.items():
-            if pid not in known:
-                gone = [a + b for a, b in zip(gone, last, strict=True)]
-        self._totals = [total + _without(a, b) for total, a, b in zip(self._totals, added, gone, strict=True)]
-        self._known, self._begun = known, True
-        return Usage(rss, shared, len(known), *self._totals)
+            # another process that got its number
+            if before is not None and counters[0] < before[0] - _TICK_S:
+                process = self._open(pid)
+                ended = _add(ended, before)
+                before = None
+            processes[pid] = process, counters
+            rss += memory[0]
+            shared += memory[1]
+            if before is not None:
+                added = _add_growth(added, counters, before)
+            elif self._has_sample:
+                added = _add(added, counters)
+        for pid, (_, last) in self._processes.items():
+            if pid not in processes:
+                ended = _add(ended, last)
+        growth = map(_without, added, ended)
+        self._totals = _add(self._totals, tuple(growth))
+        self._processes = processes
+        self._has_sample = True
+        return Usage(rss, shared, len(processes), *self._totals)
 
     def _pids(self) -> list[int]:
-        found = [self._root]
-        for pid in found:  # grows while it is gone through
-            found += [child for child in self._children(pid) if child not in found]
-        return found
+        pids = [self._root]
+        for pid in pids:  # grows while it is gone through
+            pids += [child for child in self._children(pid) if child not in pids]
+        return pids
+
+
+def _add(first: Counters, second: Counters) -> Counters:
+    return tuple(a + b for a, b in zip(first, second, strict=True))
+
+
+def _add_growth(total: Counters, counters: Counters, before: Counters) -> Counters:
+    return tuple(a + now - was for a, now, was in zip(total, counters, before, strict=True))
 
 
 def _without(added: float, ended: float) -> float:
-    """What was used between two looks.
+    """The use between two samples.
 
     Args:
-        added: By how much the counters of the processes have grown. The kernel adds those of a process that has ended to its parent's.
-        ended: What those that have ended had been counted with already; one that nobody waited for was added to no parent.
+        added: By how much the counters of the processes have grown. The kernel adds those of a
+            process that has ended to its parent's.
+        ended: The last counters of those that have ended, which were counted already; a process
+            that nobody waited for was added to no parent.
     """
     return max(added - ended if added >= ended - _TICK_S else added, 0.0)
 
 
-def _read(process: Any) -> tuple[tuple[int, int], tuple[float, ...]]:
-    """((rss, shared), what is counted) of a process, with that of its children that have ended."""
+def _read(process: Any) -> tuple[tuple[int, int], Counters]:
+    """((rss, shared), counters) of a process, with those of its children that have ended."""
     with process.oneshot():
-        memory, times = process.memory_info(), process.cpu_times()
-        cpu = times.user + times.system + getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
-        read = written = 0
+        memory = process.memory_info()
+        times = process.cpu_times()
+        cpu_s = times.user + times.system
+        cpu_s += getattr(times, "children_user", 0.0)
+        cpu_s += getattr(times, "children_system", 0.0)
+        read_bytes = 0
+        write_bytes = 0
         try:
             io = process.io_counters()
-            read, written = io.read_bytes, io.write_bytes
+            read_bytes, write_bytes = io.read_bytes, io.write_bytes
         except (psutil.AccessDenied, AttributeError, NotImplementedError, OSError):
             pass  # it is another user's, or this system does not tell
-    return (memory.rss, getattr(memory, "shared", 0)), (cpu, float(read), float(written))
+    counters = (cpu_s, float(read_bytes), float(write_bytes))
+    return (memory.rss, getattr(memory, "shared", 0)), counters
 
 
-_DISK = ("read_count", "write_count", "read_bytes", "write_bytes", "read_time", "write_time", "busy_time")
-_NET = ("bytes_sent", "bytes_recv", "packets_sent", "packets_recv", "errin", "errout", "dropin", "dropout")
+_DISK = (
+    "read_count",
+    "write_count",
+    "read_bytes",
+    "write_bytes",
+    "read_time",
+    "write_time",
+    "busy_time",
+)
+_NET = (
+    "bytes_sent",
+    "bytes_recv",
+    "packets_sent",
+    "packets_recv",
+    "errin",
+    "errout",
+    "dropin",
+    "dropout",
+)
 _PROCESS_IO = ("read_bytes", "write_bytes", "read_chars", "write_chars")
 
 
 def cpu_monitor() -> Reading:
-    """A function that returns ``memory`` ([used, total], bytes) and ``load`` (percent of all processors since the call before)."""
+    """A function that returns ``memory`` ([used, total], bytes) and ``load`` (percent of all
+    processors since the call before)."""
 
     def read() -> dict[str, Any]:
         memory = psutil.virtual_memory()
@@ -131,51 +181,61 @@ def cpu_monitor() -> Reading:
 def process_monitor(pid: int, recursive: bool = True) -> Reading:
     """A function that returns what a process, and with ``recursive`` all below it, uses.
 
-    ``load`` is percent of all processors since the call before (of a process that is new since then, nothing), ``num`` the processor that
-    it runs on, ``memory`` [resident, the machine's], bytes; of what a process may not be asked, nothing is counted.
+    ``load`` is percent of all processors since the call before (of a process that is new since
+    then, nothing), ``num`` the processor that it runs on, ``memory`` [resident, the machine's],
+    bytes; of what a process may not be asked, nothing is counted.
     """
     top = psutil.Process(pid)
-    known: dict[int, Any] = {pid: top}  # psutil measures a process's load from one call of an object to the next
+    # psutil measures a process's load from one call of an object to the next
+    by_pid: dict[int, Any] = {pid: top}
 
     def read() -> dict[str, Any]:
-        used: Counter[str] = Counter()
+        sums: Counter[str] = Counter()
         below = top.children(recursive=True) if recursive else []
         for process in (top, *below):
-            process = known.setdefault(process.pid, process)
+            process = by_pid.setdefault(process.pid, process)
             try:
                 io = process.io_counters()
-                used["memory"] += process.memory_info().rss
-                used["load"] += process.cpu_percent()
+                sums["memory"] += process.memory_info().rss
+                sums["load"] += process.cpu_percent()
             except (psutil.AccessDenied, psutil.NoSuchProcess):
                 continue
-            used.update({key: getattr(io, key, 0) for key in _PROCESS_IO})
+            sums.update({key: getattr(io, key, 0) for key in _PROCESS_IO})
         return {
-            "pid": pid, "load": used["load"] / (psutil.cpu_count() or 1), "num": top.cpu_num(), **{key: used[key] for key in _PROCESS_IO},
-            "memory": [used["memory"], psutil.virtual_memory().total],
-        }  # fmt: skip
+            "pid": pid,
+            "load": sums["load"] / (psutil.cpu_count() or 1),
+            "num": top.cpu_num(),
+            **{key: sums[key] for key in _PROCESS_IO},
+            "memory": [sums["memory"], psutil.virtual_memory().total],
+        }
 
     return read
 
 
 def io_monitor(perdisk: bool = False) -> Reading:
-    """A function that returns what the disks have done since this call: counts, bytes and milliseconds, as psutil names them."""
+    """A function that returns what the disks have done since this call: counts, bytes and
+    milliseconds, as psutil names them."""
     first = _by_name(psutil.disk_io_counters, perdisk)
 
     def read() -> dict[str, Any]:
         now = _by_name(psutil.disk_io_counters, perdisk)
-        done = {disk: {key: getattr(io, key, 0) - getattr(first.get(disk), key, 0) for key in _DISK} for disk, io in now.items()}
-        return done if perdisk else done.get("", {})
+        by_disk = {}
+        for disk, io in now.items():
+            before = first.get(disk)
+            by_disk[disk] = {key: getattr(io, key, 0) - getattr(before, key, 0) for key in _DISK}
+        return by_disk if perdisk else by_disk.get("", {})
 
     return read
 
 
 def network_monitor(pernic: bool = False) -> Reading:
-    """A function that returns what has gone through the network since the machine started, as psutil names it."""
+    """A function that returns what has gone through the network since the machine started, as
+    psutil names it."""
 
     def read() -> dict[str, Any]:
         now = _by_name(psutil.net_io_counters, pernic)
-        done = {nic: {key: getattr(io, key) for key in _NET} for nic, io in now.items()}
-        return done if pernic else done.get("", {})
+        by_nic = {nic: {key: getattr(io, key) for key in _NET} for nic, io in now.items()}
+        return by_nic if pernic else by_nic.get("", {})
 
     return read
 
@@ -191,12 +251,19 @@ class Repeat:
     """A thread that calls a function, first after one interval.
 
     Args:
-        call: What it calls; what that raises ends the calls, and is given to ``failed``.
-        failed: Told of it.
+        call: The function; an exception of it ends the calls, and is given to ``failed``.
+        failed: Called with that exception.
     """
 
-    def __init__(self, interval_s: float, call: Callable[[], object], failed: Callable[[Exception], object] | None = None) -> None:
-        self._interval_s, self._call, self._failed = interval_s, call, failed
+    def __init__(
+        self,
+        interval_s: float,
+        call: Callable[[], object],
+        failed: Callable[[Exception], object] | None = None,
+    ) -> None:
+        self._interval_s = interval_s
+        self._call = call
+        self._failed = failed
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="voirkit-readings", daemon=True)
 
@@ -214,7 +281,7 @@ class Repeat:
         while not self._over.wait(self._interval_s):
             try:
                 self._call()
-            except Exception as exc:
+            except Exception as exc:  # the functions may be a voirfile's
                 if self._failed is not None:
                     self._failed(exc)
                     return
@@ -228,17 +295,22 @@ def repeat(
     process: bool = False,
     worker_init: Callable[[], object] | None = None,
 ) -> Repeat:
-    """What calls ``pushfun(getfun())`` every ``delay`` seconds between its ``start()`` and ``stop()``, as voir's ``monitor``. Always in a
-    thread: ``process`` is taken for voir's sake. ``worker_init`` is called first, here."""
+    """What calls ``pushfun(getfun())`` every ``delay`` seconds between its ``start()`` and
+    ``stop()``, as voir's ``monitor``. Always in a thread: ``process`` is taken for voir's sake.
+    ``worker_init`` is called first, here."""
     if worker_init is not None:
         worker_init()
     return Repeat(delay, lambda: pushfun(getfun()))
 
 
 def monitor(
-    ov: Overseer, poll_interval: float = 10, worker_init: Callable[[], object] | None = None, **monitors: Reading
+    ov: Overseer,
+    poll_interval: float = 10,
+    worker_init: Callable[[], object] | None = None,
+    **monitors: Reading,
 ) -> Iterator[Phase]:
-    """Give what functions return, each under its own key, with ``task="main"`` and ``time`` (seconds since the epoch).
+    """Give what functions return, each under its own key, with ``task="main"`` and ``time``
+    (seconds since the epoch).
 
     Args:
         poll_interval: Seconds from one reading to the next.

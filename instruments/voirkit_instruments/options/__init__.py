@@ -1,8 +1,9 @@
-"""``--options``: the arguments that the script has parsed, as ``options`` given, in the log and in the summary.
+"""``--options``: the arguments that the script has parsed, as ``options`` given, in the log and in
+the summary.
 
-Wraps the four parsing methods of ``argparse.ArgumentParser`` from before the script is loaded until the first result,
-and puts them back. The script gets the very object that argparse made; what argparse raises (SystemExit too) goes
-through.
+Wraps the four parsing methods of ``argparse.ArgumentParser`` from before the script is loaded until
+the first result, and puts them back. The script gets the very object that argparse made; what
+argparse raises (SystemExit too) goes through.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 INSTRUMENT = Instrument(
     "options",
     group="see a run",
-    options=(Option("--options", "give the arguments that the script parses with argparse, as options"),),
+    options=(
+        Option("--options", "give the arguments that the script parses with argparse, as options"),
+    ),
     record="voirkit_instruments.options:record",
     schema=__name__,
 )
@@ -43,21 +46,31 @@ class ParsedArguments:
         callback: Called once, with the Namespace, in the thread that parsed.
         failed: Takes what ``callback`` raised.
 
-    ``parse_args`` counts at once. ``parse_known_args`` alone is often only the first of two parsers (one for a
-    configuration file, say), so its result is kept until :meth:`settle`, and dropped if ``parse_args`` follows.
+    ``parse_args`` counts at once. ``parse_known_args`` alone is often only the first of two parsers
+    (one for a configuration file, say), so its result is kept until :meth:`settle`, and dropped if
+    ``parse_args`` follows.
     """
 
-    def __init__(self, callback: Callable[[Any], None], failed: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, callback: Callable[[Any], None], failed: Callable[[Exception], None]
+    ) -> None:
         self._found = callback
         self._failed = failed
-        self._inside: set[int] = set()  # threads within a parsing method: the outermost one has the result
+        # threads within a parsing method: the outermost one has the result
+        self._inside: set[int] = set()
         self._kept: list[Any] = []
         self._done = False
         self._patches = Patches({"python": "3.10 to 3.15"})
         for name in WHOLE + PARTIAL:
             self._patches.wrap(argparse.ArgumentParser, name, self._parse, ("args", "namespace"))
 
-    def _parse(self, wrapped: Callable[..., Any], parser: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _parse(
+        self,
+        wrapped: Callable[..., Any],
+        parser: object,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
         thread = get_ident()
         outermost = thread not in self._inside
         self._inside.add(thread)
@@ -94,7 +107,8 @@ class ParsedArguments:
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """The value as JSON can hold it; what cannot be held is left out of a dictionary, else ``NotImplemented``."""
+    """The value as JSON can hold it; what cannot be held is left out of a dictionary, else
+    ``NotImplemented``."""
     if value is None or type(value) in (bool, int, str):
         return value
     if type(value) is float:
@@ -105,22 +119,29 @@ def plain(value: Any, depth: int = 0) -> Any:
         elements = [plain(element, depth + 1) for element in value]
         return elements if NotImplemented not in elements else NotImplemented
     if depth < 4 and type(value) is dict:
-        pairs = {str(key): plain(held, depth + 1) for key, held in value.items() if type(key) in (str, int)}
+        pairs = {
+            str(key): plain(held, depth + 1)
+            for key, held in value.items()
+            if type(key) in (str, int)
+        }
         return {key: held for key, held in pairs.items() if held is not NotImplemented}
     return NotImplemented
 
 
 def instrument_argparse(ov: Overseer) -> Any:
-    """Gives the arguments that the script parses with argparse, once, as ``options``; they stand in the log and the summary too.
+    """Gives the arguments that the script parses with argparse, once, as ``options``; they stand in
+    the log and the summary too.
 
-    For voirfiles: what ``--options`` does, without the option. A script that parses no arguments is no fault.
+    For voirfiles: what ``--options`` does, without the option. A script that parses no arguments is
+    no fault.
     """
     return options(ov, is_asked_for=False)
 
 
 @once("--options")
 def options(ov: Overseer, is_asked_for: bool = True) -> Iterator[Phase]:
-    """Gives the script's arguments once, as ``options``; if they are asked for, it is said where there are none."""
+    """Gives the script's arguments once, as ``options``; if they are asked for, it is said where
+    there are none."""
 
     def callback(namespace: Any) -> None:
         subscription.dispose()
@@ -129,7 +150,9 @@ def options(ov: Overseer, is_asked_for: bool = True) -> Iterator[Phase]:
         ov.log({"options": held})
         ov.offer({"options": namespace})
 
-    arguments = ParsedArguments(callback, lambda exc: ov.warn(f"--options: the script's arguments cannot be shown: {exc}"))
+    arguments = ParsedArguments(
+        callback, lambda exc: ov.warn(f"--options: the script's arguments cannot be shown: {exc}")
+    )
     subscription = ov.given.subscribe(lambda event: arguments.settle())
     try:
         yield ov.phases.run_script

@@ -1,4 +1,5 @@
-"""``--otlp``: rates, steps, shares of phases and the verdict as OpenTelemetry metrics, sent to a collector while the run goes on."""
+"""``--otlp``: rates, steps, shares of phases and the verdict as OpenTelemetry metrics, sent to a
+collector while the run goes on."""
 
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ def endpoint(text: str) -> str:
     except ValueError:  # its port is none
         is_address = False
     if not is_address:
-        raise ValueError(f"{text!r} is no address; give http://HOST:4318, where a collector takes OTLP over HTTP (4317 is gRPC).")
+        raise ValueError(
+            f"{text!r} is no address; give http://HOST:4318, where a collector takes OTLP over HTTP"
+            " (4317 is gRPC)."
+        )
     path = "/v1/metrics"
     return text if text.rstrip("/").endswith(path) else text.rstrip("/") + path
 
@@ -39,7 +43,12 @@ INSTRUMENT = Instrument(
     "otlp",
     group="see a run",
     options=(
-        Option("--otlp", "send the metrics of --prometheus to an OpenTelemetry collector, by OTLP over HTTP", type=endpoint, metavar="URL"),
+        Option(
+            "--otlp",
+            "send the metrics of --prometheus to an OpenTelemetry collector, by OTLP over HTTP",
+            type=endpoint,
+            metavar="URL",
+        ),
     ),
     record="voirkit_instruments.otlp_writer:record",
-)  # fmt: skip
+)

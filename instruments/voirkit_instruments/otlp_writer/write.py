@@ -1,6 +1,8 @@
-"""Sends metrics with OpenTelemetry's SDK and exporter, to a collector's endpoint. Checked with opentelemetry-sdk 1.45.
+"""Sends metrics with OpenTelemetry's SDK and exporter, to a collector's endpoint. Checked with
+opentelemetry-sdk 1.45.
 
-``$OTEL_EXPORTER_OTLP_HEADERS``, ``$OTEL_RESOURCE_ATTRIBUTES`` and the others that the SDK reads hold.
+``$OTEL_EXPORTER_OTLP_HEADERS``, ``$OTEL_RESOURCE_ATTRIBUTES`` and the others that the SDK reads
+hold.
 """
 
 from __future__ import annotations
@@ -13,11 +15,14 @@ from voirkit.errors import VoirkitError
 from voirkit_instruments.metrics import METRICS, Metric
 from voirkit_instruments.trackers import Tracker
 
-_TIMEOUT_S = 2.0  # of one export, where the environment has none: the SDK tries for 10, and the end of a run waits for the last
+# of one export, where the environment has none: the SDK tries for 10, and the end of a run waits
+# for the last
+_TIMEOUT_S = 2.0
 
 
 class Writer(Tracker):
-    """Sends the metrics every so many seconds, whether a step has ended or not: that none has is to be seen there."""
+    """Sends the metrics every so many seconds, whether a step has ended or not: that none has is to
+    be seen there."""
 
     every_s = 5.0
     is_state = True
@@ -25,7 +30,8 @@ class Writer(Tracker):
     _sends = _failed = 0
 
     def write(self, step: int, figures: Mapping[str, float], texts: Mapping[str, str]) -> None:
-        """Send the metrics of the picture. That a collector does not take them is said at the end: it may take the next."""
+        """Send the metrics of the picture. That a collector does not take them is said at the end:
+        it may take the next."""
         self._reader = self._reader or self._start()
         self._reader.collect()
 
@@ -36,16 +42,25 @@ class Writer(Tracker):
         from opentelemetry.sdk.metrics.export import MetricExportResult, MetricReader
         from opentelemetry.sdk.resources import Resource
 
-        stated = any(os.environ.get(f"OTEL_EXPORTER_OTLP_{name}TIMEOUT") for name in ("", "METRICS_"))
-        exporter = OTLPMetricExporter(endpoint=self.words[0], timeout=None if stated else _TIMEOUT_S)
+        stated = any(
+            os.environ.get(f"OTEL_EXPORTER_OTLP_{name}TIMEOUT") for name in ("", "METRICS_")
+        )
+        exporter = OTLPMetricExporter(
+            endpoint=self.words[0], timeout=None if stated else _TIMEOUT_S
+        )
         writer = self
 
         # The SDK's own one sends in a thread, and keeps to itself what went wrong.
         class Sender(MetricReader):  # type: ignore[misc]  # a class that has no types here
-            def _receive_metrics(self, metrics_data: Any, timeout_millis: float = 10_000, **_: Any) -> None:
+            def _receive_metrics(
+                self, metrics_data: Any, timeout_millis: float = 10_000, **_: Any
+            ) -> None:
                 writer._sends += 1
                 try:
-                    taken = exporter.export(metrics_data, timeout_millis=timeout_millis) is MetricExportResult.SUCCESS
+                    taken = (
+                        exporter.export(metrics_data, timeout_millis=timeout_millis)
+                        is MetricExportResult.SUCCESS
+                    )
                 except Exception:  # exporters of some versions raise what requests does
                     taken = False
                 writer._failed += not taken
@@ -61,10 +76,16 @@ class Writer(Tracker):
             return observe
 
         reader = Sender()
-        resource = Resource.create({"service.name": self.picture.title, "voirkit.run": os.path.basename(self.run_dir)})
+        resource = Resource.create(
+            {"service.name": self.picture.title, "voirkit.run": os.path.basename(self.run_dir)}
+        )
         meter = MeterProvider([reader], resource, shutdown_on_exit=False).get_meter("voirkit")
         for metric in METRICS:
-            make = meter.create_observable_counter if metric.is_total else meter.create_observable_gauge
+            make = (
+                meter.create_observable_counter
+                if metric.is_total
+                else meter.create_observable_gauge
+            )
             make(metric.name, [observing(metric)], description=metric.text)
         return reader
 
@@ -76,4 +97,7 @@ class Writer(Tracker):
         """
         self._reader.shutdown()
         if self._failed:
-            raise VoirkitError(f"the collector did not take the metrics, or did not answer, {self._failed} of {self._sends} times.")
+            raise VoirkitError(
+                f"the collector did not take the metrics, or did not answer, {self._failed} of"
+                f" {self._sends} times."
+            )

@@ -8,7 +8,9 @@ from voirkit.instrument import Instrument, Option, lazy_names, whole_number
 def _watched_too(text: str) -> list[str]:
     words = [word.strip() for word in text.split(",")]
     if not words or not set(words) <= {"buffers", "state"}:
-        raise ValueError(f"{text!r} is not known; give buffers, state, or both with a comma between.")
+        raise ValueError(
+            f"{text!r} is not known; give buffers, state, or both with a comma between."
+        )
     return words
 
 
@@ -18,12 +20,17 @@ INSTRUMENT = Instrument(
     options=(
         Option(
             "--parameters",
-            "record norms, changes, gradients and NaN of each parameter at optimizer steps, in full every EVERY steps (default: 50)",
-            type=whole_number("no number of steps", " of at least 1", 1, 1_000_000), const=0, metavar="EVERY",
+            "record norms, changes, gradients and NaN of each parameter at optimizer steps, in full"
+            " every EVERY steps (default: 50)",
+            type=whole_number("no number of steps", " of at least 1", 1, 1_000_000),
+            const=0,
+            metavar="EVERY",
         ),
         Option(
-            "--parameters-of", "also record the models' buffers, the optimizers' state, or both; implies --parameters",
-            type=_watched_too, metavar="buffers,state",
+            "--parameters-of",
+            "also record the models' buffers, the optimizers' state, or both; implies --parameters",
+            type=_watched_too,
+            metavar="buffers,state",
         ),
     ),
     record="voirkit_instruments.parameters.record:record",
@@ -34,6 +41,6 @@ INSTRUMENT = Instrument(
     summarised_from=("parameter",),
     sections="voirkit_instruments.parameters.analyse:sections",
     priority=1,  # before the steps instrument, which it sees the steps through
-)  # fmt: skip
+)
 
 __getattr__ = lazy_names(__name__, parameters="record")

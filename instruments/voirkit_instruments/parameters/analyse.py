@@ -1,4 +1,5 @@
-"""The parameters of a run, one by one: what they are, their figures by step, what was true of each step; as a table and as curves."""
+"""The parameters of a run, one by one: what they are, their figures by step, what was true of each
+step; as a table and as curves."""
 
 from __future__ import annotations
 
@@ -12,7 +13,20 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from voirkit.report import figure
-from voirkit.report.sections import Block, Column, Details, Grid, Group, InText, OnPage, Section, Series, Table, Text, sparkline
+from voirkit.report.sections import (
+    Block,
+    Column,
+    Details,
+    Grid,
+    Group,
+    InText,
+    OnPage,
+    Section,
+    Series,
+    Table,
+    Text,
+    sparkline,
+)
 from voirkit.runs.opened import Run
 from voirkit_instruments.parameters.record_plan import (
     CHANGED,
@@ -26,12 +40,20 @@ from voirkit_instruments.parameters.record_plan import (
     model_labels,
     model_of,
     prefixed,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from voirkit.analysis.document import Rank
 
 _FIGURES = {"norm": "norms", "grad_norm": "grad_norms", "update_norm": "update_norms"}
+
+# by flag, in the order in which they come to be in a step
+_NOT_FINITE = (
+    (GRAD_NAN, "NaN in the gradient"),
+    (GRAD_INF, "Inf in the gradient"),
+    (NAN, "NaN in the data"),
+    (INF, "Inf in the data"),
+)
 
 Points = list[tuple[int, float]]
 
@@ -51,24 +73,32 @@ class Optimizer:
 
 @dataclass
 class Parameter:
-    """A parameter in the steps of one optimizer. Steps are counted from 0; a figure that is NaN is ``nan``. The optimizer is the one in
-    whose steps it was looked at; it is one of its own if ``seen[-1]["optimizer"]`` is not None."""
+    """A parameter in the steps of one optimizer. Steps are counted from 0; a figure that is NaN is
+    ``nan``. The optimizer is the one in whose steps it was looked at; it is one of its own if
+    ``seen[-1]["optimizer"]`` is not None."""
 
     rank: int
     name: str
     optimizer: Optimizer
-    seen: list[dict[str, Any]] = field(default_factory=list)  # what it was (shape, dtype ...), with the n of the step; several: it changed
-    norms: Points = field(default_factory=list)  # (step, figure); the last may be that of the end, whose step is optimizer.steps
+    # what it was (shape, dtype ...), with the n of the step; several: it changed
+    seen: list[dict[str, Any]] = field(default_factory=list)
+    # (step, figure); the last may be that of the end, whose step is optimizer.steps
+    norms: Points = field(default_factory=list)
     grad_norms: Points = field(default_factory=list)
     update_norms: Points = field(default_factory=list)
-    digests: list[tuple[int, int, str]] = field(default_factory=list)  # (step, digest, what kind of digest)
-    states: list[tuple[int, int]] = field(default_factory=list)  # (step, flags): true of that step, as far as known until the next
+    # (step, digest, what kind of digest)
+    digests: list[tuple[int, int, str]] = field(default_factory=list)
+    # (step, flags): true of that step, as far as known until the next
+    states: list[tuple[int, int]] = field(default_factory=list)
 
     def spans(self) -> Iterator[tuple[int, int, int]]:
         """(first step, the one behind the last, flags) of steps of which the same is known."""
-        ends = [n for n, _ in self.states[1:]] + [max(self.optimizer.steps, self.states[-1][0] + 1)] if self.states else []
-        for (n, flags), end in zip(self.states, ends, strict=True):
+        if not self.states:
+            return
+        last_step, last_flags = self.states[-1]
+        for (n, flags), (end, _) in pairwise(self.states):
             yield n, end, flags
+        yield last_step, max(self.optimizer.steps, last_step + 1), last_flags
 
     def steps_with(self, flag: int) -> int:
         """Of how many steps a flag is true, as far as is known."""
@@ -80,14 +110,18 @@ class Parameter:
 
     @property
     def ever_changed(self) -> bool | None:
-        """Whether a step or anything else has changed its data; None: nothing says so, and nothing says that it was not."""
-        if any(flags & CHANGED for _, flags in self.states) or len({(digest, of) for _, digest, of in self.digests}) > 1:
+        """True if a step or anything else has changed its data; None: nothing says so, and nothing
+        says that it was not."""
+        digests = {(digest, kind) for _, digest, kind in self.digests}
+        if len(digests) > 1 or any(flags & CHANGED for _, flags in self.states):
             return True
-        return False if len(self.digests) > 1 or any(flags & SAME for _, flags in self.states) else None
+        if len(self.digests) > 1 or any(flags & SAME for _, flags in self.states):
+            return False
+        return None
 
     @property
     def ever_gradient(self) -> bool | None:
-        """Whether it ever had a gradient; None: it is not known."""
+        """True if it ever had a gradient; None: it is not known."""
         return any(not flags & GRAD_NONE for _, flags in self.states) if self.states else None
 
     def update_ratios(self) -> Points:
@@ -99,96 +133,175 @@ class Parameter:
 def parameters_of(run: Run) -> list[Parameter]:
     """The parameters of a run, in the order in which the optimizers hold them."""
     columns = "rank, host, pid, start_ns, category, name, value, number, args"
-    optimizers: dict[tuple[int, str, int, int], Optimizer] = {}
-    at: dict[tuple[int, str, int, int], tuple[Optimizer, int]] = {}  # by process and time: which step
-    steps = f"SELECT {columns} FROM spans WHERE kind = '{KIND}' AND category = 'step' ORDER BY start_ns"
+    table = _ParameterTable()
+    steps = (
+        f"SELECT {columns} FROM spans WHERE kind = '{KIND}' AND category = 'step' ORDER BY start_ns"
+    )
     for batch in run.fetch(steps):
         for rank, host, pid, start_ns, _, _, n, _, text in batch:
-            said = json.loads(text)
-            key = (rank, host, pid, said["optimizer"])
-            one = optimizers.get(key)
-            if one is None:
-                one = optimizers[key] = Optimizer(rank, host, pid, said["optimizer"], said["class"], said["every"])
-            one.steps = max(one.steps, n + 1)
-            at[rank, host, pid, start_ns] = (one, n)
-    found: dict[tuple[int, str, int, str, int], Parameter] = {}
-    met: dict[tuple[int, str, int, str], list[dict[str, Any]]] = {}
-    known: dict[tuple[Any, ...], list[dict[str, Any]]] = {}  # all that was seen of each
-    rest = (
+            table.add_step((rank, host, pid), start_ns, n, json.loads(text))
+    figures = (
         f"SELECT {columns} FROM spans WHERE kind = '{KIND}' "
         "AND category IN ('seen', 'state', 'digest', 'norm', 'grad_norm', 'update_norm') "
         "ORDER BY start_ns, (category = 'seen') DESC"
     )
-    for batch in run.fetch(rest):
+    for batch in run.fetch(figures):
         for rank, host, pid, start_ns, category, name, value, number, text in batch:
-            who = (rank, host, pid, name)
+            process = rank, host, pid
             if category == "seen":
-                met.setdefault(who, []).append(json.loads(text))
-                known.setdefault(who, []).append(met[who][-1])
+                table.add_facts(process, name, json.loads(text))
                 continue
-            step = at.get((rank, host, pid, start_ns))
-            for one, n in [step] if step else _at_end(optimizers.values(), found, who):
-                key_of = (*who, one.number)
-                parameter = found.get(key_of)
-                if parameter is None:
-                    parameter = found[key_of] = Parameter(rank, name, one)
-                for kind in [kind for kind in met.get(who, ()) if kind["optimizer"] in (None, one.number)]:
-                    met[who].remove(kind)
-                    parameter.seen.append({"n": n, **kind})
-                _add(parameter, n, category, value, number, text)
-    for (rank, host, pid, name), kinds in met.items():
-        if not kinds or any((rank, host, pid, name) == key[:4] for key in found):
-            continue  # else nothing is known but that it is there: it cannot be watched
-        of = next((o for (r, h, p, _), o in optimizers.items() if (r, h, p) == (rank, host, pid)), None)
-        if of is not None:
-            found.setdefault((rank, host, pid, name, of.number), Parameter(rank, name, of)).seen += [{"n": 0, **kind} for kind in kinds]
-    held = {who: numbers for who, kinds in known.items() if (numbers := {kind["optimizer"] for kind in kinds} - {None})}
-    _tell_models_apart(found.values())
-    # One that no optimizer seemed to have until its own made its first step is that one's.
-    return sorted((one for (*who, number), one in found.items() if number in held.get(tuple(who), {number})), key=_order)
+            for parameter, n in table.find(process, name, start_ns):
+                _add_record(parameter, n, category, value, number, text)
+    table.add_unwatched()
+    parameters = table.held_parameters()
+    _tell_models_apart(table.parameters.values())
+    return sorted(parameters, key=_order)
+
+
+_Process = tuple[int, str, int]  # (rank, host, pid)
+
+
+class _ParameterTable:
+    """The optimizers and parameters of a run, as their records come.
+
+    What a parameter is (its facts) is recorded before its first figures, and is of the optimizer
+    that it names; without one, of that in whose step figures come next.
+    """
+
+    def __init__(self) -> None:
+        # with the number of the optimizer; of a parameter also with its name
+        self.parameters: dict[tuple[_Process, str, int], Parameter] = {}
+        self._optimizers: dict[tuple[_Process, int], Optimizer] = {}
+        # by process and time: which step
+        self._steps: dict[tuple[_Process, int], tuple[Optimizer, int]] = {}
+        # by process and name: all facts, and those that no parameter has yet
+        self._facts: dict[tuple[_Process, str], list[dict[str, Any]]] = {}
+        self._new_facts: dict[tuple[_Process, str], list[dict[str, Any]]] = {}
+
+    def add_step(self, process: _Process, start_ns: int, n: int, args: Mapping[str, Any]) -> None:
+        key = process, args["optimizer"]
+        optimizer = self._optimizers.get(key)
+        if optimizer is None:
+            optimizer = Optimizer(*process, args["optimizer"], args["class"], args["every"])
+            self._optimizers[key] = optimizer
+        optimizer.steps = max(optimizer.steps, n + 1)
+        self._steps[process, start_ns] = optimizer, n
+
+    def add_facts(self, process: _Process, name: str, facts: dict[str, Any]) -> None:
+        self._facts.setdefault((process, name), []).append(facts)
+        self._new_facts.setdefault((process, name), []).append(facts)
+
+    def find(self, process: _Process, name: str, start_ns: int) -> Iterator[tuple[Parameter, int]]:
+        """The parameters that a record is of, each in the steps of one optimizer, and the step."""
+        step = self._steps.get((process, start_ns))
+        for optimizer, n in [step] if step else self._at_end(process, name):
+            parameter = self._parameter(process, name, optimizer)
+            new_facts = self._new_facts.get((process, name), [])
+            for facts in [*new_facts]:
+                if facts["optimizer"] in (None, optimizer.number):
+                    new_facts.remove(facts)
+                    parameter.seen.append({"n": n, **facts})
+            yield parameter, n
+
+    def _parameter(self, process: _Process, name: str, optimizer: Optimizer) -> Parameter:
+        key = process, name, optimizer.number
+        parameter = self.parameters.get(key)
+        if parameter is None:
+            parameter = self.parameters[key] = Parameter(process[0], name, optimizer)
+        return parameter
+
+    def _at_end(self, process: _Process, name: str) -> list[tuple[Optimizer, int]]:
+        """The steps behind the last of the optimizers that a parameter was seen in: what comes in
+        no step comes at the end."""
+        return [
+            (optimizer, optimizer.steps)
+            for (of_process, number), optimizer in self._optimizers.items()
+            if of_process == process and (process, name, number) in self.parameters
+        ]
+
+    def add_unwatched(self) -> None:
+        """Add the parameters of which nothing is known but that they are there: they cannot be
+        watched."""
+        watched = {(process, name) for process, name, _ in self.parameters}
+        first_optimizers: dict[_Process, Optimizer] = {}
+        for (process, _), optimizer in self._optimizers.items():
+            first_optimizers.setdefault(process, optimizer)
+        for (process, name), all_facts in self._new_facts.items():
+            if all_facts and (process, name) not in watched and process in first_optimizers:
+                parameter = self._parameter(process, name, first_optimizers[process])
+                parameter.seen += [{"n": 0, **facts} for facts in all_facts]
+
+    def held_parameters(self) -> list[Parameter]:
+        """The parameters without those in the steps of optimizers that do not hold them: one that
+        no optimizer seemed to have until its own made its first step is that one's."""
+        parameters = []
+        for (process, name, number), parameter in self.parameters.items():
+            all_facts = self._facts.get((process, name), ())
+            holders = {facts["optimizer"] for facts in all_facts} - {None}
+            if not holders or number in holders:
+                parameters.append(parameter)
+        return parameters
 
 
 def _tell_models_apart(parameters: Collection[Parameter]) -> None:
-    """Name parameters as they are called in their model, and where a process has several models by the model first.
+    """Name parameters as they are called in their model, and where a process has several models by
+    the model first.
 
     A record is written when not all models may have been called yet.
     """
-    processes: dict[tuple[int, str, int], list[Mapping[str, Any]]] = {}
+    by_process: dict[_Process, list[Mapping[str, Any]]] = {}
     for parameter in parameters:
-        optimizer = parameter.optimizer
-        processes.setdefault((optimizer.rank, optimizer.host, optimizer.pid), []).extend(parameter.seen)
-    labels = {process: _labels(facts) for process, facts in processes.items()}
+        by_process.setdefault(_process_of(parameter), []).extend(parameter.seen)
+    labels = {process: _labels(all_facts) for process, all_facts in by_process.items()}
     for parameter in parameters:
-        optimizer = parameter.optimizer
         for facts in parameter.seen:
             model = model_of(facts)
             if model is None:
                 continue
-            label = labels[optimizer.rank, optimizer.host, optimizer.pid][model.number]
+            label = labels[_process_of(parameter)][model.number]
             parameter.name = prefixed(label, facts["path"])
             if "alias" in facts:
                 facts["alias"] = prefixed(label, facts["alias"])
 
 
+def _process_of(parameter: Parameter) -> _Process:
+    optimizer = parameter.optimizer
+    return optimizer.rank, optimizer.host, optimizer.pid
+
+
 def _labels(all_facts: Iterable[Mapping[str, Any]]) -> dict[int, str]:
-    """What tells the models apart that some records have facts of, by their numbers."""
-    models = {model.number: model for facts in all_facts if (model := model_of(facts)) is not None}
+    """The labels that tell the models apart that some records have facts of, by their numbers."""
+    models = {}
+    for facts in all_facts:
+        model = model_of(facts)
+        if model is not None:
+            models[model.number] = model
     return model_labels([models[number] for number in sorted(models)])
 
 
 def _order(parameter: Parameter) -> tuple[int, int, bool, int, int, str]:
-    """As the optimizers hold them; those that none holds, which have no place, by name behind them."""
-    seen = parameter.seen[-1] if parameter.seen else {}
-    place = (seen.get("group", 0), seen.get("at", 0))
-    return parameter.rank, parameter.optimizer.number, seen.get("optimizer") is None, *place, parameter.name
+    """As the optimizers hold them; those that none holds, which have no place, by name behind
+    them."""
+    facts = parameter.seen[-1] if parameter.seen else {}
+    return (
+        parameter.rank,
+        parameter.optimizer.number,
+        facts.get("optimizer") is None,
+        facts.get("group", 0),
+        facts.get("at", 0),
+        parameter.name,
+    )
 
 
-def _at_end(optimizers: Any, seen_in: Any, who: tuple[int, str, int, str]) -> list[tuple[Optimizer, int]]:
-    """The steps behind the last of the optimizers that a parameter was seen in: what comes in no step comes at the end."""
-    return [(one, one.steps) for one in optimizers if (one.rank, one.host, one.pid) == who[:3] and (*who, one.number) in seen_in]
-
-
-def _add(parameter: Parameter, n: int, category: str, value: int | None, number: float | None, text: str | None) -> None:
+def _add_record(
+    parameter: Parameter,
+    n: int,
+    category: str,
+    value: int | None,
+    number: float | None,
+    text: str | None,
+) -> None:
     if category == "state" and value is not None:
         states = parameter.states
         if states and states[-1][0] == n:  # more has become known of the step since
@@ -198,96 +311,155 @@ def _add(parameter: Parameter, n: int, category: str, value: int | None, number:
     elif category == "digest" and value is not None:
         parameter.digests.append((n, value, json.loads(text or "{}").get("of", "")))
     elif category in _FIGURES:
-        getattr(parameter, _FIGURES[category]).append((n, math.nan if number is None else number))
+        points = getattr(parameter, _FIGURES[category])
+        points.append((n, math.nan if number is None else number))
 
 
 def first_not_finite(parameters: Sequence[Parameter]) -> tuple[int, Parameter, str] | None:
-    """(step, parameter, what) where NaN or Inf was seen first: in data before gradients are computed from it, else in a gradient.
+    """(step, parameter, words) where NaN or Inf was seen first: in data before gradients are
+    computed from it, else in a gradient.
 
-    A step's own gradient comes before the data that the step has made of it; of several the last in the order of parameters is taken: the
-    backward comes to it first.
+    A step's own gradient comes before the data that the step has made of it; of several the last in
+    the order of parameters is taken: the backward comes to it first.
     """
-    words = ((GRAD_NAN, "NaN in the gradient"), (GRAD_INF, "Inf in the gradient"), (NAN, "NaN in the data"), (INF, "Inf in the data"))
-    seen = [
-        (n, at, -place, parameter, word)
-        for place, parameter in enumerate(parameters)
-        for at, (flag, word) in enumerate(words)
-        if (n := parameter.first(flag)) is not None
-    ]
-    if not seen:
-        return None
-    n, _, _, parameter, word = min(seen, key=lambda one: one[:3])
-    return n, parameter, word
+    first: tuple[int, int, int] | None = None
+    result = None
+    for place, parameter in enumerate(parameters):
+        for priority, (flag, words) in enumerate(_NOT_FINITE):
+            n = parameter.first(flag)
+            if n is not None and (first is None or (n, priority, -place) < first):
+                first = n, priority, -place
+                result = n, parameter, words
+    return result
 
 
 _POINTS = 24  # of a curve
 
 
-def _others(run: Run, parameters: Sequence[Parameter]) -> dict[str, dict[str, dict[str, float | None]]]:
-    """``buffers`` and ``state`` of the first rank, if ``--parameters-of`` asked for them: norms at first and last, by name."""
-    lowest = min(parameter.rank for parameter in parameters)
-    known = [facts for parameter in parameters if parameter.rank == lowest for facts in parameter.seen]
+def _summarise_buffers_and_state(
+    run: Run, parameters: Sequence[Parameter]
+) -> dict[str, dict[str, dict[str, float | None]]]:
+    """``buffers`` and ``state`` of the first rank, if ``--parameters-of`` asked for them: norms at
+    first and last, by name."""
+    figure_or_nan = "coalesce(number, 'nan')"
     query = f"""
         SELECT category, name, any_value(args),
-            coalesce(arg_min(coalesce(number, 'nan'), start_ns), 'nan'), coalesce(arg_max(coalesce(number, 'nan'), start_ns), 'nan')
+            coalesce(arg_min({figure_or_nan}, start_ns), 'nan'),
+            coalesce(arg_max({figure_or_nan}, start_ns), 'nan')
         FROM spans WHERE kind = '{KIND}' AND category IN ('buffer_norm', 'state_norm')
             AND rank = (SELECT min(rank) FROM spans WHERE kind = '{KIND}')
         GROUP BY category, name ORDER BY min(start_ns), name"""
-    rows = [(*row[:2], json.loads(row[2] or "{}"), *row[3:]) for batch in run.fetch(query) for row in batch]
-    labels = _labels([*known, *(facts for _, _, facts, _, _ in rows)])
-    found: dict[str, dict[str, dict[str, float | None]]] = {}
+    rows = []
+    for batch in run.fetch(query):
+        for category, name, text, first, last in batch:
+            rows.append((category, name, json.loads(text or "{}"), first, last))
+    all_facts = [facts for parameter in _of_first_rank(parameters) for facts in parameter.seen]
+    labels = _labels([*all_facts, *(facts for _, _, facts, _, _ in rows)])
+    parts: dict[str, dict[str, dict[str, float | None]]] = {}
     for category, name, facts, first, last in rows:
         model = model_of(facts)
-        full = name if model is None else prefixed(labels[model.number], facts["path"])
-        key = "buffers" if category == "buffer_norm" else "state"
-        found.setdefault(key, {})[full] = {"first": _json(first), "last": _json(last)}
-    return found
+        full_name = name if model is None else prefixed(labels[model.number], facts["path"])
+        part = parts.setdefault("buffers" if category == "buffer_norm" else "state", {})
+        part[full_name] = {"first": _json(first), "last": _json(last)}
+    return parts
 
 
-def _of_parameters(parameters: Sequence[Parameter]) -> dict[str, Any]:
-    """What is said of the parameters of a run, of which there are some; layers are those of the first rank."""
-    lowest = min(parameter.rank for parameter in parameters)
-    own = [parameter for parameter in parameters if parameter.rank == lowest]
-    optimizers = {id(p.optimizer): p.optimizer for p in own}.values()
-    broken = first_not_finite(own)
-    layers = [_layer(parameter) for parameter in own]
+def _of_first_rank(parameters: Sequence[Parameter]) -> list[Parameter]:
+    lowest = min((parameter.rank for parameter in parameters), default=0)
+    return [parameter for parameter in parameters if parameter.rank == lowest]
+
+
+def _summarise_parameters(all_parameters: Sequence[Parameter]) -> dict[str, Any]:
+    """The summary of the parameters of a run, of which there are some; layers are those of the
+    first rank."""
+    parameters = _of_first_rank(all_parameters)
+    by_identity = {id(parameter.optimizer): parameter.optimizer for parameter in parameters}
+    optimizers = by_identity.values()
+    frozen = [parameter for parameter in parameters if _is_frozen(parameter)]
+    trained = [parameter for parameter in parameters if not _is_frozen(parameter)]
+    unchanged = [parameter for parameter in trained if parameter.ever_changed is False]
+    without_gradient = [parameter for parameter in trained if parameter.ever_gradient is False]
     return {
-        "every": max(one.every for one in optimizers),
-        "optimizers": [{"optimizer": one.number, "class": one.kind, "steps": one.steps} for one in optimizers],
-        "ranks": len({parameter.rank for parameter in parameters}),
-        "layers": layers,
-        "not_finite": None if broken is None else {"step": broken[0], "name": broken[1].name, "what": broken[2]},
-        "frozen": [p.name for p in own if _is_frozen(p)],
-        "never_changed": [p.name for p in own if p.ever_changed is False and not _is_frozen(p)],
-        "never_gradient": [p.name for p in own if p.ever_gradient is False and not _is_frozen(p)],
-        "not_watched": {p.name: p.seen[-1]["not_watched"] for p in own if p.seen and "not_watched" in p.seen[-1]},
+        "every": max(optimizer.every for optimizer in optimizers),
+        "optimizers": [
+            {"optimizer": optimizer.number, "class": optimizer.kind, "steps": optimizer.steps}
+            for optimizer in optimizers
+        ],
+        "ranks": len({parameter.rank for parameter in all_parameters}),
+        "layers": [_layer(parameter) for parameter in parameters],
+        "not_finite": _not_finite_row(parameters),
+        "frozen": _names(frozen),
+        "never_changed": _names(unchanged),
+        "never_gradient": _names(without_gradient),
+        "not_watched": _not_watched(parameters),
     }
+
+
+def _names(parameters: Iterable[Parameter]) -> list[str]:
+    return [parameter.name for parameter in parameters]
+
+
+def _not_finite_row(parameters: Sequence[Parameter]) -> dict[str, Any] | None:
+    first = first_not_finite(parameters)
+    if first is None:
+        return None
+    step, parameter, words = first
+    return {"step": step, "name": parameter.name, "what": words}
+
+
+def _not_watched(parameters: Iterable[Parameter]) -> dict[str, str]:
+    """The reasons why parameters cannot be watched, by name."""
+    reasons = {}
+    for parameter in parameters:
+        if parameter.seen and "not_watched" in parameter.seen[-1]:
+            reasons[parameter.name] = parameter.seen[-1]["not_watched"]
+    return reasons
 
 
 def _is_frozen(parameter: Parameter) -> bool:
     """It never required gradients."""
-    return bool(parameter.seen) and not any(kind["requires_grad"] for kind in parameter.seen)
+    return bool(parameter.seen) and not any(facts["requires_grad"] for facts in parameter.seen)
 
 
 def _layer(parameter: Parameter) -> dict[str, Any]:
-    seen: Mapping[str, Any] = parameter.seen[-1] if parameter.seen else {}
-    shape = [int(size) for size in seen.get("shape", "").split(",") if size]
+    facts: Mapping[str, Any] = parameter.seen[-1] if parameter.seen else {}
+    shape = [int(size) for size in facts.get("shape", "").split(",") if size]
     ratios = parameter.update_ratios()
     return {
-        "name": parameter.name, "shape": shape, "elements": math.prod(shape), "dtype": seen.get("dtype"), "device": seen.get("device"),
-        "requires_grad": seen.get("requires_grad"), "model": seen.get("model"), "optimizer": seen.get("optimizer"),
-        "group": seen.get("group"), "alias": seen.get("alias"),
+        "name": parameter.name,
+        "shape": shape,
+        "elements": math.prod(shape),
+        "dtype": facts.get("dtype"),
+        "device": facts.get("device"),
+        "requires_grad": facts.get("requires_grad"),
+        "model": facts.get("model"),
+        "optimizer": facts.get("optimizer"),
+        "group": facts.get("group"),
+        "alias": facts.get("alias"),
         "steps": parameter.optimizer.steps,
         "looks": len(parameter.update_norms) or len(parameter.digests),
-        "norm": _ends(parameter.norms), "grad_norm": _spread(parameter.grad_norms), "update_ratio": _spread(ratios),
-        "changed_steps": parameter.steps_with(CHANGED), "ever_changed": parameter.ever_changed,
-        "none_gradient_steps": parameter.steps_with(GRAD_NONE), "ever_gradient": parameter.ever_gradient,
-        "nan_step": parameter.first(NAN), "inf_step": parameter.first(INF),
-        "grad_nan_step": parameter.first(GRAD_NAN), "grad_inf_step": parameter.first(GRAD_INF),
-        "became": [{key: value for key, value in kind.items() if value != before.get(key)}
-                   for before, kind in zip(parameter.seen, parameter.seen[1:], strict=False)],
-        "curves": {"norm": _curve(parameter.norms), "grad_norm": _curve(parameter.grad_norms), "update_ratio": _curve(ratios)},
-    }  # fmt: skip
+        "norm": _ends(parameter.norms),
+        "grad_norm": _spread(parameter.grad_norms),
+        "update_ratio": _spread(ratios),
+        "changed_steps": parameter.steps_with(CHANGED),
+        "ever_changed": parameter.ever_changed,
+        "none_gradient_steps": parameter.steps_with(GRAD_NONE),
+        "ever_gradient": parameter.ever_gradient,
+        "nan_step": parameter.first(NAN),
+        "inf_step": parameter.first(INF),
+        "grad_nan_step": parameter.first(GRAD_NAN),
+        "grad_inf_step": parameter.first(GRAD_INF),
+        "became": [_changes(before, after) for before, after in pairwise(parameter.seen)],
+        "curves": {
+            "norm": _curve(parameter.norms),
+            "grad_norm": _curve(parameter.grad_norms),
+            "update_ratio": _curve(ratios),
+        },
+    }
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in after.items() if value != before.get(key)}
 
 
 def _ends(points: Sequence[tuple[int, float]]) -> dict[str, float | None] | None:
@@ -299,56 +471,79 @@ def _spread(points: Sequence[tuple[int, float]]) -> dict[str, float | int | None
     if not points:
         return None
     finite = [value for _, value in points if math.isfinite(value)]
-    middle, most = (statistics.median(finite), max(finite)) if finite else (None, None)
-    return {"median": middle, "max": most, "last": _json(points[-1][1]), "n": len(points)}
+    return {
+        "median": statistics.median(finite) if finite else None,
+        "max": max(finite, default=None),
+        "last": _json(points[-1][1]),
+        "n": len(points),
+    }
 
 
 def _curve(points: Sequence[tuple[int, float]]) -> list[list[float | int | None]]:
     """(step, figure) of at most some points, as far apart as can be; null is NaN or Inf."""
-    most = len(points) - 1
-    chosen = points if most < _POINTS else [points[round(at * most / (_POINTS - 1))] for at in range(_POINTS)]
-    return [[n, _json(value)] for n, value in chosen]
+    last = len(points) - 1
+    if last >= _POINTS:
+        points = [points[round(i * last / (_POINTS - 1))] for i in range(_POINTS)]
+    return [[n, _json(value)] for n, value in points]
 
 
 def peaks(points: Sequence[tuple[int, float]], most: int) -> list[list[float | int | None]]:
-    """(step, figure) of at most some points; of more, the largest of each neighbourhood, so that no peak is lost."""
-    edges = [round(at * len(points) / most) for at in range(most + 1)] if len(points) > most else range(len(points) + 1)
-    chosen = [max(points[a:b], key=lambda point: point[1] if math.isfinite(point[1]) else math.inf) for a, b in pairwise(edges)]
-    return [[n, _json(value)] for n, value in chosen]
+    """(step, figure) of at most some points; of more, the largest of each neighbourhood, so that no
+    peak is lost."""
+
+    def height(point: tuple[int, float]) -> float:
+        return point[1] if math.isfinite(point[1]) else math.inf
+
+    if len(points) > most:
+        edges = [round(i * len(points) / most) for i in range(most + 1)]
+        points = [max(points[start:end], key=height) for start, end in pairwise(edges)]
+    return [[n, _json(value)] for n, value in points]
 
 
 def _json(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
+def summarise(
+    runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]
+) -> dict[str, Any] | None:
     """``parameters`` of a summary; see ``voirkit.instrument.Instrument``."""
-    run, own = runs[0], summary.get("parameters")
-    if own is not None and own["ranks"] == run.manifest.get("world_size", 1):
+    run, recorded = runs[0], summary.get("parameters")
+    if recorded is not None and recorded["ranks"] == run.manifest.get("world_size", 1):
         return None  # a run of one rank has worked it out at its end
     parameters = parameters_of(run)
-    return {"parameters": {**_of_parameters(parameters), **_others(run, parameters)}} if parameters else None
+    if not parameters:
+        return None
+    part = _summarise_parameters(parameters)
+    return {"parameters": {**part, **_summarise_buffers_and_state(run, parameters)}}
 
 
 # how it is shown
 
 _MOST = 40  # rows of a terminal; all of them are in summary.json
 _ROWS = 400  # of a page
-_OPEN, _DRAWN = 12, 120  # parameters whose pictures are seen at once; that have pictures
+_OPEN, _PICTURES = 12, 120  # parameters whose pictures are seen at once; that have pictures
 _RATIO = 50  # beyond it a curve is drawn by the logarithm
 _FINER_POINTS = 120  # of a page's curve
 _RECORDS = 2_000_000  # of which curves are made again from the trace
 _NAMED = 6
 _CURVES = {"norm": "norm", "grad_norm": "gradient", "update_ratio": "update / norm"}
 _NOTE = (
-    f"Over the steps of the optimizer; a scale of which one end is more than {_RATIO} times the other is logarithmic. Red: not finite. "
-    f"Of more than {_FINER_POINTS} looks, the largest of each neighbourhood."
+    f"Over the steps of the optimizer; a scale of which one end is more than {_RATIO} times the"
+    f" other is logarithmic. Red: not finite. Of more than {_FINER_POINTS} looks, the largest of"
+    " each neighbourhood."
 )
 _HEADS = (
-    Column("parameter", left=True, cut=True), Column("shape", narrowest=96), Column("norm", narrowest=44),
-    Column("grad norm", narrowest=58), Column("at most", narrowest=124), Column("update/norm"), Column("at most", narrowest=132),
-    Column("its course", left=True, narrowest=108), Column("changed", narrowest=72),
-)  # fmt: skip
+    Column("parameter", left=True, cut=True),
+    Column("shape", narrowest=96),
+    Column("norm", narrowest=44),
+    Column("grad norm", narrowest=58),
+    Column("at most", narrowest=124),
+    Column("update/norm"),
+    Column("at most", narrowest=132),
+    Column("its course", left=True, narrowest=108),
+    Column("changed", narrowest=72),
+)
 
 Layer = Mapping[str, Any]
 
@@ -357,28 +552,50 @@ def sections(parameters: Mapping[str, Any], summary: Mapping[str, Any]) -> Itera
     layers: Sequence[Layer] = parameters.get("layers") or ()
     if not layers:
         return
-    cells = [_cells(layer) for layer in layers[:_ROWS]]
-    title = "the same as a table" + (f" (the first {_ROWS} of {len(layers)})" if len(layers) > _ROWS else "")
+    rows = [_cells(layer) for layer in layers[:_ROWS]]
+    title, note = "the same as a table", _NOTE
+    if len(layers) > _ROWS:
+        title += f" (the first {_ROWS} of {len(layers)})"
+    if len(layers) > _PICTURES:
+        note += (
+            f" The first {_PICTURES} of {len(layers)} parameters; voirkit report --json has all."
+        )
     blocks = [
-        *_facts(parameters), InText([Table(_HEADS, cells, most=_MOST, total=len(layers))]), OnPage(partial(_pictures, layers)),
-        OnPage([Details(title, [Table(_HEADS, cells, total=len(layers))])]),
-    ]  # fmt: skip
-    more = f" The first {_DRAWN} of {len(layers)} parameters; voirkit report --json has all." if len(layers) > _DRAWN else ""
-    yield Section("parameters", "Parameters", [*blocks, OnPage([Text(_NOTE + more, mood="note")])])
+        *_facts(parameters),
+        InText([Table(_HEADS, rows, most=_MOST, total=len(layers))]),
+        OnPage(partial(_pictures, layers)),
+        OnPage([Details(title, [Table(_HEADS, rows, total=len(layers))])]),
+        OnPage([Text(note, mood="note")]),
+    ]
+    yield Section("parameters", "Parameters", blocks)
 
 
 def _cells(layer: Layer) -> tuple[str, ...]:
     norm, gradient, ratio = layer["norm"], layer["grad_norm"], layer["update_ratio"]
+    norms = usual_gradient = most_gradient = usual_ratio = most_ratio = changed = ""
+    if norm is not None:
+        norms = f"{_number(norm['first'])} -> {_number(norm['last'])}"
+    if gradient is not None:
+        usual_gradient = _number(gradient["median"])
+        most_gradient = _number(gradient["max"])
+    if layer["ever_gradient"] is False:
+        usual_gradient = "none"
+    if ratio is not None:
+        usual_ratio = _number(ratio["median"])
+        most_ratio = _number(ratio["max"])
+    if layer["steps"]:
+        changed = f"{layer['changed_steps'] / layer['steps']:.0%}"
+    course = sparkline([value for _, value in layer["curves"]["update_ratio"]])
     return (
         layer["name"],
         _shape(layer),
-        "" if norm is None else f"{_number(norm['first'])} -> {_number(norm['last'])}",
-        "none" if layer["ever_gradient"] is False else "" if gradient is None else _number(gradient["median"]),
-        "" if gradient is None else _number(gradient["max"]),
-        "" if ratio is None else _number(ratio["median"]),
-        "" if ratio is None else _number(ratio["max"]),
-        sparkline([value for _, value in layer["curves"]["update_ratio"]]),
-        f"{layer['changed_steps'] / layer['steps']:.0%}" if layer["steps"] else "",
+        norms,
+        usual_gradient,
+        most_gradient,
+        usual_ratio,
+        most_ratio,
+        course,
+        changed,
     )
 
 
@@ -395,25 +612,47 @@ def _number(value: float | None) -> str:
 
 def _facts(parameters: Mapping[str, Any]) -> Iterator[Block]:
     """How many there are and who steps them; what is not as it should be; a line each."""
-    steps = ", ".join(f"{one['class']} {one['steps']:,} steps" for one in parameters["optimizers"])
+    optimizers = parameters["optimizers"]
+    steps = ", ".join(f"{row['class']} {row['steps']:,} steps" for row in optimizers)
     n = len(parameters["layers"])
-    yield Text(f"{n:,} parameters   {steps}   each recorded in full every {parameters['every']} steps", "parameters")
-    broken = parameters["not_finite"]
-    if broken is not None:
-        yield Text(f"{broken['what']} of {broken['name']} first, in step {broken['step']}", "not finite", strong=True, mood="bad")
-    for key, label in (("frozen", "frozen"), ("never_changed", "never changed"), ("never_gradient", "never had a gradient")):
-        names = parameters[key]
-        if names:
-            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            is_news = key != "frozen"
-            yield Text(", ".join(names[:_NAMED]) + more, label, strong=is_news, mood="warning" if is_news else "")
+    yield Text(
+        f"{n:,} parameters   {steps}   each recorded in full every {parameters['every']} steps",
+        "parameters",
+    )
+    not_finite = parameters["not_finite"]
+    if not_finite is not None:
+        yield Text(
+            f"{not_finite['what']} of {not_finite['name']} first, in step {not_finite['step']}",
+            "not finite",
+            strong=True,
+            mood="bad",
+        )
+    if parameters["frozen"]:
+        yield Text(_list_names(parameters["frozen"]), "frozen")
+    for key, label in (
+        ("never_changed", "never changed"),
+        ("never_gradient", "never had a gradient"),
+    ):
+        if parameters[key]:
+            yield _warning(_list_names(parameters[key]), label)
     for layer in parameters["layers"]:
         for change in layer["became"]:
-            what = ", ".join(f"{key} {value}" for key, value in change.items() if key != "n")
-            yield Text(f"{layer['name']}: {what} in step {change.get('n', 0)}", "changed its kind", strong=True, mood="warning")
-    if parameters["not_watched"]:
-        name, why = next(iter(parameters["not_watched"].items()))
-        yield Text(f"{len(parameters['not_watched'])} parameters: {name}: {why}", "not watched", strong=True, mood="warning")
+            facts = ", ".join(f"{key} {value}" for key, value in change.items() if key != "n")
+            step = change.get("n", 0)
+            yield _warning(f"{layer['name']}: {facts} in step {step}", "changed its kind")
+    not_watched = parameters["not_watched"]
+    if not_watched:
+        name, reason = next(iter(not_watched.items()))
+        yield _warning(f"{len(not_watched)} parameters: {name}: {reason}", "not watched")
+
+
+def _warning(text: str, label: str) -> Text:
+    return Text(text, label, strong=True, mood="warning")
+
+
+def _list_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 # small pictures side by side
@@ -421,18 +660,31 @@ def _facts(parameters: Mapping[str, Any]) -> Iterator[Block]:
 
 def _pictures(layers: Sequence[Layer], run: Run) -> list[Block]:
     finer = _finer_curves(run)
-    drawn = [group for layer in layers[:_DRAWN] if (group := _picture(layer, finer.get(layer["name"]) or layer["curves"]))]
-    return [*drawn[:_OPEN], *([Details(f"{len(drawn) - _OPEN} more", drawn[_OPEN:])] if len(drawn) > _OPEN else [])]
+    pictures = []
+    for layer in layers[:_PICTURES]:
+        picture = _picture(layer, finer.get(layer["name"]) or layer["curves"])
+        if picture is not None:
+            pictures.append(picture)
+    if len(pictures) <= _OPEN:
+        return pictures
+    folded = Details(f"{len(pictures) - _OPEN} more", pictures[_OPEN:])
+    return [*pictures[:_OPEN], folded]
 
 
 def _finer_curves(run: Run) -> Mapping[str, Any]:
-    """Curves of the first rank's parameters by name, from the trace; none where that would take long, or it is not there."""
-    (records,) = run.connection().execute("SELECT count(*) FROM spans WHERE kind = 'parameter'").fetchall()[0]
-    parameters = parameters_of(run) if 0 < records <= _RECORDS else []
-    lowest = min((parameter.rank for parameter in parameters), default=0)
-    own = {one.name: {"norm": one.norms, "grad_norm": one.grad_norms, "update_ratio": one.update_ratios()}
-           for one in parameters if one.rank == lowest}  # fmt: skip
-    return {name: {key: peaks(points, _FINER_POINTS) for key, points in curves.items()} for name, curves in own.items()}
+    """Curves of the first rank's parameters by name, from the trace; none where that would take
+    long, or it is not there."""
+    cursor = run.connection().execute("SELECT count(*) FROM spans WHERE kind = 'parameter'")
+    ((n_records,),) = cursor.fetchall()
+    parameters = parameters_of(run) if 0 < n_records <= _RECORDS else []
+    return {
+        parameter.name: {
+            "norm": peaks(parameter.norms, _FINER_POINTS),
+            "grad_norm": peaks(parameter.grad_norms, _FINER_POINTS),
+            "update_ratio": peaks(parameter.update_ratios(), _FINER_POINTS),
+        }
+        for parameter in _of_first_rank(parameters)
+    }
 
 
 def _picture(layer: Layer, curves: Mapping[str, Any]) -> Block | None:
@@ -441,9 +693,18 @@ def _picture(layer: Layer, curves: Mapping[str, Any]) -> Block | None:
         curve = curves.get(key) or []
         if len(curve) < 2:
             continue
-        positive = [value for _, value in curve if value]
-        is_wide = len(positive) == len(curve) and min(positive) > 0 and max(positive) > _RATIO * min(positive)
-        caption = f"{name}{' (log)' if is_wide else ''}: {_number(curve[0][1])} → {_number(curve[-1][1])}"
+        is_wide = _is_wide([value for _, value in curve])
+        title = f"{name} (log)" if is_wide else name
+        caption = f"{title}: {_number(curve[0][1])} → {_number(curve[-1][1])}"
         points = [(float(x), y) for x, y in curve]
         series.append(Series({name: points}, caption, axis="optimizer steps", logarithmic=is_wide))
     return Group(f"{layer['name']}  {_shape(layer)}", [Grid(series)]) if series else None
+
+
+def _is_wide(values: Sequence[float | None]) -> bool:
+    """True if all are positive, and the largest is so much larger than the smallest that a curve is
+    drawn by the logarithm."""
+    positive = [value for value in values if value]
+    if len(positive) < len(values) or min(positive) <= 0:
+        return False
+    return max(positive) > _RATIO * min(positive)

@@ -1,15 +1,17 @@
-"""``--parameters``: norms, changes, gradients of each parameter at the optimizer's steps, written into the trace plane.
+"""``--parameters``: norms, changes, gradients of each parameter at the optimizer's steps, written
+into the trace plane.
 
-It only reads, under no_grad: no hook, no wrapper, no random number, no tensor of the program is changed, and nothing is kept but weak
-references. Steps are seen through the steps instrument (``StepEvents``). What a step gives out of the ordinary way of things (an exception
-of torch's) is reported once and ends the watch.
+It only reads, under no_grad: no hook, no wrapper, no random number, no tensor of the program is
+changed, and nothing is kept but weak references. Steps are seen through the steps instrument
+(``StepEvents``). What a step gives out of the ordinary way of things (an exception of torch's) is
+reported once and ends the watch.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -17,8 +19,23 @@ from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition, once
 from voirkit.phases import Phase, PhaseWithPriority
 from voirkit_instruments.identity import Ordinals
-from voirkit_instruments.parameters.record_plan import GRAD_NONE, GRAD_NOT_ZERO, GRAD_ZERO, Models, More, Name, Plan, Records
-from voirkit_instruments.steps.events import BACKWARD, FORWARD, OPTIMIZER_STEP, ZERO_GRAD, StepEvents
+from voirkit_instruments.parameters.record_plan import (
+    GRAD_NONE,
+    GRAD_NOT_ZERO,
+    GRAD_ZERO,
+    Models,
+    More,
+    Name,
+    Plan,
+    Records,
+)
+from voirkit_instruments.steps.events import (
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER_STEP,
+    ZERO_GRAD,
+    StepEvents,
+)
 from voirkit_instruments.values import ProbeCost, quiet
 
 TYPE_CHECKING = False
@@ -34,20 +51,26 @@ class Parameters:
     """The watch of one run, once torch is there."""
 
     def __init__(self, ov: Overseer, every: int, of: Sequence[str]) -> None:
-        self._ov, self._every, self._of = ov, every, of
+        self._ov = ov
+        self._every = every
+        self._of = of
         self._watch: Watch | None = None
         self._over = False
         events = ov.shared(StepEvents)
-        events.subscribe(FORWARD, before=self._passed_on("called"))
-        events.subscribe(BACKWARD, after=self._passed_on("walked"))
-        events.subscribe(OPTIMIZER_STEP, self._passed_on("before_step"), self._passed_on("after_step"))
-        events.subscribe(ZERO_GRAD, self._passed_on("before_zero_grad"), self._passed_on("after_zero_grad"))
+        events.subscribe(FORWARD, before=self._pass_to("called"))
+        events.subscribe(BACKWARD, after=self._pass_to("walked"))
+        events.subscribe(OPTIMIZER_STEP, self._pass_to("before_step"), self._pass_to("after_step"))
+        events.subscribe(
+            ZERO_GRAD, self._pass_to("before_zero_grad"), self._pass_to("after_zero_grad")
+        )
 
-    def _passed_on(self, what: str) -> Any:
-        def pass_on(*passed: Any) -> None:
+    def _pass_to(self, method: str) -> Any:
+        """A subscriber that hands an event on to a method of the watch, once there is one."""
+
+        def pass_on(*arguments: Any) -> None:
             watch = self._watch
             if watch is not None:
-                getattr(watch, what)(*passed)
+                getattr(watch, method)(*arguments)
 
         return pass_on
 
@@ -90,18 +113,24 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
 
 
 now = time.perf_counter_ns
-LONGEST_S = 1.0  # waited for another thread; a process may have been forked while that one was at it
+# waited for another thread; a process may have been forked while that one was at it
+LONGEST_S = 1.0
 _OURS = ("voirkit", "torch", "numpy", "contextlib")
 
 
 def unnoticed(torch: Any) -> type:
-    """A context in which torch works as if nobody looked: no graph, no function or autocast mode of the program's. 2 us."""
-    set_grad, is_grad, no_function = torch._C._set_grad_enabled, torch.is_grad_enabled, torch._C.DisableTorchFunction
+    """A context in which torch works as if nobody looked: no graph, no function or autocast mode of
+    the program's. 2 us."""
+    set_grad = torch._C._set_grad_enabled
+    is_grad = torch.is_grad_enabled
+    no_function = torch._C.DisableTorchFunction
     no_autocast = getattr(torch._C, "_DisableAutocast", None)
 
     class Unnoticed:
         def __enter__(self) -> None:
-            self.guards = [quiet(), no_function(), *([] if no_autocast is None else [no_autocast()])]
+            self.guards = [quiet(), no_function()]
+            if no_autocast is not None:
+                self.guards.append(no_autocast())
             for guard in self.guards:
                 guard.__enter__()
             self.grad = is_grad()
@@ -116,16 +145,28 @@ def unnoticed(torch: Any) -> type:
 
 
 class Watch:
-    """The parameters of one process, and what else is looked at (``of``: ``buffers``, ``state``)."""
+    """The parameters of one process, and what else is looked at (``of``: ``buffers``,
+    ``state``)."""
 
-    def __init__(self, torch: Any, recorder: Any, every: int, warn: Callable[[str], None], of: Collection[str] = ()) -> None:
-        from voirkit_instruments.parameters import record_look  # needs numpy, whose settings may be the script's: not before torch
+    def __init__(
+        self,
+        torch: Any,
+        recorder: Any,
+        every: int,
+        warn: Callable[[str], None],
+        of: Collection[str] = (),
+    ) -> None:
+        # needs numpy, whose settings may be the script's: not before torch
+        from voirkit_instruments.parameters import record_look
         from voirkit_instruments.parameters.record_figures import Figures, Later
 
-        self._torch, self._every, self._warn = torch, every, warn
+        self._torch = torch
+        self._every = every
+        self._warn = warn
         self._inspection = record_look.Inspection
         self._records = Records(recorder)
-        self._figures, self._later = Figures(torch), Later(torch)
+        self._figures = Figures(torch)
+        self._later = Later(torch)
         self._models = Models()
         self._more = More(of, self._models, torch) if of else None
         self._names: dict[int, Name] = {}
@@ -136,7 +177,7 @@ class Watch:
         self._plain_types = {torch.Tensor, torch.nn.Parameter}
         self._modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
         self._quiet = unnoticed(torch)
-        self._told: set[str] = set()
+        self._warnings: set[str] = set()
         self._lock = threading.RLock()  # several threads may train
         self._cost = ProbeCost(recorder)
         self.off = False
@@ -147,40 +188,44 @@ class Watch:
         if not self.off:
             try:
                 self._models.called(module)
-            except Exception as exc:
+            except Exception as exc:  # a module that is not like any known one
                 self._failed(exc)
 
     def walked(self) -> None:
-        here = self._here.__dict__
-        here["walks"] = here.get("walks", 0) + 1
+        thread_state = self._here.__dict__
+        thread_state["walks"] = thread_state.get("walks", 0) + 1
 
     def before_step(self, optimizer: Any) -> None:
-        began = now()
-        here = self._here.__dict__
-        here["look"] = None
+        start_ns = now()
+        thread_state = self._here.__dict__
+        thread_state["inspection"] = None
         if self.off:
             return
-        here["look"] = look = self._unnoticed(lambda: self._inspect(optimizer))
-        here["walked"] = here.get("walks", 0)
-        end = now()
-        self._cost.add(began, end)
-        if look is not None:
-            look.start_ns = end
+        inspection = self._unnoticed(lambda: self._inspect(optimizer))
+        thread_state["inspection"] = inspection
+        thread_state["walked"] = thread_state.get("walks", 0)
+        end_ns = now()
+        self._cost.add(start_ns, end_ns)
+        if inspection is not None:
+            inspection.start_ns = end_ns
 
     def after_step(self, optimizer: Any) -> None:
         end_ns = now()
-        here = self._here.__dict__
-        look = here.pop("look", None)
-        if look is None or self.off:
+        thread_state = self._here.__dict__
+        inspection = thread_state.pop("inspection", None)
+        if inspection is None or self.off:
             return
 
-        def finish_look() -> None:
-            more = () if self._more is None else self._more.due(look.plan, look.due, optimizer)
-            look.end(end_ns, here.get("walks", 0) != here["walked"], more)
-            if look.plan.n == 1:
-                self._names, self._names_of = {}, -1  # names are looked up by identity, which comes again: they are not kept
+        def finish_inspection() -> None:
+            more: Iterable[tuple[str, Name, Any]] = ()
+            if self._more is not None:
+                more = self._more.tensors(inspection.plan, inspection.due, optimizer)
+            inspection.end(end_ns, thread_state.get("walks", 0) != thread_state["walked"], more)
+            if inspection.plan.n == 1:
+                # names are looked up by identity, which comes again: they are not kept
+                self._names, self._names_of = {}, -1
 
-        self._unnoticed(finish_look)
+        self._unnoticed(finish_inspection)
         self._cost.add(end_ns, now())
 
     def before_zero_grad(self, optimizer: Any) -> None:
@@ -192,13 +237,13 @@ class Watch:
         if self.off:
             return
 
-        def look() -> None:
+        def record_zeroed() -> None:
             plan = self._plans.get(self._optimizers.of(optimizer))
             if plan is not None:  # else it has not made a step yet: names are not known
                 self._records.zero_grad(plan, start_ns, end_ns)
                 self._zeroed(plan, start_ns)
 
-        self._unnoticed(look)
+        self._unnoticed(record_zeroed)
         self._cost.add(end_ns, now())
 
     def finish(self) -> None:
@@ -206,23 +251,23 @@ class Watch:
         if self.off:
             return
 
-        def look() -> None:
+        def record_last() -> None:
             self._later.finish()
             for plan in self._plans.values():
                 self._inspection.last(plan, self._figures, self._later, self._records)
             self._later.finish()
 
-        self._unnoticed(look)
+        self._unnoticed(record_last)
         self._cost.report(self._records.made)
 
-    def _unnoticed(self, look: Callable[[], Any]) -> Any:
-        """What a look gives, at which no other thread looks; None if that cannot be, or has failed."""
+    def _unnoticed(self, inspect: Callable[[], Any]) -> Any:
+        """Inspect while no other thread does; None if that cannot be, or has failed."""
         if not self._lock.acquire(timeout=LONGEST_S):
             return None
         try:
             with self._quiet():
-                return look()
-        except Exception as exc:
+                return inspect()
+        except Exception as exc:  # a torch or a tensor that is not like any known one
             self._failed(exc)
         finally:
             self._lock.release()
@@ -232,75 +277,95 @@ class Watch:
 
     def _inspect(self, optimizer: Any) -> Inspection | None:
         if self._modes():
-            self._once("parameters are not looked at where a TorchDispatchMode is on: it would see it.")
+            self._warn_once(
+                "parameters are not looked at where a TorchDispatchMode is on: it would see it."
+            )
             return None
         cuda = self._torch.cuda
         if cuda.is_initialized() and cuda.is_current_stream_capturing():
             return None
         self._later.deliver()
         plan, parameters = self._plan(optimizer)
-        scale = getattr(optimizer, "grad_scale", None)  # of a fused optimizer under GradScaler, which unscales in its step
+        # of a fused optimizer under GradScaler, which unscales in its step
+        scale = getattr(optimizer, "grad_scale", None)
         return self._inspection(plan, parameters, scale, self._figures, self._later, self._records)
 
     def _plan(self, optimizer: Any) -> tuple[Plan, list[Any]]:
         ordinal = self._optimizers.of(optimizer)
         plan = self._plans.get(ordinal)
-        new = plan is None
+        is_new = plan is None
         if plan is None:
             plan = self._plans[ordinal] = Plan(ordinal, type(optimizer).__name__, self._every)
             self._records.optimizer(plan, id(optimizer), self._every)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        own = len(parameters)
-        rest = self._rest(plan, parameters)
-        parameters += rest
-        if new or not plan.is_of(parameters):
-            wheres: list[Any] = [(number, at) for number, group in enumerate(optimizer.param_groups) for at in range(len(group["params"]))]
-            plan.adopt(parameters, wheres + [None] * (len(parameters) - own), self._name_in(plan))
+        without_optimizer = self._without_optimizer(plan, parameters)
+        parameters += without_optimizer
+        if is_new or not plan.is_of(parameters):
+            places: list[Any] = [
+                (number, index)
+                for number, group in enumerate(optimizer.param_groups)
+                for index in range(len(group["params"]))
+            ]
+            places += [None] * len(without_optimizer)
+            plan.adopt(parameters, places, self._name_in(plan))
             self._see(plan, parameters, range(len(parameters)))
             plan.arrange(parameters, self._figures)
         elif self._see(plan, parameters, plan.looked_at()):  # what it was is no more
             self._see(plan, parameters, range(len(parameters)))
         return plan, parameters
 
-    def _see(self, plan: Plan, parameters: list[Any], which: Sequence[int]) -> bool:
-        """Look at what some parameters are; whether one is not what it was."""
+    def _see(self, plan: Plan, parameters: list[Any], indices: Sequence[int]) -> bool:
+        """Look at what some parameters are; True if one is not what it was."""
         changed = False
-        for at in which:
-            p, one = parameters[at], plan.watched[at]
+        for index in indices:
+            p, watched = parameters[index], plan.watched[index]
             is_readable = self._figures.is_readable(p)
             shape = p.shape if type(p) in self._plain_types else ()
-            meta = (type(p), p.dtype, p.device, p.requires_grad, shape, is_readable, p.stride() if is_readable else None)
-            if meta != one.meta:
+            meta = (
+                type(p),
+                p.dtype,
+                p.device,
+                p.requires_grad,
+                shape,
+                is_readable,
+                p.stride() if is_readable else None,
+            )
+            if meta != watched.meta:
                 changed = True
-                if one.meta is None or meta[:-1] != one.meta[:-1]:
-                    one.meta, one.why_not = meta, self._why_not(p)
-                    self._records.metadata(plan, one, p, now())
-                one.meta = meta
+                if watched.meta is None or meta[:-1] != watched.meta[:-1]:
+                    watched.meta, watched.why_not = meta, self._why_not(p)
+                    self._records.metadata(plan, watched, p, now())
+                watched.meta = meta
         if changed:
             plan.arrange(parameters, self._figures)
         return changed
 
-    def _rest(self, plan: Plan, parameters: list[Any]) -> list[Any]:
-        """Parameters of models that no optimizer has; they are looked at with those of the first one."""
+    def _without_optimizer(self, plan: Plan, parameters: list[Any]) -> list[Any]:
+        """Parameters of models that no optimizer has; they are looked at with those of the first
+        one."""
         if plan.ordinal != min(self._plans):
             return []
         if plan.models == self._models.changes and plan.others == len(self._plans):
-            return [p for one in plan.watched if one.where is None and (p := one.ref()) is not None]
+            tensors = [watched.ref() for watched in plan.watched if watched.where is None]
+            return [tensor for tensor in tensors if tensor is not None]
         plan.models, plan.others = self._models.changes, len(self._plans)
-        taken = set(map(id, parameters))
+        with_optimizer = set(map(id, parameters))
         for other in self._plans.values():
             if other is not plan:
-                taken.update(id(p) for one in other.watched if (p := one.ref()) is not None)
-        return [p for p in self._models.parameters() if id(p) not in taken]
+                tensors = [watched.ref() for watched in other.watched]
+                with_optimizer.update(id(tensor) for tensor in tensors if tensor is not None)
+        return [p for p in self._models.parameters() if id(p) not in with_optimizer]
 
     def _name_in(self, plan: Plan) -> Callable[[Any, Any], Name]:
         if self._names_of != self._models.changes:
             self._names, self._names_of = self._models.names(), self._models.changes
 
         def name_of(parameter: Any, where: Any) -> Name:
-            found = self._names.get(id(parameter))
-            if found is not None or where is None:
-                return found or Name(f"parameter{id(parameter)}")
+            name = self._names.get(id(parameter))
+            if name is not None:
+                return name
+            if where is None:
+                return Name(f"parameter{id(parameter)}")
             return Name(f"optimizer{plan.ordinal}.group{where[0]}.{where[1]}")
 
         return name_of
@@ -320,41 +385,47 @@ class Watch:
             return "it is quantized"
         if not parameter.is_leaf:
             return "it is no leaf of the graph"
-        return "" if self._figures.is_readable(parameter) else "its memory is freed between its uses"
+        if not self._figures.is_readable(parameter):
+            return "its memory is freed between its uses"
+        return ""
 
     def _zeroed(self, plan: Plan, at_ns: int) -> None:
-        """What the gradients are after zero_grad; recorded where it is something else than after the last one."""
-        left = []
-        for one in plan.watched:
-            parameter = one.ref()
-            if parameter is None or one.where is None or one.why_not:
+        """Record what the gradients are after zero_grad, where it is something else than after the
+        last one."""
+        with_gradient = []
+        for watched in plan.watched:
+            parameter = watched.ref()
+            if parameter is None or watched.where is None or watched.why_not:
                 continue
             gradient = parameter.grad
             if gradient is None:
-                self._zeroed_is(one, at_ns, GRAD_NONE)
+                self._zeroed_is(watched, at_ns, GRAD_NONE)
             elif self._figures.is_readable(gradient):
-                left.append((one, gradient))
-        if left and not self._modes():
-            whose = [one for one, _ in left]
+                with_gradient.append((watched, gradient))
+        if with_gradient and not self._modes():
+            parameters = [watched for watched, _ in with_gradient]
             figures = self._figures
-            any_not_zero = [(figures.sample([(gradient, figures.place(gradient))], 0) != 0).any() for _, gradient in left]
+            any_not_zero = []
+            for _, gradient in with_gradient:
+                sample = figures.sample([(gradient, figures.place(gradient))], 0)
+                any_not_zero.append((sample != 0).any())
 
             def receive(samples: list[Any]) -> None:
-                for one, values in zip(whose, samples, strict=True):
-                    self._zeroed_is(one, at_ns, GRAD_NOT_ZERO if values[0] else GRAD_ZERO)
+                for watched, values in zip(parameters, samples, strict=True):
+                    self._zeroed_is(watched, at_ns, GRAD_NOT_ZERO if values[0] else GRAD_ZERO)
 
             self._later.bring(any_not_zero, receive)
 
-    def _zeroed_is(self, one: Any, at_ns: int, flags: int) -> None:
-        if one.zeroed != flags:
-            one.zeroed = flags
-            self._records.flags(one, "zeroed", at_ns, flags)
+    def _zeroed_is(self, watched: Any, at_ns: int, flags: int) -> None:
+        if watched.zeroed != flags:
+            watched.zeroed = flags
+            self._records.flags(watched, "zeroed", at_ns, flags)
 
     # how it is done
 
-    def _once(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warnings:
+            self._warnings.add(text)
             self._warn(f"parameters: {text}")
 
     def _failed(self, exc: Exception) -> None:
@@ -365,4 +436,6 @@ class Watch:
                 raise exc
             trace = trace.tb_next
         self.off = True
-        self._once(f"no more is recorded of them ({type(exc).__name__}: {str(exc).partition(chr(10))[0]}).")
+        self._warn_once(
+            f"no more is recorded of them ({type(exc).__name__}: {str(exc).partition(chr(10))[0]})."
+        )

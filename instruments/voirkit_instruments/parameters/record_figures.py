@@ -1,6 +1,8 @@
-"""Figures of tensors for ``--parameters``: norms, digests, samples. Batched, under no_grad, and nothing here waits for a device.
+"""Figures of tensors for ``--parameters``: norms, digests, samples. Batched, under no_grad, and
+nothing here waits for a device.
 
-What is given out are small tensors on the same device; ``Later`` brings them to the host. Checked with torch 2.1 and 2.15.
+What is given out are small tensors on the same device; ``Later`` brings them to the host. Checked
+with torch 2.1 and 2.15.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,35 +34,37 @@ class Figures:
         self._torch = torch
         self.tensor = torch.Tensor
         self._integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-        self._low = {kind for name in ("float16", "bfloat16") if (kind := getattr(torch, name, None)) is not None}
+        self._low = {getattr(torch, name, None) for name in ("float16", "bfloat16")} - {None}
         self._float8 = {getattr(torch, name) for name in dir(torch) if name.startswith("float8_")}
         self._weights: dict[Any, Any] = {}
         self._norm_as: bool | None = None
 
     def is_readable(self, tensor: Any) -> bool:
-        """Whether a tensor's elements are in memory; what is not is given to no other method."""
+        """True if a tensor's elements are in memory; others are given to no other method."""
         return is_readable(self._torch, tensor)
 
     # norms
 
     def norms(self, tensors: Sequence[Any]) -> list[Any]:
-        """2-norms of tensors on one device, each as a tensor of no dimension: float64 of float64, else float32. Tensors of another type
-        than floating and complex have none: None stands for them."""
+        """2-norms of tensors on one device, each as a tensor of no dimension: float64 of float64,
+        else float32. Tensors of another type than floating and complex have none: None stands for
+        them."""
         torch = self._torch
-        found: list[Any] = [None] * len(tensors)
+        norms: list[Any] = [None] * len(tensors)
         by_kind: dict[Any, list[int]] = {}
         parts = [self._floating(tensor) for tensor in tensors]
-        for at, part in enumerate(parts):
+        for index, part in enumerate(parts):
             if part is None:
                 continue
             if not part.numel():
-                found[at] = torch.zeros((), device=part.device)
+                norms[index] = torch.zeros((), device=part.device)
             else:
-                by_kind.setdefault(part.dtype, []).append(at)
-        for kind, places in by_kind.items():
-            for at, norm in zip(places, self._batched([parts[at] for at in places], kind), strict=True):
-                found[at] = norm
-        return found
+                by_kind.setdefault(part.dtype, []).append(index)
+        for kind, indices in by_kind.items():
+            norms_of_kind = self._batched([parts[index] for index in indices], kind)
+            for index, norm in zip(indices, norms_of_kind, strict=True):
+                norms[index] = norm
+        return norms
 
     def _floating(self, tensor: Any) -> Any:
         if tensor.dtype in self._float8:
@@ -75,22 +79,26 @@ class Figures:
             return torch._foreach_norm(tensors)  # type: ignore[no-any-return]
         if self._norm_as is not False:
             try:  # half precision would overflow at 65504
-                found: Sequence[Any] = torch._foreach_norm(tensors, 2, dtype=torch.float32)
+                norms: Sequence[Any] = torch._foreach_norm(tensors, 2, dtype=torch.float32)
                 self._norm_as = True
-                return found
+                return norms
             except TypeError:  # torch before 2.4
                 self._norm_as = False
         return [torch.linalg.vector_norm(tensor, dtype=torch.float32) for tensor in tensors]
 
     def exact_norm(self, tensor: Any) -> float:
-        """The norm in float64, for tensors on the CPU whose squares are too small or too large for float32."""
+        """The norm in float64, for tensors on the CPU whose squares are too small or too large for
+        float32."""
         part = self._floating(tensor)
-        return 0.0 if part is None else float(self._torch.linalg.vector_norm(part, dtype=self._torch.float64))
+        if part is None:
+            return 0.0
+        return float(self._torch.linalg.vector_norm(part, dtype=self._torch.float64))
 
     # samples
 
     def place(self, tensor: Any) -> tuple[int, int] | None:
-        """How many elements are taken of a tensor, and how far apart in memory they lie; None if it does not lie in memory as a whole."""
+        """How many elements are taken of a tensor, and how far apart in memory they lie; None if it
+        does not lie in memory as a whole."""
         n = tensor.numel()
         if not n or not self.is_dense(tensor):
             return None
@@ -98,11 +106,13 @@ class Figures:
         return count, n // count
 
     def is_dense(self, tensor: Any) -> bool:
-        """Whether each place of the memory from a tensor's first element to its last is one of its elements."""
+        """True if each place of the memory from a tensor's first element to its last is one of its
+        elements."""
         if tensor.is_contiguous():
             return True
         ends = 0
-        for size, stride in sorted(zip(tensor.shape, tensor.stride(), strict=True), key=lambda pair: pair[1]):
+        dimensions = zip(tensor.shape, tensor.stride(), strict=True)
+        for size, stride in sorted(dimensions, key=lambda pair: pair[1]):
             if size != 1:
                 if stride != max(ends, 1):
                     return False
@@ -116,165 +126,206 @@ class Figures:
         return tensor.view(self._integers[tensor.element_size()])
 
     def sample(self, tensors: Sequence[tuple[Any, tuple[int, int] | None]], n: int) -> Any:
-        """Elements of tensors of one type on one device, one after the other; the places wander from one step ``n`` to the next."""
+        """Elements of tensors of one type on one device, one after the other; the places wander
+        from one step ``n`` to the next."""
         views = []
         for tensor, place in tensors:
             if place is None:
                 views.append(tensor.reshape(-1)[:SAMPLE])
             else:
                 count, apart = place
-                views.append(tensor.as_strided((count,), (apart,), tensor.storage_offset() + n * _AWAY % apart))
+                offset = tensor.storage_offset() + n * _AWAY % apart
+                views.append(tensor.as_strided((count,), (apart,), offset))
         return self._torch.cat(views)
 
     # codes
 
     def codes(self, elements: Any, before: Any = None) -> Any:
-        """What is true of each element (bytes; numpy's of those on the CPU): whether it is what it was ``before``, or else zero."""
+        """The codes of each element (bytes; numpy's of those on the CPU): whether it is what it was
+        ``before``, or else zero."""
         torch = self._torch
         if elements.device.type == "cpu":
-            return self._codes_here(elements, before)
-        which = elements != 0 if before is None else self.bits(before) != self.bits(elements)
-        codes = self._marked(which, NOT_ZERO if before is None else NOT_SAME)
+            return self._codes_on_cpu(elements, before)
+        if before is None:
+            codes = self._marked(elements != 0, NOT_ZERO)
+        else:
+            codes = self._marked(self.bits(before) != self.bits(elements), NOT_SAME)
         if elements.dtype.is_floating_point or elements.dtype.is_complex:
-            wide = elements.float() if elements.element_size() == 1 else elements  # float8: little is written for it
-            codes = codes + self._marked(torch.isnan(wide), IS_NAN) + self._marked(torch.isinf(wide), IS_INF)
+            # float8: little is written for it
+            wide = elements.float() if elements.element_size() == 1 else elements
+            codes = codes + self._marked(torch.isnan(wide), IS_NAN)
+            codes = codes + self._marked(torch.isinf(wide), IS_INF)
         return codes
 
-    def _codes_here(self, elements: Any, before: Any) -> Any:
+    def _codes_on_cpu(self, elements: Any, before: Any) -> Any:
         is_floating = elements.dtype.is_floating_point
         plain = elements.float() if is_floating and elements.element_size() < 4 else elements
         values = plain.numpy()
         if before is None:
             codes = (values != 0) * np.uint8(NOT_ZERO)
         else:
-            codes = (self.bits(before).numpy() != self.bits(elements).numpy()).reshape(len(values), -1).any(1) * np.uint8(NOT_SAME)
+            differs = self.bits(before).numpy() != self.bits(elements).numpy()
+            codes = differs.reshape(len(values), -1).any(1) * np.uint8(NOT_SAME)
         if (is_floating or elements.dtype.is_complex) and not np.isfinite(values).all():
             codes += np.isnan(values) * np.uint8(IS_NAN) + np.isinf(values) * np.uint8(IS_INF)
         return codes
 
-    def _marked(self, which: Any, code: int) -> Any:
-        return which.view(self._torch.uint8) * code
+    def _marked(self, mask: Any, code: int) -> Any:
+        return mask.view(self._torch.uint8) * code
 
     def codes_of_all(self, tensor: Any) -> Any:
         """The codes that some element of a tensor has, as one number on its device."""
         torch = self._torch
         if tensor.element_size() == 1 and tensor.dtype.is_floating_point:
             tensor = tensor.float()
-        found = self._marked((tensor != 0).any(), NOT_ZERO)
+        code = self._marked((tensor != 0).any(), NOT_ZERO)
         if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
-            found = found + self._marked(torch.isnan(tensor).any(), IS_NAN) + self._marked(torch.isinf(tensor).any(), IS_INF)
-        return found
+            code = code + self._marked(torch.isnan(tensor).any(), IS_NAN)
+            code = code + self._marked(torch.isinf(tensor).any(), IS_INF)
+        return code
 
     @staticmethod
     def data_flags(code: int) -> int:
-        """What codes of data say of a state."""
+        """The flags of a state for codes of data."""
         return (NAN if code & IS_NAN else 0) | (INF if code & IS_INF else 0)
 
     @staticmethod
     def gradient_flags(code: int) -> int:
-        """What codes of a gradient do."""
-        return (GRAD_NOT_ZERO if code & NOT_ZERO else 0) | (GRAD_NAN if code & IS_NAN else 0) | (GRAD_INF if code & IS_INF else 0)
+        """The same for codes of a gradient."""
+        return (
+            (GRAD_NOT_ZERO if code & NOT_ZERO else 0)
+            | (GRAD_NAN if code & IS_NAN else 0)
+            | (GRAD_INF if code & IS_INF else 0)
+        )
 
     # changes
 
     def same(self, before: Any, after: Any) -> bool:
-        """Whether two tensors on the CPU have the same bits; at once where the first elements differ."""
+        """True if two tensors on the CPU have the same bits; at once where the first elements
+        differ."""
         return bool(self._torch.equal(self.bits(before), self.bits(after)))
 
     def difference(self, before: Any, after: Any) -> Any:
         """After less before, in the memory of ``before``; float32 of eight bits."""
-        return after.float() - before.float() if before.element_size() == 1 else self._torch.sub(after, before, out=before)
+        if before.element_size() == 1:
+            return after.float() - before.float()
+        return self._torch.sub(after, before, out=before)
 
     # digests
 
     def flat(self, tensor: Any) -> Any:
-        """A dense tensor's elements in the order of memory; of another a copy in the order of elements."""
+        """A dense tensor's elements in the order of memory; of another a copy in the order of
+        elements."""
         if self.is_dense(tensor):
             return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
         return tensor.reshape(-1).contiguous()
 
     def digest(self, tensor: Any) -> Any:
-        """The digest of a tensor: an integer for one on the CPU, else an int64 tensor of no dimension. On the CPU it is ``zlib.crc32`` of
-        the bytes in the order of memory. Elsewhere ``sum64`` does it."""
+        """The digest of a tensor: an integer for one on the CPU, else an int64 tensor of no
+        dimension. On the CPU it is ``zlib.crc32`` of the bytes in the order of memory. Elsewhere
+        ``sum64`` does it."""
         flat = self.flat(tensor)
-        if flat.device.type == "cpu":
-            return zlib.crc32(memoryview(self.bits(flat).numpy()).cast("B")) if flat.numel() else 0
-        return self.sum64(flat)
+        if flat.device.type != "cpu":
+            return self.sum64(flat)
+        if not flat.numel():
+            return 0
+        return zlib.crc32(memoryview(self.bits(flat).numpy()).cast("B"))
 
     def sum64(self, flat: Any) -> Any:
-        """The sum, modulo 2^64, of each element's bits times an odd number of its place. Any one element that changes changes it."""
+        """The sum, modulo 2^64, of each element's bits times an odd number of its place. Any one
+        element that changes changes it."""
         torch = self._torch
         if flat.dtype.is_complex:
             flat = torch.view_as_real(flat).reshape(-1)
         bits = self.bits(flat)
         weights = self._weights.get(flat.device)
+        count = min(flat.numel(), _CHUNK)
         if weights is None:
-            weights = self._weights[flat.device] = self._odd_numbers(min(flat.numel(), _CHUNK), flat.device)
-        elif len(weights) < min(flat.numel(), _CHUNK):
+            weights = self._weights[flat.device] = self._odd_numbers(count, flat.device)
+        elif len(weights) < count:
             weights = self._weights[flat.device] = self._odd_numbers(_CHUNK, flat.device)
         total = torch.zeros((), dtype=torch.int64, device=flat.device)
-        for at, start in enumerate(range(0, flat.numel(), _CHUNK)):
+        for i, start in enumerate(range(0, flat.numel(), _CHUNK)):
             part = bits[start : start + _CHUNK].to(torch.int64)
-            times = ((2 * at + 1) * 0x5851F42D4C957F2D + 2**63) % 2**64 - 2**63  # odd: a product of odd numbers is, and 2^63 is even
-            total += (part * weights[: len(part)]).sum() * times
+            # odd: a product of odd numbers is, and 2^63 is even
+            factor = ((2 * i + 1) * 0x5851F42D4C957F2D + 2**63) % 2**64 - 2**63
+            total += (part * weights[: len(part)]).sum() * factor
         return total
 
     def _odd_numbers(self, count: int, device: Any) -> Any:
-        """Odd numbers without a pattern, the same on every device; no generator of the program's is asked."""
+        """Odd numbers without a pattern, the same on every device; no generator of the program's is
+        asked."""
         torch = self._torch
-        found = torch.arange(1, count + 1, dtype=torch.int64, device=device) * _MULTIPLIER
-        found ^= found >> _SHIFTED
-        found *= -4658895280553007687
-        found ^= found >> 32
-        return found | 1
+        numbers = torch.arange(1, count + 1, dtype=torch.int64, device=device) * _MULTIPLIER
+        numbers ^= numbers >> _SHIFTED
+        numbers *= -4658895280553007687
+        numbers ^= numbers >> 32
+        return numbers | 1
 
 
-MOST_PENDING = 64  # steps whose figures are not there yet; of a program that is further ahead the oldest are waited for
+# steps whose figures are not there yet; of a program that is further ahead the oldest are waited
+# for
+MOST_PENDING = 64
+
+
+class _Pending(NamedTuple):
+    """Figures of a step that are on their way."""
+
+    arrays: list[Any]  # those that are there, and None for others
+    hosts: list[Any]  # a copy on the host for each device
+    events: list[Any]  # which have happened when the copies are complete
+    places: list[tuple[int, int, int, int]]  # (index of the array, index of the host, start, end)
+    receive: Callable[[list[Any]], None]
 
 
 class Later:
-    """Brings figures from devices to the host without waiting: they are queued behind the program's own work and read at a later step.
+    """Brings figures from devices to the host without waiting: they are queued behind the program's
+    own work and read at a later step.
 
-    On the CPU they are there at once; on other devices than CUDA's one copy a step waits for the device. Written against ``torch.cuda``'s
-    events and tested with a fake of them only: it has never run on a GPU.
+    On the CPU they are there at once; on other devices than CUDA's one copy a step waits for the
+    device. Written against ``torch.cuda``'s events and tested with a fake of them only: it has
+    never run on a GPU.
     """
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._pending: deque[tuple[list[Any], list[Any], list[Any], list[tuple[int, int, int, int]], Callable[[list[Any]], None]]] = deque()
+        self._pending: deque[_Pending] = deque()
 
     def bring(self, tensors: Sequence[Any], receive: Callable[[list[Any]], None]) -> None:
         """Bring tensors to the host: one copy for each device.
 
         Args:
-            tensors: Of any shape; numpy's arrays are here already. Of devices those of int64 are brought bit by bit, as doubles.
+            tensors: Of any shape; numpy's arrays are here already. Of devices those of int64 are
+                brought bit by bit, as doubles.
             receive: Called with an array (numpy) for each of them, now or at a later step.
         """
-        found: list[Any] = [None] * len(tensors)
+        arrays: list[Any] = [None] * len(tensors)
         by_device: dict[Any, list[int]] = {}
-        for at, tensor in enumerate(tensors):
+        for index, tensor in enumerate(tensors):
             if type(tensor) is np.ndarray:
-                found[at] = tensor
+                arrays[index] = tensor
             elif tensor.device.type == "cpu":
-                found[at] = tensor.reshape(-1).numpy()
+                arrays[index] = tensor.reshape(-1).numpy()
             else:
-                by_device.setdefault(tensor.device, []).append(at)
+                by_device.setdefault(tensor.device, []).append(index)
         if not by_device and not self._pending:
-            receive(found)
+            receive(arrays)
             return
         hosts: list[Any] = []
         events: list[Any] = []
         places: list[tuple[int, int, int, int]] = []
-        for device, which in by_device.items():
-            parts = [self._double(tensors[at]) for at in which]
+        for device, indices in by_device.items():
+            parts = [self._double(tensors[index]) for index in indices]
             start = 0
-            for at, part in zip(which, parts, strict=True):
-                places.append((at, len(hosts), start, start + len(part)))
+            for index, part in zip(indices, parts, strict=True):
+                places.append((index, len(hosts), start, start + len(part)))
                 start += len(part)
-            host, event = self._copied(self._torch.cat(parts) if len(parts) > 1 else parts[0], device)
+            joined = self._torch.cat(parts) if len(parts) > 1 else parts[0]
+            host, event = self._copy_to_host(joined, device)
             hosts.append(host)
-            events += [] if event is None else [event]
-        self._pending.append((found, hosts, events, places, receive))
+            if event is not None:
+                events.append(event)
+        self._pending.append(_Pending(arrays, hosts, events, places, receive))
         self.deliver()
 
     def _double(self, tensor: Any) -> Any:
@@ -283,7 +334,7 @@ class Later:
             return flat.view(self._torch.float64)
         return flat.to(self._torch.float64 if tensor.device.type != "mps" else self._torch.float32)
 
-    def _copied(self, tensor: Any, device: Any) -> tuple[Any, Any]:
+    def _copy_to_host(self, tensor: Any, device: Any) -> tuple[Any, Any]:
         if device.type != "cuda":
             return tensor.cpu(), None
         host = tensor.to("cpu", non_blocking=True)  # into pinned memory, which torch makes for it
@@ -292,23 +343,24 @@ class Later:
         return host, event
 
     def deliver(self) -> None:
-        """Give out what has arrived, in the order in which it was sent; of too many the oldest are waited for."""
+        """Give out what has arrived, in the order in which it was sent; of too many the oldest are
+        waited for."""
         pending = self._pending
         while pending:
-            found, hosts, events, places, receive = pending[0]
+            arrays, hosts, events, places, receive = pending[0]
             if not all(event.query() for event in events):
                 if len(pending) <= MOST_PENDING:
                     return
                 for event in events:
                     event.synchronize()
             pending.popleft()
-            arrays = [host.double().numpy() for host in hosts]
-            for at, host, start, end in places:
-                found[at] = arrays[host][start:end]
-            receive(found)
+            copies = [host.double().numpy() for host in hosts]
+            for index, host, start, end in places:
+                arrays[index] = copies[host][start:end]
+            receive(arrays)
 
     def finish(self) -> None:
-        for _, _, events, _, _ in self._pending:
-            for event in events:
+        for pending in self._pending:
+            for event in pending.events:
                 event.synchronize()
         self.deliver()

@@ -1,6 +1,8 @@
-"""Who holds a model that the program calls: a larger module that it is a part of, and the attribute or variable that has it.
+"""Who holds a model that the program calls: a larger module that it is a part of, and the attribute
+or variable that has it.
 
-The variables of the frames that called it are read, and plain tables of objects; no code of the program is run, and nothing is kept.
+The variables of the frames that called it are read, and plain tables of objects; no code of the
+program is run, and nothing is kept.
 """
 
 from __future__ import annotations
@@ -61,7 +63,8 @@ def _frames_of_program(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _first_argument(frame: FrameType) -> str | None:
-    """The name of a function's first argument, as a method's ``self``; a function in a method has it from there."""
+    """The name of a function's first argument, as a method's ``self``; a function in a method has
+    it from there."""
     code = frame.f_code
     return code.co_varnames[0] if code.co_argcount else None
 
@@ -77,4 +80,6 @@ def _attributes(thing: Any) -> Mapping[str, Any]:
 
 def _name_in(table: Mapping[str, Any], module: Any) -> str | None:
     """The name under which a table has a module."""
-    return next((name for name, value in list(table.items()) if value is module and type(name) is str), None)
+    return next(
+        (name for name, value in list(table.items()) if value is module and type(name) is str), None
+    )

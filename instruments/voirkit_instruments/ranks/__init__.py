@@ -1,4 +1,5 @@
-"""Always on where a script trains with several ranks: what they exchange, and which of them holds the others up."""
+"""Always on where a script trains with several ranks: what they exchange, and which of them holds
+the others up."""
 
 from __future__ import annotations
 
@@ -35,30 +36,36 @@ INSTRUMENT = Instrument(
     },
 )
 
-# What torch reads when a group of processes is made, by any of its names; up to torch 2.7 the size has the second alone.
+# The variables that torch reads when a group of processes is made, by any of their names; up to
+# torch 2.7 the size has the second alone.
 _SIZE = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _TIMES = ("TORCH_NCCL_ENABLE_TIMING", "NCCL_ENABLE_TIMING")
 _ENTRIES = "2000"  # as many as torch keeps by itself since 2.11
 
 
 def record(ov: Any, options: Mapping[str, Any]) -> None:
-    """``--ranks=timing``: have torch keep NCCL's collectives and take their times; what the user has set stays."""
+    """``--ranks=timing``: have torch keep NCCL's collectives and take their times; what the user
+    has set stays."""
     if options["ranks"] is None:
         return
+    size_name = _SIZE[1] if _is_old() else _SIZE[0]
     added = {}
-    for names, value in ((_SIZE, _ENTRIES), (_TIMES, "1")):
-        if not any(name in os.environ for name in names):
-            added[names[names is _SIZE and _is_old()]] = value
+    if not any(name in os.environ for name in _SIZE):
+        added[size_name] = _ENTRIES
+    if not any(name in os.environ for name in _TIMES):
+        added[_TIMES[0]] = "1"
     os.environ.update(added)
-    said = " ".join(f"{name}={value}" for name, value in added.items())
-    ov.say(f"--ranks=timing: the program runs with {said or 'its environment as it is: all is set'}.")
+    settings = " ".join(f"{name}={value}" for name, value in added.items())
+    environment = settings or "its environment as it is: all is set"
+    ov.say(f"--ranks=timing: the program runs with {environment}.")
 
 
 def _is_old() -> bool:
-    """Whether torch is older than 2.8; a newer one warns of the old name."""
+    """True if torch is older than 2.8; a newer one warns of the old name."""
     from importlib import metadata
 
     try:
-        return tuple(int(part) for part in metadata.version("torch").split(".")[:2]) < (2, 8)
+        parts = metadata.version("torch").split(".")[:2]
+        return tuple(int(part) for part in parts) < (2, 8)
     except (metadata.PackageNotFoundError, ValueError):
         return False

@@ -1,4 +1,5 @@
-"""``--train-rate``, ``--loading-rate``, ``--compute-rate``: items per second while the run goes on."""
+"""``--train-rate``, ``--loading-rate``, ``--compute-rate``: items per second while the run goes
+on."""
 
 from __future__ import annotations
 
@@ -7,7 +8,9 @@ from voirkit.instrument import Instrument, Option, lazy_names
 RATES = {
     "--train-rate": "give train_rate (items/s, from step and batch) once a second",
     "--loading-rate": "give loading_rate (items/s that the given loader delivers) once a second",
-    "--compute-rate": "give compute_rate (items/s between compute_start and compute_end) once a second",
+    "--compute-rate": (
+        "give compute_rate (items/s between compute_start and compute_end) once a second"
+    ),
 }
 
 INSTRUMENT = Instrument(
@@ -18,4 +21,6 @@ INSTRUMENT = Instrument(
 )
 instrument_rates = INSTRUMENT
 
-__getattr__ = lazy_names(__name__, train_rate="record", loading_rate="record", compute_rate="record")
+__getattr__ = lazy_names(
+    __name__, train_rate="record", loading_rate="record", compute_rate="record"
+)

@@ -1,31 +1,37 @@
-"""``--train-rate``, ``--loading-rate``, ``--compute-rate``: items per second while the run goes on, once a second.
+"""``--train-rate``, ``--loading-rate``, ``--compute-rate``: items per second while the run goes on,
+once a second.
 
-============ ============================================= ===========================================================
-rate         items of                                      over the time
-============ ============================================= ===========================================================
-train_rate   events with ``step`` and ``batch`` (or        from the event before it, of the same task and thread, to
-             ``batch_size``)                               this one
-compute_rate the end of ``compute_start``/``compute_end``  inside the wrapper
-loading_rate what the iterators of a given ``loader``      inside their ``__next__``
+============ ========================================= ====================================
+rate         items of                                  over the time
+============ ========================================= ====================================
+train_rate   events with ``step`` and ``batch`` (or    from the event before it, of the
+             ``batch_size``)                           same task and thread, to this one
+compute_rate the end of                                inside the wrapper
+             ``compute_start``/``compute_end``
+loading_rate what the iterators of a given ``loader``  inside their ``__next__``
              return
-============ ============================================= ===========================================================
+============ ========================================= ====================================
 
-An event with ``step`` is taken for the end of that step, as ``//f(X as batch) > #endloop_X as step`` is: its batch is
-what was worked on since the event before it. The first event of a task has that of the recorder's open step, from the
-request for its batch, so that no rate lacks the slow first step; without one it has no time and is not counted. With
-``use_cuda`` given, the device is waited for once an interval, never in a step, and the wait counts as the step's time.
+An event with ``step`` is taken for the end of that step, as ``//f(X as batch) > #endloop_X as
+step`` is: its batch is what was worked on since the event before it. The first event of a task has
+that of the recorder's open step, from the request for its batch, so that no rate lacks the slow
+first step; without one it has no time and is not counted. With ``use_cuda`` given, the device is
+waited for once an interval, never in a step, and the wait counts as the step's time.
 
-Without probes the steps, loaders and batches are those that the recorder sees (``TrainingValues``): ``compute_rate`` is then over what a
-step does from its batch's arrival to the next request, and ``train_rate`` in steps/s where a script has no loader.
+Without probes the steps, loaders and batches are those that the recorder sees (``TrainingValues``):
+``compute_rate`` is then over what a step does from its batch's arrival to the next request, and
+``train_rate`` in steps/s where a script has no loader.
 
-The time that a script waits for its batches is taken inside the iterators of the loaders it has given. That never changes what the program
-sees: iterators are not replaced, only methods written in Python are wrapped, in place and reversibly. What is written in C, and a
-generator, cannot be timed that way, which is reported. Checked with torch 2.1 to 2.15 (``_BaseDataLoaderIter._next_data``, all of
-``__next__`` but the profiler's range. ``__next__`` itself warns with ``stacklevel=2``: were it wrapped, that warning would name this file
-instead of the user's line).
+The time that a script waits for its batches is taken inside the iterators of the loaders it has
+given. That never changes what the program sees: iterators are not replaced, only methods written in
+Python are wrapped, in place and reversibly. What is written in C, and a generator, cannot be timed
+that way, which is reported. Checked with torch 2.1 to 2.15 (``_BaseDataLoaderIter._next_data``, all
+of ``__next__`` but the profiler's range. ``__next__`` itself warns with ``stacklevel=2``: were it
+wrapped, that warning would name this file instead of the user's line).
 
-Costs nothing while no flag is on. The recorder's steps are told several at once, each half second; those that a program gives cost at most
-2 microseconds each: a dictionary look-up, three additions, nothing in the background.
+Costs nothing while no flag is on. The recorder's steps are told several at once, each half second;
+those that a program gives cost at most 2 microseconds each: a dictionary look-up, three additions,
+nothing in the background.
 """
 
 from __future__ import annotations
@@ -55,8 +61,8 @@ if TYPE_CHECKING:
 NO_STEP = "No step was given, and no training step of torch was seen."
 UNITS = "items/s"
 SECOND_NS = 1_000_000_000
-# What covers less than this at the end of an interval is left for the next, and at the end of the run joined to the
-# last: a rate over one or two steps would spoil the figures.
+# What covers less than this at the end of an interval is left for the next, and at the end of the
+# run joined to the last: a rate over one or two steps would spoil the figures.
 SHORTEST_NS = SECOND_NS // 10
 NEVER = 1 << 62
 
@@ -74,8 +80,9 @@ class Throughput:
         units: What is counted, a second.
 
     Attributes:
-        due_ns: When the interval ends; the first begins with the first time that is added. The first observation at or after it should
-            synchronise the device, be added, and call ``close``.
+        due_ns: When the interval ends; the first begins with the first time that is added. The
+            first observation at or after it should synchronise the device, be added, and call
+            ``close``.
 
     Not thread-safe: observations come one after the other (streams see to that).
     """
@@ -85,11 +92,12 @@ class Throughput:
         self._units = units
         self.due_ns = NEVER
         self._tallies: dict[str | None, _Tally] = {}
-        self._intervals: dict[str | None, list[tuple[int, int]]] = {}  # task -> (items, nanoseconds) of each interval
+        # task -> (items, nanoseconds) of each interval
+        self._intervals: dict[str | None, list[tuple[int, int]]] = {}
 
     def add(self, task: str | None, begin_ns: int, end_ns: int, items: int) -> None:
-        """Count items that took from begin to end. Time that several threads spend at once on a task counts once, so that the rate is that
-        of all of them together."""
+        """Count items that took from begin to end. Time that several threads spend at once on a
+        task counts once, so that the rate is that of all of them together."""
         tally = self._tallies.get(task)
         if tally is None:
             tally = self._tallies[task] = _Tally()
@@ -108,7 +116,8 @@ class Throughput:
         return self._records(shortest_ns=SHORTEST_NS)
 
     def finish(self) -> list[dict[str, object]]:
-        """End the run: a record for what is left; what is very short is joined to the interval before it, silently."""
+        """End the run: a record for what is left; what is very short is joined to the interval
+        before it, silently."""
         records = self._records(shortest_ns=SHORTEST_NS)
         for task, tally in self._tallies.items():
             intervals = self._intervals.setdefault(task, [])
@@ -121,10 +130,17 @@ class Throughput:
     def _records(self, shortest_ns: int) -> list[dict[str, object]]:
         records: list[dict[str, object]] = []
         for task, tally in self._tallies.items():
-            if not tally.items or not tally.time_ns or tally.covered_ns - tally.begin_ns < shortest_ns:
+            if (
+                not tally.items
+                or not tally.time_ns
+                or tally.covered_ns - tally.begin_ns < shortest_ns
+            ):
                 continue
             self._intervals.setdefault(task, []).append((tally.items, tally.time_ns))
-            record: dict[str, object] = {self.name: tally.items * SECOND_NS / tally.time_ns, "units": self._units}
+            record: dict[str, object] = {
+                self.name: tally.items * SECOND_NS / tally.time_ns,
+                "units": self._units,
+            }
             if task is not None:
                 record["task"] = task
             records.append(record)
@@ -133,43 +149,60 @@ class Throughput:
         return records
 
     def figures(self) -> dict[str, dict[str, object]]:
-        """What the run's summary holds: ``{"train_rate": {"value", "median", "p10", "p90", "n", "units"}, "eval_rate": {…}}``. A task other
-        than ``train`` has a key of its own. ``value`` is items over time, the rest that of the intervals: each counts once."""
+        """What the run's summary holds: ``{"train_rate": {"value", "median", "p10", "p90", "n",
+        "units"}, "eval_rate": {…}}``. A task other than ``train`` has a key of its own. ``value``
+        is items over time, the rest that of the intervals: each counts once."""
         measured: dict[str, list[tuple[int, int]]] = {}
         for task, intervals in self._intervals.items():
             if intervals:
-                key = self.name if task in (None, "train") else f"{task}_{self.name.removeprefix('train_')}"
+                key = (
+                    self.name
+                    if task in (None, "train")
+                    else f"{task}_{self.name.removeprefix('train_')}"
+                )
                 measured.setdefault(key, []).extend(intervals)
         return {key: figures(intervals) for key, intervals in measured.items()}
 
 
 def figures(intervals: Sequence[tuple[int, int]]) -> dict[str, object]:
-    """Throughput, median, first and ninth decile (linear between neighbours), number and units of at least one interval. ``intervals``: of
-    each its items and its nanoseconds."""
+    """Throughput, median, first and ninth decile (linear between neighbours), number and units of
+    at least one interval. ``intervals``: of each its items and its nanoseconds."""
     ordered = sorted(items * SECOND_NS / time_ns for items, time_ns in intervals)
-    value = sum(items for items, _ in intervals) * SECOND_NS / sum(time_ns for _, time_ns in intervals)
+    value = (
+        sum(items for items, _ in intervals) * SECOND_NS / sum(time_ns for _, time_ns in intervals)
+    )
 
     def quantile(share: float) -> float:
-        at = share * (len(ordered) - 1)
-        low = int(at)
+        position = share * (len(ordered) - 1)
+        low = int(position)
         high = min(low + 1, len(ordered) - 1)
-        return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+        return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
-    return {"value": value, "median": quantile(0.5), "p10": quantile(0.1), "p90": quantile(0.9), "n": len(ordered), "units": UNITS}
+    return {
+        "value": value,
+        "median": quantile(0.5),
+        "p10": quantile(0.1),
+        "p90": quantile(0.9),
+        "n": len(ordered),
+        "units": UNITS,
+    }
 
 
 def synchronize() -> None:
-    """Wait until the current CUDA device has done all it was given; does nothing where there is none.
+    """Wait until the current CUDA device has done all it was given; does nothing where there is
+    none.
 
-    Never imports torch and never creates a CUDA context; checked with torch 2.1 to 2.15. During the capture of a CUDA graph a
-    synchronisation would break the capture, so there is none.
+    Never imports torch and never creates a CUDA context; checked with torch 2.1 to 2.15. During the
+    capture of a CUDA graph a synchronisation would break the capture, so there is none.
     """
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     try:
         if cuda is not None and cuda.is_initialized() and not cuda.is_current_stream_capturing():
             cuda.synchronize()
     except Exception:
-        return  # a forked child, or an error of an earlier kernel, which the program meets at its own next call
+        # a forked child, or an error of an earlier kernel, which the program meets at its own next
+        # call
+        return
 
 
 class Rate:
@@ -182,24 +215,33 @@ class Rate:
     """
 
     def __init__(
-        self, ov: Overseer, name: str, clock: Callable[[], int] = time.perf_counter_ns, wait: Callable[[], None] = synchronize
+        self,
+        ov: Overseer,
+        name: str,
+        clock: Callable[[], int] = time.perf_counter_ns,
+        wait: Callable[[], None] = synchronize,
     ) -> None:
         self._ov = ov
         self._flag = f"--{name.replace('_', '-')}"
         self._throughput = Throughput(name)
-        self._unknown = Throughput(name, units="steps/s")  # of steps whose items are unknown, as long as all are
+        # of steps whose items are unknown, as long as all are
+        self._unknown = Throughput(name, units="steps/s")
         self._clock = clock
         self._wait = wait
         self._use_cuda = self._has_wraps = False
         self._count = ItemCounter(lambda sentence: ov.warn(f"{name}: {sentence}"))
         self._last: dict[tuple[object, int], int] = {}  # (task, thread) -> when its last step ended
         self._begun: dict[tuple[object, int], int] = {}  # (wrapper's id, thread) -> when it began
-        self._is_recorders = False  # what was counted so far came from the recorder, not from the program
+        # what was counted so far came from the recorder, not from the program
+        self._is_recorders = False
         self._has_begun = False  # the script has
-        self.step_began_ns: Callable[[], int | None] = lambda: None  # when the step that the recorder sees in this thread began
-        self._beginnings: set[object] = set()  # wrappers whose begin has step and batch: their end is the same step
+        # when the step that the recorder sees in this thread began
+        self.step_began_ns: Callable[[], int | None] = lambda: None
+        # wrappers whose begin has step and batch: their end is the same step
+        self._beginnings: set[object] = set()
         self._task: str | None = None
-        self._lock = Lock()  # loaders are asked from any thread; given events come one after the other
+        # loaders are asked from any thread; given events come one after the other
+        self._lock = Lock()
 
     # subscribers
 
@@ -232,7 +274,8 @@ class Rate:
             self._publish(self._close(now))
 
     def on_steps(self, steps: list[FinishedStep]) -> None:
-        """For ``train_rate``: steps that the recorder has seen, where the program gives none itself."""
+        """For ``train_rate``: steps that the recorder has seen, where the program gives none
+        itself."""
         if self._ov.is_given("step", "batch"):
             return
         self._is_recorders = True
@@ -249,7 +292,8 @@ class Rate:
         self._close_if_due(steps[-1].ended_ns)
 
     def on_computed(self, steps: list[FinishedStep]) -> None:
-        """For ``compute_rate``: what the recorder has seen steps do with their batches, where the program does not give that itself."""
+        """For ``compute_rate``: what the recorder has seen steps do with their batches, where the
+        program does not give that itself."""
         if self._has_wraps:
             return
         for step in steps:
@@ -285,15 +329,16 @@ class Rate:
         self._use_cuda = bool(event["use_cuda"])
 
     def _start_anew(self) -> None:
-        """Forget the recorder's steps: the program gives its own from now on, and its first one may be the recorder's last."""
+        """Forget the recorder's steps: the program gives its own from now on, and its first one may
+        be the recorder's last."""
         self._is_recorders = False
         self._throughput = Throughput(self._throughput.name)
         self._unknown = Throughput(self._unknown.name, units="steps/s")
         self._last.clear()
 
     def on_wrap(self, event: dict[str, Any]) -> None:
-        """For ``compute_rate``: the begin and end of a wrapper ``compute_start``. Only the end's batch is looked at: at the begin ptera
-        still shows the batch of the iteration before."""
+        """For ``compute_rate``: the begin and end of a wrapper ``compute_start``. Only the end's
+        batch is looked at: at the begin ptera still shows the batch of the iteration before."""
         wrap = event["$wrap"]
         if wrap["name"] != "compute_start":
             return
@@ -316,8 +361,11 @@ class Rate:
         if late:
             self._publish(self._throughput.close(end))
 
-    def on_batch(self, task: str | None, begin_ns: int, end: int, batch: object, items: int | None = None) -> None:
-        """For ``loading_rate``: a loader has returned a batch, in whatever thread. No device is waited for."""
+    def on_batch(
+        self, task: str | None, begin_ns: int, end: int, batch: object, items: int | None = None
+    ) -> None:
+        """For ``loading_rate``: a loader has returned a batch, in whatever thread. No device is
+        waited for."""
         if items is None:
             items = self._count(batch)
         with self._lock:
@@ -354,7 +402,12 @@ class Rate:
         self._publish(records)
         self._ov.summary.setdefault("rates", {}).update(self._throughput.figures())
         is_asked_for = getattr(self._ov.options, self._flag, False)
-        if self._has_begun and is_asked_for and self._throughput.due_ns == NEVER and self._unknown.due_ns == NEVER:
+        if (
+            self._has_begun
+            and is_asked_for
+            and self._throughput.due_ns == NEVER
+            and self._unknown.due_ns == NEVER
+        ):
             self._ov.warn(f"{self._flag}: nothing could be measured. {NO_STEP}")
 
     def _items(self, event: dict[str, Any]) -> int | None:
@@ -383,8 +436,8 @@ class LoaderWatch:
     """Times the batches of the loaders that it is shown, in any thread.
 
     Args:
-        arrived: Called with the task, begin and end (``time.perf_counter_ns()``) and the batch, in the thread that
-            asked for it.
+        arrived: Called with the task, begin and end (``time.perf_counter_ns()``) and the batch, in
+            the thread that asked for it.
         warn: Takes a sentence about a loader that cannot be observed; said once for each type.
     """
 
@@ -392,8 +445,10 @@ class LoaderWatch:
         self._arrived = arrived
         self._warn = warn
         self._patches = Patches(CHECKED)
-        self._loaders, self._iterators = IdentityMap(), IdentityMap()  # the task of each, in a tuple
-        self._asking: set[int] = set()  # iterators inside their method, which may call the one it overrides
+        # the task of each, in a tuple
+        self._loaders, self._iterators = IdentityMap(), IdentityMap()
+        # iterators inside their method, which may call the one it overrides
+        self._asking: set[int] = set()
         self._unobserved: set[str] = set()
         self._batches = 0
         self._seen: set[str] = set()
@@ -404,7 +459,8 @@ class LoaderWatch:
         return self._patches.names
 
     def watch(self, loader: object, task: str | None = None) -> None:
-        """Time the iterators that this object makes from now on, and the one that it is or keeps."""
+        """Time the iterators that this object makes from now on, and the one that it is or
+        keeps."""
         kind = type(loader)
         self._seen.add(kind.__qualname__)
         try:
@@ -415,31 +471,47 @@ class LoaderWatch:
         if hasattr(kind, "__next__"):
             self._watch_iterator(loader, task)
             return
-        made = [(owner, vars(owner)["__iter__"]) for owner in kind.__mro__ if "__iter__" in vars(owner)]
+        makers = [
+            (owner, vars(owner)["__iter__"]) for owner in kind.__mro__ if "__iter__" in vars(owner)
+        ]
         from inspect import isgeneratorfunction
 
-        observable = [owner for owner, method in made if not isgeneratorfunction(method)]
-        # Every class that may be asked, since one that overrides __iter__ usually calls the one it overrides (as
-        # accelerate does).
+        observable = [owner for owner, method in makers if not isgeneratorfunction(method)]
+        # Every class that may be asked, since one that overrides __iter__ usually calls the one it
+        # overrides (as accelerate does).
         if not [owner for owner in observable if self._patches.wrap(owner, "__iter__", self._iter)]:
-            self._report_unobservable(loader, "its __iter__ is a generator function" if made else "it has no __iter__ written in Python")
-        kept = getattr(loader, "_iterator", None)  # a DataLoader with persistent workers reuses its first iterator
-        if kept is not None and hasattr(type(kept), "__next__"):
-            self._watch_iterator(kept, task)
+            self._report_unobservable(
+                loader,
+                (
+                    "its __iter__ is a generator function"
+                    if makers
+                    else "it has no __iter__ written in Python"
+                ),
+            )
+        # a DataLoader with persistent workers reuses its first iterator
+        iterator = getattr(loader, "_iterator", None)
+        if iterator is not None and hasattr(type(iterator), "__next__"):
+            self._watch_iterator(iterator, task)
 
     def remove(self) -> None:
         """Stop timing, and say so if nothing could be timed."""
         self._patches.remove()
         if self._seen and not self._batches and not self._unobserved:
             kinds = ", ".join(sorted(self._seen))
-            self._warn(f"no batch of the given loader ({kinds}) was seen: was it iterated after it was given?")
+            self._warn(
+                f"no batch of the given loader ({kinds}) was seen: was it iterated after it was"
+                " given?"
+            )
         self._loaders, self._iterators = IdentityMap(), IdentityMap()
 
     def _report_unobservable(self, loader: object, because: str) -> None:
         name = type(loader).__qualname__
         if name not in self._unobserved:
             self._unobserved.add(name)
-            self._warn(f"the loading time of a {name} cannot be observed without changing the program: {because}.")
+            self._warn(
+                f"the loading time of a {name} cannot be observed without changing the program:"
+                f" {because}."
+            )
 
     def _watch_iterator(self, iterator: object, task: str | None) -> None:
         owner, name = _method_of_next(type(iterator))
@@ -450,30 +522,42 @@ class LoaderWatch:
         if owner is None or not self._patches.wrap(owner, name, self._next):
             self._report_unobservable(iterator, "it is an iterator that is not written in Python")
 
-    def _iter(self, wrapped: Callable[..., Any], loader: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _iter(
+        self,
+        wrapped: Callable[..., Any],
+        loader: object,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
         try:
             iterator = wrapped(*args, **kwargs)
-        except BaseException as exc:
+        except BaseException as exc:  # the program's own, raised again
             without_this_frame(exc)
             raise
-        known = self._loaders.get(loader)
-        if known is not None:
+        entry = self._loaders.get(loader)
+        if entry is not None:
             try:
-                self._watch_iterator(iterator, known[0])
+                self._watch_iterator(iterator, entry[0])
             except Exception as exc:  # whatever an odd class does when it is looked at
                 self._report_unobservable(iterator, f"{type(exc).__name__}: {exc}")
         return iterator
 
-    def _next(self, wrapped: Callable[..., Any], iterator: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _next(
+        self,
+        wrapped: Callable[..., Any],
+        iterator: object,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
         identity = id(iterator)
-        known = self._iterators.get(iterator)
-        timed = known is not None and identity not in self._asking
+        entry = self._iterators.get(iterator)
+        timed = entry is not None and identity not in self._asking
         if timed:
             self._asking.add(identity)
-        begin = time.perf_counter_ns()
+        start_ns = time.perf_counter_ns()
         try:
             batch = wrapped(*args, **kwargs)
-        except BaseException as exc:
+        except BaseException as exc:  # the program's own, raised again
             without_this_frame(exc)
             raise
         finally:
@@ -483,14 +567,15 @@ class LoaderWatch:
         if timed:
             self._batches += 1
             try:
-                self._arrived(known[0], begin, end, batch)
+                self._arrived(entry[0], start_ns, end, batch)
             except Exception as exc:  # never the program's
                 self._warn(f"a batch could not be counted: {type(exc).__name__}: {exc}")
         return batch
 
 
 def _method_of_next(kind: type) -> tuple[type | None, str]:
-    """The class and the name of the method that does the work of ``next(iterator)``, if it is written in Python."""
+    """The class and the name of the method that does the work of ``next(iterator)``, if it is
+    written in Python."""
     for owner in kind.__mro__:
         if "__next__" not in vars(owner):
             continue
@@ -546,6 +631,10 @@ def loading_rate(ov: Overseer) -> Iterator[Phase]:
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
-    for name, measure in (("train_rate", train_rate), ("loading_rate", loading_rate), ("compute_rate", compute_rate)):
+    for name, measure in (
+        ("train_rate", train_rate),
+        ("loading_rate", loading_rate),
+        ("compute_rate", compute_rate),
+    ):
         if options[name]:
             ov.require(measure)

@@ -1,6 +1,8 @@
-"""Always on: the most memory that the program held, and how long it waited for a processor because others had them.
+"""Always on: the most memory that the program held, and how long it waited for a processor because
+others had them.
 
-Reads some small files when the script begins and when it has ended, and nothing in between. Linux tells all of it, other systems less.
+Reads some small files when the script begins and when it has ended, and nothing in between. Linux
+tells all of it, other systems less.
 """
 
 from __future__ import annotations
@@ -29,24 +31,31 @@ INSTRUMENT = Instrument(
 
 
 def memory() -> dict[str, Any]:
-    """``peak`` (of the process of the run that held most), ``process_peak`` (of this one), bytes; ``devices`` if CUDA was used.
+    """``peak`` (of the process of the run that held most), ``process_peak`` (of this one), bytes;
+    ``devices`` if CUDA was used.
 
-    Of the children those count that have ended. With getrusage a program that is started anew seems to have held what its parent did
-    then, so that of a child only what is more than the parent's tells anything.
+    Of the children those count that have ended. With getrusage a program that is started anew seems
+    to have held what its parent did then, so that of a child only what is more than the parent's
+    tells anything.
     """
-    found: dict[str, Any] = {"peak": 0, "process_peak": high_water() or max_rss("RUSAGE_SELF"), "units": "bytes"}
-    # Loading resource takes half a millisecond, which a script without children need not pay. (These times are in hundredths of a second.)
+    facts: dict[str, Any] = {
+        "peak": 0,
+        "process_peak": high_water() or max_rss("RUSAGE_SELF"),
+        "units": "bytes",
+    }
+    # Loading resource takes half a millisecond, which a script without children need not pay.
+    # (These times are in hundredths of a second.)
     children = max_rss("RUSAGE_CHILDREN") if sum(os.times()[2:4]) else 0
-    found["peak"] = max(found["process_peak"], children)
+    facts["peak"] = max(facts["process_peak"], children)
     devices = _devices()
     if devices:
-        found["devices"] = devices
-    return found
+        facts["devices"] = devices
+    return facts
 
 
 def resident_bytes() -> int:
-    """Bytes that this process holds. No descriptor is kept: a script may close all that it did not open. Raises OSError, ValueError,
-    IndexError: the system does not tell."""
+    """Bytes that this process holds. No descriptor is kept: a script may close all that it did not
+    open. Raises OSError, ValueError, IndexError: the system does not tell."""
     file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
     try:
         return int(os.read(file, 64).split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -55,7 +64,8 @@ def resident_bytes() -> int:
 
 
 def max_rss(whose: str) -> int:
-    """What processes have held at most, bytes; 0 where the system does not tell. Of a process it may be what its launcher had held.
+    """What processes have held at most, bytes; 0 where the system does not tell. Of a process it
+    may be what its launcher had held.
 
     Args:
         whose: ``RUSAGE_SELF`` or ``RUSAGE_CHILDREN``.
@@ -64,7 +74,9 @@ def max_rss(whose: str) -> int:
         import resource
     except ImportError:  # Windows has none; and a script may have emptied sys.path
         return 0
-    return int(resource.getrusage(getattr(resource, whose)).ru_maxrss) * (1 if sys.platform == "darwin" else 1024)
+    return int(resource.getrusage(getattr(resource, whose)).ru_maxrss) * (
+        1 if sys.platform == "darwin" else 1024
+    )
 
 
 def high_water() -> int | None:
@@ -77,15 +89,23 @@ def high_water() -> int | None:
 
 
 def _devices() -> dict[str, dict[str, int]]:
-    """By device, ``peak`` (of what tensors held) and ``reserved_peak``, bytes; asks only a CUDA that the program has begun to use."""
+    """By device, ``peak`` (of what tensors held) and ``reserved_peak``, bytes; asks only a CUDA
+    that the program has begun to use."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     try:
         if cuda is None or not cuda.is_initialized():
             return {}
-        peaks = {f"cuda:{i}": (cuda.max_memory_allocated(i), cuda.max_memory_reserved(i)) for i in range(cuda.device_count())}
+        peaks = {
+            f"cuda:{i}": (cuda.max_memory_allocated(i), cuda.max_memory_reserved(i))
+            for i in range(cuda.device_count())
+        }
     except Exception:  # the device has failed, or this is a forked child
         return {}
-    return {name: {"peak": peak, "reserved_peak": reserved} for name, (peak, reserved) in peaks.items() if reserved}
+    return {
+        name: {"peak": peak, "reserved_peak": reserved}
+        for name, (peak, reserved) in peaks.items()
+        if reserved
+    }
 
 
 class _Reading:
@@ -93,8 +113,10 @@ class _Reading:
 
     def __init__(self, usable: set[int]) -> None:
         self.clock_s = time.perf_counter()
-        self.own_s = sum(os.times()[:4]) + _running_children_s()  # processor time of this process and of those below it
-        self.busy_s = _busy_s(usable)  # processor time of everybody; 0 where the system does not tell
+        # processor time of this process and of those below it
+        self.own_s = sum(os.times()[:4]) + _running_children_s()
+        # processor time of everybody; 0 where the system does not tell
+        self.busy_s = _busy_s(usable)
         self.waited_s = _waited_s()  # time that the main thread was ready and had no processor
 
 
@@ -111,20 +133,27 @@ class Processors:
         self._ended = _Reading(self._usable)
 
     def figures(self, helpers_s: float = 0.0) -> dict[str, float] | None:
-        """``usable``, ``own_s``, ``others_share`` and ``helpers_share`` (of them), ``waited_s`` and ``waited_share`` (of the time). None
-        where the system does not tell.
+        """``usable``, ``own_s``, ``others_share`` and ``helpers_share`` (of them), ``waited_s`` and
+        ``waited_share`` (of the time). None where the system does not tell.
 
         Args:
-            helpers_s: Processor time of what voirkit runs beside the program, which is no child of it.
+            helpers_s: Processor time of what voirkit runs beside the program, which is no child of
+                it.
         """
-        began, ended = self._began, self._ended or _Reading(self._usable)
-        elapsed_s = ended.clock_s - began.clock_s
-        if not self._usable or ended.waited_s is None or began.waited_s is None or elapsed_s <= 0 or not ended.busy_s:
+        start, ended = self._began, self._ended or _Reading(self._usable)
+        elapsed_s = ended.clock_s - start.clock_s
+        if (
+            not self._usable
+            or ended.waited_s is None
+            or start.waited_s is None
+            or elapsed_s <= 0
+            or not ended.busy_s
+        ):
             return None
         whole_s = elapsed_s * len(self._usable)
-        own_s = ended.own_s - began.own_s
-        others_s = max(ended.busy_s - began.busy_s - own_s - helpers_s, 0.0)
-        waited_s = ended.waited_s - began.waited_s
+        own_s = ended.own_s - start.own_s
+        others_s = max(ended.busy_s - start.busy_s - own_s - helpers_s, 0.0)
+        waited_s = ended.waited_s - start.waited_s
         return {
             "usable": len(self._usable),
             "own_s": own_s,
@@ -136,7 +165,8 @@ class Processors:
 
 
 def _running_children_s() -> float:
-    """Processor time of processes below this one that nobody has waited for yet, such as workers that stay between epochs."""
+    """Processor time of processes below this one that nobody has waited for yet, such as workers
+    that stay between epochs."""
     if not sys.platform.startswith("linux"):
         return 0.0
     from voirkit.runs.other_processes import children_of
@@ -149,14 +179,16 @@ def _running_children_s() -> float:
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
                 fields = file.read().rpartition(b")")[2].split()
-            ticks += sum(map(int, fields[11:15]))  # its own, and those of children that it has waited for
+            # its own, and those of children that it has waited for
+            ticks += sum(map(int, fields[11:15]))
         except (OSError, ValueError, IndexError):
             pass  # it has ended meanwhile
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _busy_s(usable: set[int]) -> float:
-    """Seconds that some processors have worked for anybody, guests of the same host included; 0 where the system does not tell."""
+    """Seconds that some processors have worked for anybody, guests of the same host included; 0
+    where the system does not tell."""
     ticks = 0
     try:
         with open("/proc/stat", "rb") as file:
@@ -182,7 +214,8 @@ def _waited_s() -> float | None:
 
 
 def threads_waited_s() -> float | None:
-    """How long all threads of this process that run were ready and had no processor, seconds; None where the system does not tell."""
+    """How long all threads of this process that run were ready and had no processor, seconds; None
+    where the system does not tell."""
     waited_ns = 0
     try:
         for thread in os.listdir("/proc/self/task"):
@@ -204,7 +237,9 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | PhaseWi
     yield ov.phases.run_script(priority=1000, throw=False)
     processors.stop()
     yield ov.phases.finalize(priority=-1000)
-    ov.summary["memory"] = {**(ov.summary.get("memory") or {}), **memory()} if sys.platform != "win32" else None
+    ov.summary["memory"] = (
+        {**(ov.summary.get("memory") or {}), **memory()} if sys.platform != "win32" else None
+    )
     overhead: Mapping[str, Any] = ov.summary.get("overhead") or {}
     helpers: Mapping[str, Any] = overhead.get("parts", {}).get("processes") or {}
     ov.summary["processors"] = processors.figures(helpers.get("seconds", 0.0))

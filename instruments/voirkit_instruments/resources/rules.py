@@ -22,7 +22,9 @@ def findings(summary: Summary) -> Iterator[Finding]:
 def _busy_machine(summary: Summary) -> Iterator[Finding]:
     processors = summary.get("processors")
     if processors and is_contended(processors):
-        yield Finding.of("busy-machine", {name: processors[name] for name in ("waited_share", "others_share")})
+        yield Finding.of(
+            "busy-machine", {name: processors[name] for name in ("waited_share", "others_share")}
+        )
 
 
 def _instrument_overhead(summary: Summary) -> Iterator[Finding]:
@@ -34,7 +36,10 @@ def _instrument_overhead(summary: Summary) -> Iterator[Finding]:
     if share > limits.OVERHEAD:
         reasons.append(f"recording took {share:.0%} of its time")
     if waited >= limits.WAITED and helpers >= limits.OTHERS:
-        reasons.append(f"voirkit's own processes used {helpers:.0%} of the CPU, for which the main thread waited {waited:.0%} of the run")
+        reasons.append(
+            f"voirkit's own processes used {helpers:.0%} of the CPU, for which the main thread"
+            f" waited {waited:.0%} of the run"
+        )
     if reasons:
         figures = {"overhead_share": share, "helpers_share": helpers, "waited_share": waited}
         yield Finding.of("instrument-overhead", {**figures, "reasons_words": "; ".join(reasons)})

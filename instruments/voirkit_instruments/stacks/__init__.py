@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from voirkit.instrument import Instrument, Option, lazy_names, whole_number
 
-# Stacks a second: no part or multiple of what repeats (25, 50, 100 Hz), so that it does not fall into step with it.
+# Stacks a second: no part or multiple of what repeats (25, 50, 100 Hz), so that it does not fall
+# into step with it.
 FLAME_HZ = 97
-# Samples a second of processor time: one in 2 ms. No multiple or part of the rates that things repeat with (100, 250, 1000 Hz ticks), so
-# that it does not fall into step with them. docs/native.md says what is seen at it.
+# Samples a second of processor time: one in 2 ms. No multiple or part of the rates that things
+# repeat with (100, 250, 1000 Hz ticks), so that it does not fall into step with them.
+# docs/flame.md says what is seen at it.
 NATIVE_HZ = 499
 FLAME_FOLDER, NATIVE_FOLDER, NATIVE_FILE = "flame", "native", "native.json"  # of a run directory
 
@@ -17,8 +19,11 @@ NATIVE = Instrument(
     options=(
         Option(
             "--native",
-            f"sample C functions of each phase, and with --loader of each loader operation, with perf (default: {NATIVE_HZ} Hz)",
-            type=whole_number("no rate", " of samples a second, at most 20000", 1, 20_000), const=NATIVE_HZ, metavar="HERTZ",
+            "sample C functions of each phase, and with --loader of each loader operation, with"
+            f" perf (default: {NATIVE_HZ} Hz)",
+            type=whole_number("no rate", " of samples a second, at most 20000", 1, 20_000),
+            const=NATIVE_HZ,
+            metavar="HERTZ",
         ),
     ),
     record="voirkit_instruments.stacks.record_native:record",
@@ -28,7 +33,7 @@ NATIVE = Instrument(
     summarised_from=(f"{NATIVE_FOLDER}/",),
     sections="voirkit_instruments.stacks.show:native_sections",
     folders=(NATIVE_FOLDER, NATIVE_FILE),
-)  # fmt: skip
+)
 
 FLAME = Instrument(
     "flame",
@@ -36,9 +41,11 @@ FLAME = Instrument(
     options=(
         Option(
             "--flame",
-            f"sample the stacks of all threads and workers with py-spy, for a flame graph of each phase; with --native C functions too "
-            f"(default: {FLAME_HZ} Hz)",
-            type=whole_number("no rate", " of stacks a second, at most 1000", 1, 1000), const=FLAME_HZ, metavar="HERTZ",
+            "sample the stacks of all threads and workers with py-spy, for a flame graph of each"
+            f" phase; with --native C functions too (default: {FLAME_HZ} Hz)",
+            type=whole_number("no rate", " of stacks a second, at most 1000", 1, 1000),
+            const=FLAME_HZ,
+            metavar="HERTZ",
         ),
         Option("--gil", "with --flame: only threads that hold the GIL"),
     ),
@@ -62,6 +69,6 @@ FLAME = Instrument(
             "the same as lines, for flame graph tools (of runs with --flame)",
         ),
     },
-)  # fmt: skip
+)
 
 __getattr__ = lazy_names(__name__, flame="record", native="record_native")

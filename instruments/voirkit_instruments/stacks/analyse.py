@@ -1,4 +1,4 @@
-"""What the summary says of stacks, and the files for other tools; also of runs that were killed.
+"""``flame`` of a summary, and the files of stacks for other tools; also of runs that were killed.
 
 Other tools read lines (flamegraph.pl, inferno) or a document (https://www.speedscope.app).
 """
@@ -12,11 +12,13 @@ import os
 import re
 import tokenize
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from voirkit.analysis.run_steps import read_steps
+from voirkit.analysis.steps import NO_STEPS, Steps
 from voirkit.analysis.verdict.evidence import LEAST, Evidence
 from voirkit.errors import VoirkitError
 from voirkit.report.output import text
@@ -26,8 +28,16 @@ from voirkit.runs.opened import Run
 from voirkit.runs.other_processes import has_settled
 from voirkit.runs.parquet import quoted
 from voirkit.runs.selection import Selection
+from voirkit.runs.summary import STARTUP
 from voirkit_instruments.stacks import FLAME_FOLDER
-from voirkit_instruments.stacks.analyse_frames import MAIN, Frame, RecordedSpans, Stacks, label, place
+from voirkit_instruments.stacks.analyse_frames import (
+    MAIN,
+    Frame,
+    RecordedSpans,
+    Stacks,
+    label,
+    place,
+)
 from voirkit_instruments.stacks.analyse_join import Clock, StackCounts
 from voirkit_instruments.stacks.analyse_samples import read_chrome_trace, read_raw, read_sampler
 
@@ -37,14 +47,23 @@ if TYPE_CHECKING:
 SCHEMA = 1
 _ERRORS = re.compile(r"Errors: (\d+)")
 _NEVER = 1 << 62
-_ASKS = re.compile(r"^(async )?for\b|\bnext\(")  # the line that asks for a batch says nothing of what is waited for
+# Lines that say nothing of a phase: that which asks for a batch of what is waited for, an import of
+# what a script does itself.
+_SAYS_NOTHING = {
+    "wait": re.compile(r"^(async )?for\b|\bnext\("),
+    STARTUP: re.compile(r"^(import|from)\b"),
+}
+_FEW_SAMPLES = 10  # of a phase, under which no line of it is named
 _LONGEST = 80  # characters of a line of source
 
 
-def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
-    """``flame`` of a summary, with ``flame/`` brought up to date; see ``voirkit.instrument.Instrument``."""
+def summarise(
+    runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """``flame`` of a summary, with ``flame/`` brought up to date; see
+    ``voirkit.instrument.Instrument``."""
     run = runs[0]
-    counts = counts_of(run)
+    counts = counts_of(run, ranks)
     if not counts:
         return None
     if rank_and_world_size()[0] == 0:  # it writes what there is one of
@@ -56,65 +75,114 @@ def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, 
 
 
 def summarise_rank(runs: Sequence[Run], rank: int) -> dict[str, Any] | None:
-    """The same of one rank."""
-    own = [one for run in runs for one in counts_of(run) if one["rank"] == rank]
-    return figures(own) if own else None
+    """``flame`` of one rank."""
+    all_counts = [counts for run in runs for counts in counts_of(run)]
+    of_rank = [counts for counts in all_counts if counts["rank"] == rank]
+    return figures(of_rank) if of_rank else None
 
 
-def counts_of(run: Run) -> list[dict[str, Any]]:
-    """The counts of each rank's stacks; made and kept if nobody has yet."""
-    stems = record_stems(os.path.join(run.path, FLAME_FOLDER))
-    return [one for stem in stems if (one := kept_counts(stem, SCHEMA, partial(_count, run, stem))) is not None]
+def counts_of(run: Run, ranks: Sequence[Rank] | None = None) -> list[dict[str, Any]]:
+    """The counts of each rank's stacks; made and kept if nobody has yet. ``ranks`` are those of the
+    run, if they have been read."""
+    all_counts = []
+    for stem in record_stems(os.path.join(run.path, FLAME_FOLDER)):
+        counts = kept_counts(stem, SCHEMA, partial(_count, run, ranks, stem))
+        if counts is not None:
+            all_counts.append(counts)
+    return all_counts
 
 
-def _count(run: Run, stem: str, record: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]] | None:
+def _count(
+    run: Run, ranks: Sequence[Rank] | None, stem: str, record: Mapping[str, Any]
+) -> tuple[dict[str, Any], Sequence[str]] | None:
+    """(the counts of a record, the endings of its files that are no longer needed)."""
     if "tool" not in record or not has_settled(record, "taker_pid"):
         return None
     try:
-        return _document(run, stem, record), (".spy", ".sampled")
+        process = record["host"], record["pid"]
+        steps = _steps_of(read_steps(run) if ranks is None else ranks, process)
+        return _document(run, stem, record, steps), (".spy", ".sampled")
     except (OSError, ValueError, LookupError, TypeError) as exc:
-        run.warnings.append(f"--flame: what {record.get('tool')} wrote cannot be counted ({type(exc).__name__}: {exc}).")
+        run.warnings.append(
+            f"--flame: what {record.get('tool')} wrote cannot be counted ({type(exc).__name__}:"
+            f" {exc})."
+        )
         return None
 
 
-def _document(run: Run, stem: str, record: Mapping[str, Any]) -> dict[str, Any]:
-    stacks, period_ns = Stacks(), round(1e9 / record["rate_hz"])
-    within_ns = record.get("attached_ns") or 0, record.get("ended_ns") or _NEVER
-    recorded = RecordedSpans(run, record["rank"], record["host"])
-    counts = StackCounts(recorded, stacks, period_ns, record["pid"], _workers(run, record), within_ns)
+def _steps_of(ranks: Sequence[Rank], process: tuple[str, int]) -> Steps:
+    """The steps of a process (host, pid); none where it trains nothing, or in several threads at
+    once."""
+    steps = [rank.steps for rank in ranks if process in rank.processes]
+    return steps[0] if len(steps) == 1 else NO_STEPS
+
+
+def _document(run: Run, stem: str, record: Mapping[str, Any], steps: Steps) -> dict[str, Any]:
+    rank = record["rank"]
+    stacks = Stacks()
+    period_ns = round(1e9 / record["rate_hz"])
     notes = _notes(f"{stem}.chunks")
+    counts = StackCounts(
+        RecordedSpans(run, rank, record["host"]),
+        stacks,
+        period_ns,
+        record["pid"],
+        _workers(run, record),
+        (record.get("attached_ns") or 0, record.get("ended_ns") or _NEVER),
+        steps,
+    )
     if record["tool"] == "sampler":
         with open(f"{stem}.sampled", encoding="utf-8", errors="replace") as lines:
             counts.add_samples(record["pid"], read_sampler(lines, stacks))
     for note in notes:
         if note["file"] is not None:
-            _add_file(counts, file_beside(stem, note["file"]), note, bool(record["by_clock"]), stacks)
-    known = {key: record.get(key) for key in ("tool", "version", "rate_hz", "gil", "native", "rank", "host", "cut", "by_clock")}
-    processes = [(pid, kind, n) for pid, kinds in counts.processes.items() for kind, n in kinds.items()]
+            path = file_beside(stem, note["file"])
+            _add_file(counts, path, note, bool(record["by_clock"]), stacks)
+    settings = ("tool", "version", "rate_hz", "gil", "native", "rank", "host", "cut", "by_clock")
+    processes = [
+        {"pid": pid, "rank": rank, "kind": kind, "samples": n}
+        for pid, kinds in counts.processes.items()
+        for kind, n in kinds.items()
+    ]
+    n_late = record.get("late") or 0
     return {
         "schema": SCHEMA,
-        **known,
-        "lost": _gaps(notes, period_ns) + (record.get("late") or 0) + counts.late,
+        **{key: record.get(key) for key in settings},
+        "lost": _gaps(notes, period_ns) + n_late + counts.late,
         "own": counts.own,
         "clock": clock_agreement(counts.clocks),
         "cost": tool_cost(record, notes),
         "frames": [list(frame) for frame in stacks.frames],
         "stacks": [list(stack) for stack in stacks.stacks],
-        "text": {place(frame.file, frame.line): text for frame in stacks.frames if (text := _source_line(frame))},
+        "text": _source_lines(stacks.frames),
         "rows": [[*row, n] for row, n in sorted(counts.counts.items())],
-        "processes": [{"pid": pid, "rank": record["rank"], "kind": kind, "samples": n} for pid, kind, n in processes],
+        "processes": processes,
     }
 
 
+def _source_lines(frames: Iterable[Frame]) -> dict[str, str]:
+    """The text of frames' lines, by place."""
+    texts = {}
+    for frame in frames:
+        source = _source_line(frame)
+        if source:
+            texts[place(frame.file, frame.line)] = source
+    return texts
+
+
 def _source_line(frame: Frame) -> str:
-    """The text of a frame's line, as it is now: the program may be changed before anybody looks at the report."""
+    """The text of a frame's line, as it is now: the program may be changed before anybody looks at
+    the report."""
     if not frame.line or not frame.file.endswith(".py") or not os.path.isfile(frame.file):
-        return ""  # a run may name any file of this machine: none but sources are read, and no pipe is waited for
+        # a run may name any file of this machine: none but sources are read, and no pipe is waited
+        # for
+        return ""
     return shortened_source(linecache.getline(frame.file, frame.line).strip())
 
 
 def shortened_source(line: str) -> str:
-    """A line of source, or as much of it as ends with a statement or an argument; nothing of one that has no such end soon enough."""
+    """A line of source, or as much of it as ends with a statement or an argument; nothing of one
+    that has no such end soon enough."""
     if len(line) <= _LONGEST:
         return line
     ends = [end for end in _ends_of_parts(line) if end <= _LONGEST]
@@ -122,7 +190,7 @@ def shortened_source(line: str) -> str:
 
 
 def _ends_of_parts(line: str) -> Iterator[int]:
-    """Where a line has a comma or a semicolon that is no part of a string."""
+    """The ends of the commas and semicolons of a line that are no part of a string."""
     try:
         for token in tokenize.generate_tokens(io.StringIO(line).readline):
             if token.string in (",", ";"):
@@ -131,27 +199,43 @@ def _ends_of_parts(line: str) -> Iterator[int]:
         pass  # the statement goes on in other lines
 
 
-def _add_file(counts: StackCounts, path: str, note: Mapping[str, Any], by_clock: bool, stacks: Stacks) -> None:
-    if by_clock:
-        seen = {int(tid): at for tid, at in note["seen"].items()}
-        threads = read_chrome_trace(path, stacks)
-        counts.add_chunk(note["pid"], threads, note["began_ns"], note["ready_ns"] or note["began_ns"], note["until_ns"], seen)
+def _add_file(
+    counts: StackCounts, path: str, note: Mapping[str, Any], by_clock: bool, stacks: Stacks
+) -> None:
+    pid = note["pid"]
+    if not by_clock:
+        with open(path, encoding="utf-8", errors="replace") as lines:
+            counts.add_without_times(pid, read_raw(lines, stacks))
         return
-    with open(path, encoding="utf-8", errors="replace") as lines:
-        counts.add_without_times(note["pid"], read_raw(lines, stacks))
+    last_seen = {int(tid): seen_ns for tid, seen_ns in note["seen"].items()}
+    start_ns = note["began_ns"]
+    ready_ns = note["ready_ns"] or start_ns
+    threads = read_chrome_trace(path, stacks)
+    counts.add_chunk(pid, threads, start_ns, ready_ns, note["until_ns"], last_seen)
 
 
 def _gaps(notes: Sequence[Mapping[str, Any]], period_ns: int) -> int:
-    """Samples that failed, or were not taken between a chunk of a process and the next, as py-spy was restarted, or was killed."""
-    lost = sum(int(found[1]) for note in notes for line in note["said"] if (found := _ERRORS.search(line)))
-    for pid in {note["pid"] for note in notes}:
-        own = sorted((note for note in notes if note["pid"] == pid and note["file"]), key=lambda note: note["began_ns"])
-        for before, after in pairwise(own):
-            lost += max(after["ready_ns"] - before["ended_ns"], 0) // period_ns
-    return int(lost)
+    """Samples that failed, or were not taken between a chunk of a process and the next, as py-spy
+    was restarted, or was killed."""
+    n_failed = 0
+    chunks: dict[int, list[Mapping[str, Any]]] = {}
+    for note in notes:
+        for line in note["said"]:
+            match = _ERRORS.search(line)
+            if match:
+                n_failed += int(match[1])
+        if note["file"]:
+            chunks.setdefault(note["pid"], []).append(note)
+    n_missed = 0
+    for of_process in chunks.values():
+        of_process.sort(key=lambda note: note["began_ns"])
+        for before, after in pairwise(of_process):
+            n_missed += max(after["ready_ns"] - before["ended_ns"], 0) // period_ns
+    return int(n_failed + n_missed)
 
 
 def _workers(run: Run, record: Mapping[str, Any]) -> dict[int, int]:
+    """The number of each loader worker, by pid."""
     rows = run.connection().execute(
         "SELECT value, args FROM spans WHERE category = 'flame' AND name = 'worker' "
         f"AND rank = {int(record['rank'])} AND host = {quoted(record['host'])}"
@@ -160,16 +244,16 @@ def _workers(run: Run, record: Mapping[str, Any]) -> dict[int, int]:
 
 
 def _notes(path: str) -> list[dict[str, Any]]:
-    """What was noted of each chunk; a torn last line of a run that was killed is left out."""
-    found = []
+    """The notes of each chunk; a torn last line of a run that was killed is left out."""
+    notes = []
     try:
         with open(path, encoding="utf-8") as file:
             for line in file:
                 if line.endswith("\n"):
-                    found.append(json.loads(line))
+                    notes.append(json.loads(line))
     except OSError:
         pass  # nothing was recorded
-    return found
+    return notes
 
 
 SPEEDSCOPE, COLLAPSED = "speedscope.json", "collapsed.txt"
@@ -181,7 +265,8 @@ Counts = Mapping[str, Any]
 
 
 def clock_agreement(clocks: Sequence[Clock]) -> dict[str, Any]:
-    """How well the two clocks are known to agree: of stacks that say a phase, how many were seen in it."""
+    """The agreement of the two clocks: of stacks that say a phase, how many were seen in
+    it."""
     compared = sum(clock.compared for clock in clocks)
     return {
         "compared": compared,
@@ -191,74 +276,129 @@ def clock_agreement(clocks: Sequence[Clock]) -> dict[str, Any]:
 
 
 def tool_cost(record: Mapping[str, Any], notes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What it cost: time on a processor beside the program, and as a share of the time that it was there."""
+    """The cost of sampling: time on a processor beside the program, and as a share of the time that
+    it was there."""
     took_s = record.get("took_s") or max((note["took_s"] for note in notes), default=None)
-    until = record.get("ended_ns") or max((note["ended_ns"] for note in notes), default=None)
-    lasted_s = (until - record["began_ns"]) / 1e9 if until else None
-    return {"tool_s": took_s, "of_a_processor": took_s / lasted_s if took_s and lasted_s else None}
+    end_ns = record.get("ended_ns") or max((note["ended_ns"] for note in notes), default=None)
+    share = None
+    if end_ns:
+        lasted_s = (end_ns - record["began_ns"]) / 1e9
+        share = took_s / lasted_s if took_s and lasted_s else None
+    return {"tool_s": took_s, "of_a_processor": share}
 
 
 def figures(counts: Sequence[Counts]) -> dict[str, Any]:
-    """The key ``flame`` of a summary. Shares of phases are those of the threads that train among each other, and those of the loader
-    workers' own."""
-    phases: dict[str, Counter[str]] = {}
-    lines: dict[str, Counter[str]] = {}
-    kinds: Counter[str] = Counter()
-    kind_of: dict[str, str] = {}
-    others = 0
-    for _, (phase, process, thread, _, n), frames in rows(counts):
-        if thread != MAIN:
-            others += n
-            continue
-        kind_of[phase] = kind = process.partition(" ")[0]
-        kinds[kind] += n
-        phases.setdefault(phase, Counter())[label(frames[-1], False) if frames else _NO_PYTHON] += n
-        at = next((frame for frame in reversed(frames) if frame.line), None)
-        if at is not None:
-            lines.setdefault(phase, Counter())[place(at.file, at.line)] += n
+    """The key ``flame`` of a summary. Shares of phases are those of the threads that train among
+    each other, and those of the loader workers' own."""
     first = counts[0]
-    texts = {at: text for one in counts for at, text in (one.get("text") or {}).items()}
-    compared = sum(one["clock"]["compared"] for one in counts)
-    same = sum(one["clock"]["compared"] * (one["clock"]["agreement"] or 0.0) for one in counts)
+    phases: dict[str, _PhaseCounts] = {}
+    kinds: Counter[str] = Counter()
+    n_others = 0
+    for row in rows(counts):
+        if row.thread != MAIN:
+            n_others += row.n
+            continue
+        if row.phase not in phases:
+            phases[row.phase] = _PhaseCounts()
+        phases[row.phase].add(row)
+        kinds[phases[row.phase].kind] += row.n
+    texts: dict[str, str] = {}
+    for of_rank in counts:
+        texts.update(of_rank.get("text") or {})
+    ordered = sorted(
+        phases.items(),
+        key=lambda pair: (_KINDS.index(pair[1].kind), -pair[1].functions.total()),
+    )
+    settings = ("tool", "version", "rate_hz", "gil", "native", "by_clock", "cut")
     return {
-        **{key: first.get(key) for key in ("tool", "version", "rate_hz", "gil", "native", "by_clock", "cut")},
-        "samples": kinds.total() + others, "other_threads": others, "lost": sum(one["lost"] for one in counts),
-        "phases": {
-            phase: {
-                "samples": functions.total(), "share": functions.total() / kinds[kind_of[phase]], "of": kind_of[phase],
-                "functions": _shares(functions, functions.total()), "lines": _shares(lines.get(phase, Counter()), functions.total()),
-                "text": {at: texts[at] for at, _ in lines.get(phase, Counter()).most_common(_MOST) if at in texts},
-            }
-            for phase, functions in sorted(phases.items(), key=lambda pair: (_KINDS.index(kind_of[pair[0]]), -pair[1].total()))
-        },
-        "processes": [process for one in counts for process in one["processes"]],
-        "clock": {
-            "compared": compared, "agreement": same / compared if compared else None,
-            "within_s": max(one["clock"]["within_s"] for one in counts),
-        },
+        **{key: first.get(key) for key in settings},
+        "samples": kinds.total() + n_others,
+        "other_threads": n_others,
+        "lost": sum(of_rank["lost"] for of_rank in counts),
+        "phases": {name: phase.document(kinds[phase.kind], texts) for name, phase in ordered},
+        "processes": [process for of_rank in counts for process in of_rank["processes"]],
+        "clock": _merged_clocks([of_rank["clock"] for of_rank in counts]),
         "files": {"speedscope": f"flame/{SPEEDSCOPE}", "collapsed": f"flame/{COLLAPSED}"},
-        "cost": {
-            key: sum(one["cost"][key] or 0.0 for one in counts) for key in ("tool_s", "of_a_processor")
-        },
-    }  # fmt: skip
+        "cost": _summed_costs([of_rank["cost"] for of_rank in counts]),
+    }
+
+
+class CountedStack(NamedTuple):
+    """A row of the counts of a rank."""
+
+    rank_counts: Counts  # that it is a row of
+    phase: str
+    process: str
+    thread: str
+    frames: list[Frame]  # from the outermost
+    n: int
+
+
+class _PhaseCounts:
+    """Counts of a phase's innermost functions, and of its innermost lines. ``kind``: of the
+    processes that it was seen in."""
+
+    def __init__(self) -> None:
+        self.kind = ""
+        self.functions: Counter[str] = Counter()
+        self.lines: Counter[str] = Counter()
+
+    def add(self, row: CountedStack) -> None:
+        """Count a stack."""
+        self.kind = row.process.partition(" ")[0]
+        function = label(row.frames[-1], False) if row.frames else _NO_PYTHON
+        self.functions[function] += row.n
+        for frame in reversed(row.frames):
+            if frame.line:
+                self.lines[place(frame.file, frame.line)] += row.n
+                return
+
+    def document(self, n_of_kind: int, texts: Mapping[str, str]) -> dict[str, Any]:
+        """The row of the phase. ``n_of_kind``: samples of its kind of process; ``texts``: of lines,
+        by place."""
+        n = self.functions.total()
+        most_seen = [line for line, _ in self.lines.most_common(_MOST)]
+        return {
+            "samples": n,
+            "share": n / n_of_kind,
+            "of": self.kind,
+            "functions": _shares(self.functions, n),
+            "lines": _shares(self.lines, n),
+            "text": {line: texts[line] for line in most_seen if line in texts},
+        }
+
+
+def _summed_costs(costs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    return {key: sum(cost[key] or 0.0 for cost in costs) for key in ("tool_s", "of_a_processor")}
+
+
+def _merged_clocks(clocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """``clock_agreement`` of several ranks as of one."""
+    compared = sum(clock["compared"] for clock in clocks)
+    same = sum(clock["compared"] * (clock["agreement"] or 0.0) for clock in clocks)
+    return {
+        "compared": compared,
+        "agreement": same / compared if compared else None,
+        "within_s": max(clock["within_s"] for clock in clocks),
+    }
 
 
 def _shares(counts: Counter[str], total: int) -> dict[str, float]:
     return {name: n / total for name, n in counts.most_common(_MOST)}
 
 
-def rows(counts: Sequence[Counts]) -> Iterator[tuple[int, tuple[str, str, str, int, int], list[Frame]]]:
-    """(which rank's, (phase, process, thread, stack, n), the frames from the outermost) of each row."""
-    for at, one in enumerate(counts):
-        frames = [Frame(*frame) for frame in one["frames"]]
-        stacks = [[frames[number] for number in stack] for stack in one["stacks"]]
-        for phase, process, thread, stack, n in one["rows"]:
-            yield at, (phase, process, thread, stack, n), stacks[stack]
+def rows(counts: Sequence[Counts]) -> Iterator[CountedStack]:
+    """The rows of all ranks."""
+    for of_rank in counts:
+        frames = [Frame(*frame) for frame in of_rank["frames"]]
+        stacks = [[frames[number] for number in stack] for stack in of_rank["stacks"]]
+        for phase, process, thread, stack, n in of_rank["rows"]:
+            yield CountedStack(of_rank, phase, process, thread, stacks[stack], n)
 
 
-def process_name(one: Counts, process: str, several: bool) -> str:
-    """What a process is called among those of all ranks."""
-    return f"rank {one['rank']} {process}" if several else process
+def process_name(counts: Counts, process: str, several: bool) -> str:
+    """The name of a process among those of all ranks."""
+    return f"rank {counts['rank']} {process}" if several else process
 
 
 def write_files(folder: str, counts: Sequence[Counts]) -> None:
@@ -273,32 +413,54 @@ def write_files(folder: str, counts: Sequence[Counts]) -> None:
 def collapsed(counts: Sequence[Counts]) -> Iterator[str]:
     """Lines of ``phase;process;[thread;]frames n``, as flame graph tools read them."""
     several = len(counts) > 1
-    for at, (phase, process, thread, _, n), frames in rows(counts):
-        parts = [phase, process_name(counts[at], process, several), *([f"thread {thread}"] if thread else []), *map(label, frames)]
-        yield ";".join(part.replace(";", ",").replace("\n", " ") for part in parts) + f" {n}\n"
+    for row in rows(counts):
+        parts = [row.phase, process_name(row.rank_counts, row.process, several)]
+        if row.thread:
+            parts.append(f"thread {row.thread}")
+        parts += map(label, row.frames)
+        line = ";".join(part.replace(";", ",").replace("\n", " ") for part in parts)
+        yield f"{line} {row.n}\n"
 
 
 def speedscope(counts: Sequence[Counts]) -> dict[str, Any]:
-    """A document of https://www.speedscope.app/file-format-schema.json: a profile for each thread, its phases as outermost frames. Stacks
-    are in the order of phases, not of time: each stands once, with all the time that it was seen."""
+    """A document of https://www.speedscope.app/file-format-schema.json: a profile for each thread,
+    its phases as outermost frames. Stacks are in the order of phases, not of time: each stands
+    once, with all the time that it was seen."""
     several = len(counts) > 1
     frames: dict[Frame, int] = {}
     profiles: dict[str, tuple[list[list[int]], list[float]]] = {}
-    for at, (phase, process, thread, _, n), path in rows(counts):
-        name = process_name(counts[at], process, several) + (f", thread {thread}" if thread else "")
+    for row in rows(counts):
+        name = process_name(row.rank_counts, row.process, several)
+        if row.thread:
+            name += f", thread {row.thread}"
+        stack = [Frame(row.phase, ""), *row.frames]
         samples, weights = profiles.setdefault(name, ([], []))
-        samples.append([frames.setdefault(frame, len(frames)) for frame in (Frame(phase, ""), *path)])
-        weights.append(n / counts[at]["rate_hz"])
+        samples.append([frames.setdefault(frame, len(frames)) for frame in stack])
+        weights.append(row.n / row.rank_counts["rate_hz"])
+    main_first = sorted(profiles.items(), key=lambda pair: (pair[0] != "main", pair[0]))
     return {
         "$schema": "https://www.speedscope.app/file-format-schema.json",
-        "shared": {"frames": [{key: value for key, value in frame._asdict().items() if value or key == "name"} for frame in frames]},
+        "shared": {"frames": [_speedscope_frame(frame) for frame in frames]},
         "profiles": [
-            {"type": "sampled", "name": name, "unit": "seconds", "startValue": 0, "endValue": sum(weights), "samples": samples,
-             "weights": weights}
-            for name, (samples, weights) in sorted(profiles.items(), key=lambda pair: (pair[0] != "main", pair[0]))
+            {
+                "type": "sampled",
+                "name": name,
+                "unit": "seconds",
+                "startValue": 0,
+                "endValue": sum(weights),
+                "samples": samples,
+                "weights": weights,
+            }
+            for name, (samples, weights) in main_first
         ],
-        "name": "voirkit --flame", "exporter": "voirkit", "activeProfileIndex": 0,
-    }  # fmt: skip
+        "name": "voirkit --flame",
+        "exporter": "voirkit",
+        "activeProfileIndex": 0,
+    }
+
+
+def _speedscope_frame(frame: Frame) -> dict[str, Any]:
+    return {key: value for key, value in frame._asdict().items() if value or key == "name"}
 
 
 def _speedscope_text(counts: Sequence[Counts]) -> Iterator[str]:
@@ -309,33 +471,51 @@ FILES = {COLLAPSED: collapsed, SPEEDSCOPE: _speedscope_text}
 
 
 def source_lines(flame: Mapping[str, Any], phases: Sequence[str]) -> list[Evidence]:
-    """Lines with their text, and their shares of the first of the phases."""
-    row = (flame.get("phases") or {}).get(phases[0]) or {}
+    """Lines with their text, and their shares of the first of the phases that has any."""
+    for phase in phases:
+        lines = _hot_lines(flame, phase)
+        if lines:
+            return lines
+    return []
+
+
+def _hot_lines(flame: Mapping[str, Any], phase: str) -> list[Evidence]:
+    row = (flame.get("phases") or {}).get(phase) or {}
+    if row.get("samples", _FEW_SAMPLES) < _FEW_SAMPLES:
+        return []
     texts = row.get("text") or {}
-    hot = [(place, share) for place, share in (row.get("lines") or {}).items() if share >= LEAST]
-    found = sorted((line for line in hot if phases[0] != "wait" or not _ASKS.search(texts.get(line[0], ""))), key=lambda line: -line[1])
-    return [Evidence(" ".join(filter(None, (place.rpartition("/")[2], texts.get(place)))), share) for place, share in found]
+    says_nothing = _SAYS_NOTHING.get(phase)
+    lines = []
+    for line, share in (row.get("lines") or {}).items():
+        source = texts.get(line, "")
+        if share < LEAST or (says_nothing is not None and says_nothing.search(source)):
+            continue
+        name = line.rpartition("/")[2]
+        lines.append(Evidence(" ".join(word for word in (name, source) if word), share))
+    return sorted(lines, key=lambda evidence: -evidence.share)
 
 
 # formats of voirkit export
 
 
 class StackFormat:
-    """A format of ``voirkit export``. ``file``: the file in ``flame/`` that has it, of all ranks."""
+    """A format of ``voirkit export``. ``file``: the file in ``flame/`` that has it, of all
+    ranks."""
 
     IS_TEXT = True
 
     def __init__(self, file: str) -> None:
-        self.NAME, self.SUFFIX = file.partition(".")[0], f".{file}"
+        self.NAME = file.partition(".")[0]
+        self.SUFFIX = f".{file}"
         self._parts = FILES[file]
 
     def write(self, run: Run, selection: Selection, target: str) -> list[str]:
-        """Write one file; compressed with gzip if its name ends in ``.gz``. Raises VoirkitError: the run has no stacks, or not of what is
-        chosen."""
+        """Write one file; compressed with gzip if its name ends in ``.gz``. Raises VoirkitError:
+        the run has no stacks, or not of what is chosen."""
         counts = chosen_counts(run, selection, self.NAME)
-        with text(target) as put:
+        with text(target) as write:
             for part in self._parts(counts):
-                put(part)
+                write(part)
         return [target]
 
 
@@ -343,15 +523,26 @@ SPEEDSCOPE_FORMAT, COLLAPSED_FORMAT = StackFormat(SPEEDSCOPE), StackFormat(COLLA
 
 
 def chosen_counts(run: Run, selection: Selection, format: str) -> list[dict[str, Any]]:
-    """The counts of the ranks that are to be exported. Raises VoirkitError: there is nothing, or steps are chosen: stacks are counted over
-    the whole run."""
+    """The counts of the ranks that are to be exported. Raises VoirkitError: there is nothing, or
+    steps are chosen: stacks are counted over the whole run."""
     where = f"--format {format}"
     if selection.steps is not None:
-        raise VoirkitError("stacks are counted over the whole run.", where=f"{where} --steps", next="Leave --steps out.")
+        raise VoirkitError(
+            "stacks are counted over the whole run.",
+            where=f"{where} --steps",
+            next="Leave --steps out.",
+        )
     counts = counts_of(run)
     if not counts:
-        raise VoirkitError("this run has no stacks.", where=where, next="Sample them: voirkit --flame SCRIPT")
-    counts = [one for one in counts if selection.ranks is None or one["rank"] in selection.ranks]
+        raise VoirkitError(
+            "this run has no stacks.", where=where, next="Sample them: voirkit --flame SCRIPT"
+        )
+    if selection.ranks is not None:
+        counts = [of_rank for of_rank in counts if of_rank["rank"] in selection.ranks]
     if not counts:
-        raise VoirkitError("the chosen ranks have no stacks.", where=f"{where} --ranks", next="Choose others, or leave --ranks out.")
+        raise VoirkitError(
+            "the chosen ranks have no stacks.",
+            where=f"{where} --ranks",
+            next="Choose others, or leave --ranks out.",
+        )
     return counts

@@ -1,27 +1,31 @@
-"""Stacks joined, by time and thread, with the phases of a rank: how often each was seen in which phase, of which process and thread.
+"""Stacks joined, by time and thread, with the phases of a rank: how often each was seen in which
+phase, of which process and thread.
 
-py-spy writes no time of the day, and none of the machine's clock. Its clock begins between its start and when it prints that it samples,
-some 17 ms later. That voirkit no longer waits for it, and that the run has ended, is seen not before it is so. Within these the moment is
-chosen at which the phases in the trace and those that torch's functions on the stacks show agree best.
+py-spy writes no time of the day, and none of the machine's clock. Its clock begins between its
+start and when it prints that it samples, some 17 ms later. That voirkit no longer waits for it, and
+that the run has ended, is seen not before it is so. Within these the moment is chosen at which the
+phases in the trace and those that torch's functions on the stacks show agree best.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from voirkit.analysis.nesting import NONE, Array
-from voirkit.runs.summary import OUTSIDE
+from voirkit.analysis.steps import ASIDE, NO_STEPS, Steps
+from voirkit.phase_table import COMPUTE
+from voirkit.runs.summary import BETWEEN, EVALUATION, OUTSIDE, STARTUP
 from voirkit_instruments.stacks.analyse_frames import (
     ATTACHING,
-    BETWEEN,
+    BETWEEN_FETCHES,
     CHILD,
     MAIN,
     OTHER,
-    OWN,
+    OWN_STACK,
     PHASE,
     STOPPING,
     Name,
@@ -33,18 +37,20 @@ from voirkit_instruments.stacks.analyse_frames import (
 )
 from voirkit_instruments.stacks.analyse_samples import Thread
 
-_PHASES_OF_BOTH = ("wait", "forward", "backward", "optimizer")  # that the trace and the stacks show
+# That the trace and the stacks show, each for itself.
+_PHASES_OF_BOTH = ("wait", *COMPUTE)
 _STEP_NS = 250_000
 _TRIES = 2000
 _STARTS_NS = 1_500_000  # where nothing keeps it from a processor
 _OWN_THREADS = "voirkit-"
 
 SpansByThread = Mapping[tuple[int, int], Spans]
-Runs = Sequence[tuple[int, int, int]]  # (from, to, stack) of a thread, in microseconds of py-spy's clock
+# (from, to, stack) of a thread, in microseconds of py-spy's clock
+Runs = Sequence[tuple[int, int, int]]
 
 
 class Clock(NamedTuple):
-    """Where py-spy's clock stands on the run's."""
+    """The place of py-spy's clock on the run's."""
 
     zero_ns: int  # its beginning
     within_ns: int  # what it may be off by
@@ -52,8 +58,10 @@ class Clock(NamedTuple):
     same: int = 0  # how many show the one that they were seen in
 
 
-def clock_bounds(runs: Runs, attached_ns: int, ended_ns: int, began_ns: int, ready_ns: int) -> tuple[int, int]:
-    """Between when and when its clock began.
+def clock_bounds(
+    runs: Runs, attached_ns: int, ended_ns: int, began_ns: int, ready_ns: int
+) -> tuple[int, int]:
+    """The earliest and the latest moment at which its clock began.
 
     Args:
         runs: Of the main thread.
@@ -63,12 +71,23 @@ def clock_bounds(runs: Runs, attached_ns: int, ended_ns: int, began_ns: int, rea
         ready_ns: When it printed that it samples.
     """
     least = [began_ns]
-    least += [attached_ns - end * 1000 for _, end, number in runs if number == ATTACHING][-1:]
-    least += [ended_ns - begin * 1000 for begin, _, number in runs if number == STOPPING][:1]
+    attaching = [end_us for _, end_us, stack in runs if stack == ATTACHING]
+    if attaching:
+        least.append(attached_ns - attaching[-1] * 1000)
+    stopping = [start_us for start_us, _, stack in runs if stack == STOPPING]
+    if stopping:
+        least.append(ended_ns - stopping[0] * 1000)
     return min(max(least), ready_ns), ready_ns
 
 
-def find_clock(runs: Runs | None, spans: Spans | None, names: Sequence[Name], stacks: Stacks, began_ns: int, ready_ns: int) -> Clock:
+def find_clock(
+    runs: Runs | None,
+    spans: Spans | None,
+    names: Sequence[Name],
+    stacks: Stacks,
+    began_ns: int,
+    ready_ns: int,
+) -> Clock:
     """Find its beginning.
 
     Args:
@@ -83,28 +102,36 @@ def find_clock(runs: Runs | None, spans: Spans | None, names: Sequence[Name], st
     if not runs or spans is None:
         return unaligned
     codes = {name: code for code, (_, name) in enumerate(names) if name in _PHASES_OF_BOTH}
-    by_stack = {number: NONE if number <= OWN else codes.get(phase_by_frames(stacks.frames_of(number)), NONE) for _, _, number in runs}
+    by_stack = {number: _code_by_frames(number, stacks, codes) for _, _, number in runs}
     # The beginning of each run was seen then; of what lies between it is not written when it was.
-    at_ns = np.array([begin for begin, _, _ in runs], dtype=np.int64) * 1000
-    shown = np.array([by_stack[number] for _, _, number in runs], dtype=np.int64)
+    start_ns = np.array([start_us for start_us, _, _ in runs], dtype=np.int64) * 1000
+    by_frames = np.array([by_stack[number] for _, _, number in runs], dtype=np.int64)
     comparable = np.array(sorted(codes.values()), dtype=np.int64)
     tries = began_ns + np.arange(0, widest + 1, max(_STEP_NS, widest // _TRIES), dtype=np.int64)
     compared, same = [], []
-    for zero in tries.tolist():
-        owners = spans.owners(zero + at_ns)
-        owners = np.where(np.isin(owners, comparable), owners, NONE)
-        compared.append(int(np.count_nonzero((owners != NONE) | (shown != NONE))))
-        same.append(int(np.count_nonzero((owners == shown) & (shown != NONE))))
+    for zero_ns in tries.tolist():
+        owners = spans.owners(zero_ns + start_ns)
+        by_clock = np.where(np.isin(owners, comparable), owners, NONE)
+        compared.append(int(np.count_nonzero((by_clock != NONE) | (by_frames != NONE))))
+        same.append(int(np.count_nonzero((by_clock == by_frames) & (by_frames != NONE))))
     shares = np.array(same) / np.maximum(compared, 1)
     best = np.flatnonzero(shares == shares.max())
     middle = int(best[len(best) // 2])
     if not same[middle]:  # no stack shows a phase that there was
         return unaligned
-    return Clock(int(tries[middle]), int(tries[best[-1]] - tries[best[0]]) + _STEP_NS, compared[middle], same[middle])
+    within_ns = int(tries[best[-1]] - tries[best[0]]) + _STEP_NS
+    return Clock(int(tries[middle]), within_ns, compared[middle], same[middle])
+
+
+def _code_by_frames(stack: int, stacks: Stacks, codes: Mapping[str, int]) -> int:
+    """The number of the phase that torch's functions on a stack show; ``NONE`` if there is none."""
+    if stack <= OWN_STACK:
+        return NONE
+    return codes.get(phase_by_frames(stacks.frames_of(stack)), NONE)
 
 
 class Row(NamedTuple):
-    """What is counted: a stack, in a phase of a thread of a process."""
+    """A key of the counts: a stack, in a phase of a thread of a process."""
 
     phase: str
     process: str
@@ -119,6 +146,7 @@ class StackCounts:
         period_ns: From one sample to the next.
         workers: Of loader processes: which worker.
         within_ns: Samples of the training process outside of this are voirkit's own.
+        steps: Of that process.
 
     Attributes:
         own: Samples that saw voirkit's own work.
@@ -126,18 +154,38 @@ class StackCounts:
     """
 
     def __init__(
-        self, recorded: RecordedSpans, stacks: Stacks, period_ns: int, pid: int, workers: Mapping[int, int], within_ns: tuple[int, int]
+        self,
+        recorded: RecordedSpans,
+        stacks: Stacks,
+        period_ns: int,
+        pid: int,
+        workers: Mapping[int, int],
+        within_ns: tuple[int, int],
+        steps: Steps = NO_STEPS,
     ) -> None:
-        self._recorded, self._stacks, self._period_ns, self._pid = recorded, stacks, period_ns, pid
-        self._workers, self._within_ns = workers, within_ns
+        self._recorded = recorded
+        self._stacks = stacks
+        self._period_ns = period_ns
+        self._pid = pid
+        self._workers = workers
+        self._within_ns = within_ns
+        self._steps = steps
         self._phase_of_stack: dict[int, str] = {}
         self.counts: Counter[Row] = Counter()
-        self.processes: dict[int, Counter[str]] = {}  # by process what it is called, with the number of its samples
-        self.own = self.late = 0
+        # by process what it is called, with the number of its samples
+        self.processes: dict[int, Counter[str]] = {}
+        self.own = 0
+        self.late = 0
         self.clocks: list[Clock] = []  # of py-spy, for each file
 
     def add_chunk(
-        self, pid: int, threads: Sequence[Thread], began_ns: int, ready_ns: int, until_ns: int | None, last_seen: Mapping[int, int]
+        self,
+        pid: int,
+        threads: Sequence[Thread],
+        began_ns: int,
+        ready_ns: int,
+        until_ns: int | None,
+        last_seen: Mapping[int, int],
     ) -> None:
         """Count what one file of py-spy's holds.
 
@@ -149,45 +197,90 @@ class StackCounts:
         """
         until_us = max((run[1] for thread in threads for run in thread.runs), default=0)
         spans = self._recorded.between(began_ns, ready_ns + until_us * 1000)[PHASE]
-        leading = self._recorded.leading[PHASE].get(pid)
-        runs = {thread.tid: thread.runs for thread in threads}
-        if pid == self._pid:
-            began_ns, ready_ns = clock_bounds(runs.get(pid, []), *self._within_ns, began_ns, ready_ns)
-        clock = find_clock(runs.get(leading or 0), spans.get((pid, leading or 0)), self._recorded.names, self._stacks, began_ns, ready_ns)
-        if pid == self._pid:
-            self.clocks.append(clock)
-        last = max(last_seen.values(), default=0)
+        clock = self._find_clock(pid, threads, spans, began_ns, ready_ns)
         if until_ns is not None:
             until_us = max((until_ns - clock.zero_ns) // 1000, 0)
+        last_ns = max(last_seen.values(), default=0)
         for thread in threads:
-            existed = last_seen.get(thread.tid, last)
-            # To the end of the file a thread that has ended keeps its last stack.
-            gone_us = min((existed - clock.zero_ns) // 1000 if existed < last else until_us, until_us)
-            own = [(begin, min(end, max(gone_us, begin + 1)), stack) for begin, end, stack in thread.runs if begin <= until_us]
-            if own:
-                begin_us, end_us, stack = np.array(own, dtype=np.int64).T
-                n = np.maximum(np.round((end_us - begin_us) * 1000 / self._period_ns), 1).astype(np.int64)  # a sample each period
-                nth = np.arange(n.sum()) - np.repeat(np.cumsum(n) - n, n)
-                at_ns = clock.zero_ns + ((np.repeat(begin_us, n) + nth * (self._period_ns / 1000)) * 1000).astype(np.int64)
-                self.add(pid, thread.tid, thread.name, at_ns, np.repeat(stack, n), spans, nth == 0)
+            end_us = until_us
+            existed_ns = last_seen.get(thread.tid, last_ns)
+            if existed_ns < last_ns:
+                # To the end of the file a thread that has ended keeps its last stack.
+                end_us = min((existed_ns - clock.zero_ns) // 1000, until_us)
+            runs = [
+                (start, min(end, max(end_us, start + 1)), stack)
+                for start, end, stack in thread.runs
+                if start <= until_us
+            ]
+            if runs:
+                at_us, stacks, is_first = self._samples_of(runs)
+                at_ns = clock.zero_ns + (at_us * 1000).astype(np.int64)
+                self.add(pid, thread.tid, thread.name, at_ns, stacks, spans, is_first)
+
+    def _find_clock(
+        self,
+        pid: int,
+        threads: Sequence[Thread],
+        spans: SpansByThread,
+        began_ns: int,
+        ready_ns: int,
+    ) -> Clock:
+        leading = self._recorded.leading[PHASE].get(pid) or 0
+        runs = {thread.tid: thread.runs for thread in threads}
+        if pid == self._pid:
+            attached_ns, ended_ns = self._within_ns
+            began_ns, ready_ns = clock_bounds(
+                runs.get(pid, []), attached_ns, ended_ns, began_ns, ready_ns
+            )
+        clock = find_clock(
+            runs.get(leading),
+            spans.get((pid, leading)),
+            self._recorded.names,
+            self._stacks,
+            began_ns,
+            ready_ns,
+        )
+        if pid == self._pid:
+            self.clocks.append(clock)
+        return clock
+
+    def _samples_of(self, runs: Runs) -> tuple[Array, Array, Array]:
+        """(time in microseconds, stack, whether it is the first of its run) of the samples of a
+        thread, one each period."""
+        start_us, end_us, stack = np.array(runs, dtype=np.int64).T
+        periods = np.round((end_us - start_us) * 1000 / self._period_ns)
+        n = np.maximum(periods, 1).astype(np.int64)
+        nth = np.arange(n.sum()) - np.repeat(np.cumsum(n) - n, n)
+        at_us = np.repeat(start_us, n) + nth * (self._period_ns / 1000)
+        return at_us, np.repeat(stack, n), nth == 0
 
     def add_samples(self, pid: int, threads: Mapping[int, tuple[str, Array, Array]]) -> None:
-        """Count what the sampler saw: by thread its name, the times of samples in nanoseconds, and the stacks that they saw."""
+        """Count what the sampler saw: by thread its name, the times of samples in nanoseconds, and
+        the stacks that they saw."""
         times = [at_ns for _, at_ns, _ in threads.values() if len(at_ns)]
-        if times:
-            spans = self._recorded.between(min(int(at_ns[0]) for at_ns in times), max(int(at_ns[-1]) for at_ns in times) + 1)[PHASE]
-            for tid, (name, at_ns, stacks) in threads.items():
-                self.add(pid, tid, name, at_ns, stacks, spans)
+        if not times:
+            return
+        first_ns = min(int(at_ns[0]) for at_ns in times)
+        last_ns = max(int(at_ns[-1]) for at_ns in times)
+        spans = self._recorded.between(first_ns, last_ns + 1)[PHASE]
+        for tid, (name, at_ns, stacks) in threads.items():
+            self.add(pid, tid, name, at_ns, stacks, spans)
 
     def add_without_times(self, pid: int, stacks: Iterable[tuple[int, str, int, int]]) -> None:
-        """Count (thread, its name, stack, how often), without times: torch's own functions show the phase."""
+        """Count (thread, its name, stack, how often), without times: torch's own functions show the
+        phase."""
+        process = self._process_name(pid)
         for tid, name, stack, n in stacks:
-            if stack <= OWN or name.startswith(_OWN_THREADS):
+            if stack <= OWN_STACK or name.startswith(_OWN_THREADS):
                 self.own += n
                 continue
             frames = self._stacks.frames_of(stack)
-            phase = phase_by_frames(frames) or OTHER if pid == self._pid else worker_phase(frames) or CHILD
-            self._count(Row(phase, self._process_name(pid), MAIN if self._is_main(pid, tid) else name or str(tid), stack), pid, n)
+            if pid == self._pid:
+                phase = phase_by_frames(frames) or OTHER
+            else:
+                phase = worker_phase(frames) or CHILD
+            row = Row(phase, process, self._thread_name(pid, tid, name), stack)
+            self._count(row, pid, n)
 
     def add(
         self,
@@ -205,33 +298,40 @@ class StackCounts:
             at_ns: When they were taken, on the run's clock. Shape (n,).
             stacks: What they saw. Shape (n,).
             spans: The phases around that time.
-            certain: Which samples are known to have been; at the others nothing new was seen, if py-spy sampled. A stack that shows another
-                phase than the clock is of a sample that was late, and was not taken. All, if left out.
+            certain: Which samples are known to have been; at the others nothing new was seen, if
+                py-spy sampled. A stack that shows another phase than the clock is of a sample that
+                was late, and was not taken. All, if left out.
         """
-        own = stacks <= OWN
+        is_own = stacks <= OWN_STACK
         if pid == self._pid:
-            own |= (at_ns < self._within_ns[0]) | (at_ns >= self._within_ns[1])
+            attached_ns, ended_ns = self._within_ns
+            is_own |= (at_ns < attached_ns) | (at_ns >= ended_ns)
         if name.startswith(_OWN_THREADS):
-            own |= True
-        self.own += int(np.count_nonzero(own))
-        at_ns, stacks = at_ns[~own], stacks[~own]
-        certain = np.ones(len(at_ns), dtype=bool) if certain is None else certain[~own]
-        is_main, process = self._is_main(pid, tid), self._process_name(pid)
-        thread = MAIN if is_main else name or str(tid)
-        samples = Counter(zip(self._phases(pid, tid, at_ns, stacks, spans), stacks.tolist(), certain.tolist(), strict=True))
+            is_own |= True
+        self.own += int(np.count_nonzero(is_own))
+        at_ns, stacks = at_ns[~is_own], stacks[~is_own]
+        certain = np.ones(len(at_ns), dtype=bool) if certain is None else certain[~is_own]
+        process = self._process_name(pid)
+        thread = self._thread_name(pid, tid, name)
+        phases = self._phases(pid, tid, at_ns, stacks, spans)
+        samples = Counter(zip(phases, stacks.tolist(), certain.tolist(), strict=True))
         for (phase, stack, is_certain), n in samples.items():
-            if not is_certain and is_main and phase in _PHASES_OF_BOTH and (self._shown_phase(stack) or phase) != phase:
+            if not is_certain and thread == MAIN and self._is_late(phase, stack):
                 self.late += n
             else:
                 self._count(Row(phase, process, thread, stack), pid, n)
 
-    def _is_main(self, pid: int, tid: int) -> bool:
-        return tid == (self._recorded.leading[PHASE].get(pid) or pid)
-
-    def _shown_phase(self, stack: int) -> str:
+    def _is_late(self, phase: str, stack: int) -> bool:
+        """True if a stack shows another phase than the one that it was seen in by the clock."""
+        if phase not in _PHASES_OF_BOTH:
+            return False
         if stack not in self._phase_of_stack:
             self._phase_of_stack[stack] = phase_by_frames(self._stacks.frames_of(stack))
-        return self._phase_of_stack[stack]
+        return self._phase_of_stack[stack] not in ("", phase)
+
+    def _thread_name(self, pid: int, tid: int, name: str) -> str:
+        leading = self._recorded.leading[PHASE].get(pid) or pid
+        return MAIN if tid == leading else name or str(tid)
 
     def _count(self, row: Row, pid: int, n: int) -> None:
         self.counts[row] += n
@@ -240,19 +340,58 @@ class StackCounts:
     def _process_name(self, pid: int) -> str:
         if pid == self._pid:
             return "main"
-        return f"worker {self._workers[pid]}" if pid in self._workers else f"child {pid}"
+        if pid in self._workers:
+            return f"worker {self._workers[pid]}"
+        return f"child {pid}"
 
-    def _phases(self, pid: int, tid: int, at_ns: Array, stacks: Array, spans: SpansByThread) -> list[str]:
+    def _phases(
+        self, pid: int, tid: int, at_ns: Array, stacks: Array, spans: SpansByThread
+    ) -> list[str]:
+        """The phase of each sample."""
         leading = self._recorded.leading[PHASE].get(pid)
         if pid == self._pid and leading is None:
             return [OUTSIDE] * len(stacks)
         if pid in self._workers or leading is None:
-            phases = {number: worker_phase(self._stacks.frames_of(number)) for number in set(stacks.tolist())}
-            return [phases[number] or (BETWEEN if pid in self._workers else CHILD) for number in stacks.tolist()]
+            return self._phases_by_frames(pid, stacks.tolist())
         owners, _ = self._recorded.owners(PHASE, spans, pid, tid, at_ns)
-        first, last = self._recorded.reach(pid, leading)
         names = [name for _, name in self._recorded.names]
-        inside: list[Any] = ((at_ns >= first) & (at_ns < last)).tolist()
-        return [
-            names[owner] if owner != NONE else OTHER if within else OUTSIDE for owner, within in zip(owners.tolist(), inside, strict=True)
-        ]
+        parts = self._parts_of_run(pid, leading, at_ns)
+        recorded = [names[owner] if owner != NONE else "" for owner in owners.tolist()]
+        return [_phase(name, part) for name, part in zip(recorded, parts, strict=True)]
+
+    def _phases_by_frames(self, pid: int, stacks: list[int]) -> list[str]:
+        default = BETWEEN_FETCHES if pid in self._workers else CHILD
+        phases = {
+            stack: worker_phase(self._stacks.frames_of(stack)) or default for stack in set(stacks)
+        }
+        return [phases[stack] for stack in stacks]
+
+    def _parts_of_run(self, pid: int, leading: int, at_ns: Array) -> list[str]:
+        """The part of the run at each instant: an evaluation, ``OTHER`` in a step of training, or
+        what is outside of them."""
+        tables = [table for table in (self._steps.train, self._steps.evaluation) if len(table)]
+        if pid != self._pid or not tables:
+            first_ns, last_ns = self._recorded.reach(pid, leading)
+            return [
+                OTHER if first_ns <= instant_ns < last_ns else OUTSIDE
+                for instant_ns in at_ns.tolist()
+            ]
+        first_ns = min(int(table.start_ns.min()) for table in tables)
+        in_training, in_evaluation = (row != NONE for row in self._steps.steps_at(at_ns))
+        outside = np.where(at_ns < first_ns, STARTUP, BETWEEN)
+        parts = np.select([in_evaluation, in_training], [EVALUATION, OTHER], outside)
+        names: list[str] = parts.tolist()
+        return names
+
+
+def _phase(recorded: str, part: str) -> str:
+    """The phase that was recorded, or the part of the run that a stack lies in: an evaluation's
+    forward and wait are not told apart.
+
+    Args:
+        recorded: Empty for none.
+        part: As ``StackCounts._parts_of_run`` gives it.
+    """
+    if part == EVALUATION:
+        return recorded if recorded in ASIDE else part
+    return recorded or part

@@ -1,4 +1,5 @@
-"""``native.json``: which C functions and libraries each loader operation and each phase of training used (docs/native.md).
+"""``native.json``: the C functions and libraries that each loader operation and each phase of
+training used (docs/flame.md).
 
 Also of runs that were killed, if what their profiler recorded can be read here.
 """
@@ -6,8 +7,9 @@ Also of runs that were killed, if what their profiler recorded can be read here.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +19,20 @@ from voirkit.runs.directory import kept_counts, record_stems, write_json
 from voirkit.runs.manifest import rank_and_world_size
 from voirkit.runs.other_processes import has_settled
 from voirkit_instruments.stacks import NATIVE_FILE, NATIVE_FOLDER
-from voirkit_instruments.stacks.analyse_frames import ELSEWHERE, OPERATION, PHASE, RecordedSpans
-from voirkit_instruments.stacks.analyse_samples import EVENT, Batch, PerfReader, count_native_stacks, perf_script
+from voirkit_instruments.stacks.analyse_frames import (
+    ELSEWHERE,
+    OPERATION,
+    PHASE,
+    Name,
+    RecordedSpans,
+)
+from voirkit_instruments.stacks.analyse_samples import (
+    EVENT,
+    Batch,
+    PerfReader,
+    count_native_stacks,
+    perf_script,
+)
 
 if TYPE_CHECKING:
     from voirkit.analysis.document import Rank
@@ -31,14 +45,20 @@ _BY_PREFERENCE = ("cycles", TIME)  # what shares are shares of
 _SHORT = 3  # functions of an operation that the summary names
 
 
-def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
-    """``native`` of a summary, with ``native.json`` made or brought up to date; see ``voirkit.instrument.Instrument``."""
+def summarise(
+    runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """``native`` of a summary, with ``native.json`` made or brought up to date; see
+    ``voirkit.instrument.Instrument``."""
     run = runs[0]
-    stems = record_stems(os.path.join(run.path, NATIVE_FOLDER))
-    counts = [one for stem in stems if (one := kept_counts(stem, SCHEMA, partial(_count, run, stem))) is not None]
-    if not counts:
+    all_counts = []
+    for stem in record_stems(os.path.join(run.path, NATIVE_FOLDER)):
+        counts = kept_counts(stem, SCHEMA, partial(_count, run, stem))
+        if counts is not None:
+            all_counts.append(counts)
+    if not all_counts:
         return None
-    document = figures(counts)
+    document = figures(all_counts)
     if rank_and_world_size()[0] == 0:  # the first rank writes what there is one of
         try:
             write_json(os.path.join(run.path, NATIVE_FILE), document)
@@ -47,19 +67,24 @@ def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, 
     return {"native": _shortened(document)}
 
 
-def _count(run: Run, stem: str, record: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]] | None:
+def _count(
+    run: Run, stem: str, record: Mapping[str, Any]
+) -> tuple[dict[str, Any], Sequence[str]] | None:
     data = f"{stem}.data"
     if not os.path.exists(data) or not has_settled(record, "profiler_pid"):
         return None
     try:
         return count(run, record, data), ()
     except (OSError, KeyError, TypeError) as exc:
-        run.warnings.append(f"--native: {NATIVE_FOLDER}/{os.path.basename(data)} cannot be read ({exc}).")
+        run.warnings.append(
+            f"--native: {NATIVE_FOLDER}/{os.path.basename(data)} cannot be read ({exc})."
+        )
         return None
 
 
 def count(run: Run, record: Mapping[str, Any], data: str) -> dict[str, Any]:
-    """Join what perf, or py-spy, recorded of a process and those that it started with what the run recorded of them.
+    """Join what perf, or py-spy, recorded of a process and those that it started with what the run
+    recorded of them.
 
     Args:
         record: Of the profiler: ``tool``, ``rank``, ``host``, ``began_ns``, ``ended_ns``.
@@ -67,31 +92,44 @@ def count(run: Run, record: Mapping[str, Any], data: str) -> dict[str, Any]:
     Raises:
         OSError: perf is not there, or cannot read the file.
     """
-    known = {key: record.get(key) for key in ("tool", "version", "frequency_hz", "rank", "host")}
+    document: dict[str, Any] = {"schema": SCHEMA}
+    for key in ("tool", "version", "frequency_hz", "rank", "host"):
+        document[key] = record.get(key)
     spans = RecordedSpans(run, record["rank"], record["host"])
     if record.get("tool") == "py-spy":
+        operations = {name for group, name in spans.names if group == OPERATION}
         with open(data, encoding="utf-8", errors="replace") as lines:
-            counted = count_native_stacks(lines, {name for group, name in spans.names if group == OPERATION})
-        return {"schema": SCHEMA, **known, "events": [EVENT], "user_only": True, "lost": 0, **counted}
+            counts = count_native_stacks(lines, operations)
+        return {**document, "events": [EVENT], "user_only": True, "lost": 0, **counts}
     reader = PerfReader()
-    counts = SampleCounts(spans, reader, record["began_ns"])
-    counts.add(reader.batches(perf_script(data)), record.get("ended_ns"))
+    sample_counts = SampleCounts(spans, reader, record["began_ns"])
+    sample_counts.add(reader.batches(perf_script(data)), record.get("ended_ns"))
     return {
-        "schema": SCHEMA, **known, "events": sorted(reader.events), "user_only": reader.user_only,
-        "samples": reader.samples, "lost": reader.lost, "unread": reader.unread, "rows": counts.document(),
-    }  # fmt: skip
+        **document,
+        "events": sorted(reader.events),
+        "user_only": reader.user_only,
+        "samples": reader.samples,
+        "lost": reader.lost,
+        "unread": reader.unread,
+        "rows": sample_counts.document(),
+    }
 
 
 class SampleCounts:
-    """Counts by row (an operation, a phase, elsewhere, other processes), code, thread (its own or another of its process) and event. What
-    comes out can be added to that of other ranks and read without perf."""
+    """Counts by row (an operation, a phase, elsewhere, other processes), code, thread (its own or
+    another of its process) and event. What comes out can be added to that of other ranks and read
+    without perf."""
 
     def __init__(self, recorded: RecordedSpans, reader: PerfReader, began_ns: int) -> None:
-        self._recorded, self._reader, self._until_ns = recorded, reader, began_ns
+        n_names = len(recorded.names)
+        self._recorded = recorded
+        self._reader = reader
+        self._until_ns = began_ns
         self._rows = [*recorded.names, (ELSEWHERE, ""), (OTHER_PROCESSES, "")]
-        self._counts: dict[tuple[int, int, int, int], list[int]] = {}  # (row, code, of another thread, event): [samples, of the event]
-        self._elapsed_ns = np.zeros(len(recorded.names), dtype=np.int64)
-        self._starts = np.zeros(len(recorded.names), dtype=np.int64)
+        # (row, code, of another thread, event): [samples, of the event]
+        self._counts: dict[tuple[int, int, int, int], list[int]] = {}
+        self._elapsed_ns = np.zeros(n_names, dtype=np.int64)
+        self._starts = np.zeros(n_names, dtype=np.int64)
 
     def add(self, batches: Iterable[Batch], ended_ns: int | None) -> None:
         """Count all samples.
@@ -106,49 +144,64 @@ class SampleCounts:
             self._measure(self._recorded.between(self._until_ns, ended_ns), ended_ns)
 
     def _add(self, batch: Batch) -> None:
-        last = int(batch.time_ns.max()) + 1
-        spans = self._recorded.between(min(self._until_ns, int(batch.time_ns.min())), last)
-        is_known = np.isin(batch.pid, np.fromiter(self._recorded.processes, np.int64, len(self._recorded.processes)))
-        is_inside = np.zeros(len(batch.pid), dtype=bool)
+        recorded = self._recorded
+        n = len(batch.pid)
+        first_ns = min(self._until_ns, int(batch.time_ns.min()))
+        end_ns = int(batch.time_ns.max()) + 1
+        spans = recorded.between(first_ns, end_ns)
+        threads = np.unique(np.stack([batch.pid, batch.tid], axis=1), axis=0).tolist()
+        is_inside = np.zeros(n, dtype=bool)
         for group in (OPERATION, PHASE):
-            row, is_other = np.full(len(batch.pid), NONE, dtype=np.int64), np.zeros(len(batch.pid), dtype=np.int64)
-            for pid, tid in np.unique(np.stack([batch.pid, batch.tid], axis=1), axis=0).tolist():
-                chosen = (batch.pid == pid) & (batch.tid == tid)
-                row[chosen], is_other[chosen] = self._recorded.owners(group, spans[group], pid, tid, batch.time_ns[chosen])
-            self._count(batch, row, is_other, row != NONE)
-            is_inside |= row != NONE
-        names, none = len(self._recorded.names), np.zeros(len(is_inside), dtype=np.int64)
-        self._count(batch, none + names, none, is_known & ~is_inside)
-        self._count(batch, none + names + 1, none, ~is_known)
-        self._measure(spans, last)
+            row = np.full(n, NONE, dtype=np.int64)
+            is_other = np.zeros(n, dtype=np.int64)
+            for pid, tid in threads:
+                of_thread = (batch.pid == pid) & (batch.tid == tid)
+                row[of_thread], is_other[of_thread] = recorded.owners(
+                    group, spans[group], pid, tid, batch.time_ns[of_thread]
+                )
+            is_in_group = row != NONE
+            self._count(batch, row, is_other, is_in_group)
+            is_inside |= is_in_group
+        processes = np.fromiter(recorded.processes, np.int64, len(recorded.processes))
+        is_recorded = np.isin(batch.pid, processes)
+        zeros = np.zeros(n, dtype=np.int64)
+        elsewhere = len(recorded.names)
+        self._count(batch, zeros + elsewhere, zeros, is_recorded & ~is_inside)
+        self._count(batch, zeros + elsewhere + 1, zeros, ~is_recorded)
+        self._measure(spans, end_ns)
 
-    def _count(self, batch: Batch, row: Array, is_other: Array, chosen: Array) -> None:
-        if not chosen.any():
+    def _count(self, batch: Batch, row: Array, is_other: Array, mask: Array) -> None:
+        """Count the samples of a mask."""
+        if not mask.any():
             return
-        keys = np.stack([row[chosen], batch.code[chosen], is_other[chosen], batch.event[chosen]], axis=1)
-        unique, which = np.unique(keys, axis=0, return_inverse=True)
-        which = which.reshape(-1)  # numpy 2.0 gives it the shape of a column
-        weights = np.zeros(len(unique), dtype=np.int64)
-        np.add.at(weights, which, batch.period[chosen])
-        for key, n, weight in zip(unique.tolist(), np.bincount(which).tolist(), weights.tolist(), strict=True):
+        columns = [row[mask], batch.code[mask], is_other[mask], batch.event[mask]]
+        keys, places = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+        places = places.reshape(-1)  # numpy 2.0 gives it the shape of a column
+        weights = np.zeros(len(keys), dtype=np.int64)
+        np.add.at(weights, places, batch.period[mask])
+        sizes = np.bincount(places).tolist()
+        for key, n, weight in zip(keys.tolist(), sizes, weights.tolist(), strict=True):
             counts = self._counts.setdefault(tuple(key), [0, 0])
             counts[0] += n
             counts[1] += weight
 
     def _measure(self, spans: Any, until_ns: int) -> None:
         """Add how long operations and phases lasted since the last time."""
-        for group in spans.values():
-            for own in group.values():
-                self._elapsed_ns += own.elapsed_ns(self._until_ns, until_ns, len(self._elapsed_ns))
-                self._starts += own.starts(self._until_ns, until_ns, len(self._starts))
+        n_names = len(self._starts)
+        for by_thread in spans.values():
+            for of_thread in by_thread.values():
+                self._elapsed_ns += of_thread.elapsed_ns(self._until_ns, until_ns, n_names)
+                self._starts += of_thread.starts(self._until_ns, until_ns, n_names)
         self._until_ns = until_ns
 
     def document(self) -> list[dict[str, Any]]:
-        """The rows as JSON holds them: ``group``, ``name``, ``elapsed_ns``, ``n``, and ``code``: one entry for each function and thread."""
+        """The rows as JSON holds them: ``group``, ``name``, ``elapsed_ns``, ``n``, and ``code``:
+        one entry for each function and thread."""
         codes, events = list(self._reader.codes), list(self._reader.events)
         by_row: dict[int, dict[tuple[int, int], dict[str, list[int]]]] = {}
         for (row, code, is_other, event), counts in self._counts.items():
-            by_row.setdefault(row, {}).setdefault((code, is_other), {})[events[event]] = counts
+            by_code = by_row.setdefault(row, {})
+            by_code.setdefault((code, is_other), {})[events[event]] = counts
         rows = []
         for number, (group, name) in enumerate(self._rows):
             is_timed = number < len(self._elapsed_ns)
@@ -158,75 +211,143 @@ class SampleCounts:
                 {**codes[code]._asdict(), "other_threads": bool(is_other), "events": amounts}
                 for (code, is_other), amounts in sorted(by_row.get(number, {}).items())
             ]
-            elapsed, n = (int(self._elapsed_ns[number]), int(self._starts[number])) if is_timed else (None, None)
-            rows.append({"group": group, "name": name, "elapsed_ns": elapsed, "n": n, "code": entries})
+            rows.append(
+                {
+                    "group": group,
+                    "name": name,
+                    "elapsed_ns": int(self._elapsed_ns[number]) if is_timed else None,
+                    "n": int(self._starts[number]) if is_timed else None,
+                    "code": entries,
+                }
+            )
         return rows
 
 
 def figures(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """``native.json`` from the counts of one or more ranks."""
     events = sorted({event for counts in ranks for event in counts["events"]})
-    event = next((wanted for wanted in _BY_PREFERENCE if wanted in events), events[0] if events else TIME)
-    parts: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    event = _event_of_shares(events)
+    parts: dict[Name, list[Mapping[str, Any]]] = {}
     for counts in ranks:
-        for row in counts["rows"]:
-            parts.setdefault((row["group"], row["name"]), []).append(row)
+        for part in counts["rows"]:
+            parts.setdefault((part["group"], part["name"]), []).append(part)
     is_timed = TIME in events or not events
-    rows = {name: _row(one, event, is_timed) for name, one in parts.items()}
-    by_samples = sorted(rows.items(), key=lambda item: (-item[1]["samples"], item[0][1]))
-    operations, phases = ({name: row for (of, name), row in by_samples if of == group} for group in (OPERATION, PHASE))
+    rows = {name: _row(of_name, event, is_timed) for name, of_name in parts.items()}
+    operations = _rows_of_group(rows, OPERATION)
     functions = {name: list(row["functions"]) for name, row in operations.items()}
-    users: dict[str, list[str]] = {}
-    for name, keys in functions.items():
-        for key in keys:
-            users.setdefault(key, []).append(name)
     first = ranks[0]
     return {
-        "schema": SCHEMA, "tool": first["tool"], "version": first["version"], "event": event, "events": events,
-        "frequency_hz": first["frequency_hz"], "kernel_seen": not any(counts["user_only"] for counts in ranks),
+        "schema": SCHEMA,
+        "tool": first["tool"],
+        "version": first["version"],
+        "event": event,
+        "events": events,
+        "frequency_hz": first["frequency_hz"],
+        "kernel_seen": not any(counts["user_only"] for counts in ranks),
         **{key: sum(counts[key] for counts in ranks) for key in ("samples", "lost", "unread")},
-        "operations": operations, "phases": phases,
-        "elsewhere": rows.get((ELSEWHERE, "")), "other_processes": rows.get((OTHER_PROCESSES, "")),
-        "op_to_func": functions, "common_funcs_to_op": {key: names for key, names in users.items() if len(names) > 1},
-    }  # fmt: skip
+        "operations": operations,
+        "phases": _rows_of_group(rows, PHASE),
+        "elsewhere": rows.get((ELSEWHERE, "")),
+        "other_processes": rows.get((OTHER_PROCESSES, "")),
+        "op_to_func": functions,
+        "common_funcs_to_op": _common_functions(functions),
+    }
+
+
+def _event_of_shares(events: Sequence[str]) -> str:
+    """The event that shares are shares of."""
+    for event in _BY_PREFERENCE:
+        if event in events:
+            return event
+    return events[0] if events else TIME
+
+
+def _rows_of_group(rows: Mapping[Name, dict[str, Any]], group: str) -> dict[str, dict[str, Any]]:
+    """The operations, or the phases, those with the most samples first."""
+    of_group = {name: row for (row_group, name), row in rows.items() if row_group == group}
+    return dict(sorted(of_group.items(), key=lambda item: (-item[1]["samples"], item[0])))
+
+
+def _common_functions(functions: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """The functions that several operations use, with their operations."""
+    users: dict[str, list[str]] = {}
+    for operation, keys in functions.items():
+        for key in keys:
+            users.setdefault(key, []).append(operation)
+    return {key: operations for key, operations in users.items() if len(operations) > 1}
+
+
+_Entries = list[Mapping[str, Any]]
 
 
 def _row(parts: Sequence[Mapping[str, Any]], event: str, is_timed: bool) -> dict[str, Any]:
+    """The row of an operation or phase from those of all ranks."""
     entries = [entry for part in parts for entry in part["code"]]
+    of_own_threads = [entry for entry in entries if not entry["other_threads"]]
+    of_other_threads = [entry for entry in entries if entry["other_threads"]]
+    kernel = [entry for entry in entries if entry["kernel"]]
+    by_function = _group(entries, _function_key)
+    by_library = _group(entries, itemgetter("library"))
     total = _amount(entries, event)
-    by_function: dict[str, list[Mapping[str, Any]]] = {}
-    by_library: dict[str, list[Mapping[str, Any]]] = {}
-    for entry in entries:
-        function, library = entry["function"], entry["library"]
-        by_function.setdefault(f"{library}|?" if function is None else f"{function}|{library}", []).append(entry)
-        by_library.setdefault(library, []).append(entry)
 
-    def share(chosen: Sequence[Mapping[str, Any]]) -> float:
-        return _amount(chosen, event) / total if total else 0.0
+    def share(of_part: _Entries) -> float:
+        return _amount(of_part, event) / total if total else 0.0
 
-    def by_amount(groups: Mapping[str, list[Mapping[str, Any]]]) -> list[tuple[str, list[Mapping[str, Any]]]]:
-        return sorted(groups.items(), key=lambda item: (-_amount(item[1], event), item[0]))
-
-    functions = {
-        key: {
-            **{name: chosen[0][name] for name in ("function", "library", "kernel")}, "share": share(chosen),
-            "samples": _samples(chosen, event),
-            "samples_of_other_threads": _samples([one for one in chosen if one["other_threads"]], event), **_amounts(chosen, is_timed),
+    functions = {}
+    for key, of_function in _by_amount(by_function, event):
+        functions[key] = {
+            **{name: of_function[0][name] for name in ("function", "library", "kernel")},
+            "share": share(of_function),
+            **_function_amounts(of_function, event, is_timed),
         }
-        for key, chosen in by_amount(by_function)
-    }  # fmt: skip
-    own, other = ([entry for entry in entries if entry["other_threads"] is is_other] for is_other in (False, True))
-    elapsed = [part["elapsed_ns"] for part in parts if part["elapsed_ns"] is not None]
+    of_others = {
+        "samples": _samples(of_other_threads, event),
+        **_amounts(of_other_threads, is_timed),
+    }
     return {
-        "n": sum(part["n"] for part in parts if part["n"] is not None) if elapsed else None,
-        "elapsed_s": sum(elapsed) / 1e9 if elapsed else None,
-        "samples": _samples(own, event),
-        **_amounts(own, is_timed),
-        "other_threads": {"samples": _samples(other, event), **_amounts(other, is_timed)},
-        "kernel_share": share([entry for entry in entries if entry["kernel"]]),
-        "libraries": {library: share(chosen) for library, chosen in by_amount(by_library)},
+        **_times(parts),
+        "samples": _samples(of_own_threads, event),
+        **_amounts(of_own_threads, is_timed),
+        "other_threads": of_others,
+        "kernel_share": share(kernel),
+        "libraries": {name: share(part) for name, part in _by_amount(by_library, event)},
         "functions": functions,
     }
+
+
+def _group(entries: _Entries, key: Callable[[Mapping[str, Any]], str]) -> dict[str, _Entries]:
+    groups: dict[str, _Entries] = {}
+    for entry in entries:
+        groups.setdefault(key(entry), []).append(entry)
+    return groups
+
+
+def _function_key(entry: Mapping[str, Any]) -> str:
+    function, library = entry["function"], entry["library"]
+    return f"{library}|?" if function is None else f"{function}|{library}"
+
+
+def _by_amount(groups: Mapping[str, _Entries], event: str) -> list[tuple[str, _Entries]]:
+    """The groups with the most of an event first."""
+    return sorted(groups.items(), key=lambda item: (-_amount(item[1], event), item[0]))
+
+
+def _function_amounts(entries: _Entries, event: str, is_timed: bool) -> dict[str, Any]:
+    of_others = [entry for entry in entries if entry["other_threads"]]
+    return {
+        "samples": _samples(entries, event),
+        "samples_of_other_threads": _samples(of_others, event),
+        **_amounts(entries, is_timed),
+    }
+
+
+def _times(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """``n``, how often a phase or an operation began, and ``elapsed_s``, how long it lasted."""
+    elapsed_ns = [part["elapsed_ns"] for part in parts if part["elapsed_ns"] is not None]
+    if not elapsed_ns:
+        return {"n": None, "elapsed_s": None}
+    starts = [part["n"] for part in parts if part["n"] is not None]
+    return {"n": sum(starts), "elapsed_s": sum(elapsed_ns) / 1e9}
 
 
 def _amount(entries: Iterable[Mapping[str, Any]], event: str) -> int:
@@ -238,26 +359,35 @@ def _samples(entries: Iterable[Mapping[str, Any]], event: str) -> int:
 
 
 def _amounts(entries: Sequence[Mapping[str, Any]], is_timed: bool) -> dict[str, Any]:
-    """``on_cpu_s``, and what hardware counters counted, each function's own."""
-    counters = sorted({event for entry in entries for event in entry["events"]} - {TIME, EVENT, ""})
+    """``on_cpu_s``, and the numbers of hardware counters, each function's own."""
+    counters = {event for entry in entries for event in entry["events"]} - {TIME, EVENT, ""}
     amounts: dict[str, Any] = {"on_cpu_s": _amount(entries, TIME) / 1e9 if is_timed else None}
     if counters:
-        amounts["counters"] = {event.replace("-", "_"): _amount(entries, event) for event in counters}
+        amounts["counters"] = {
+            event.replace("-", "_"): _amount(entries, event) for event in sorted(counters)
+        }
     return amounts
 
 
 def _shortened(document: Mapping[str, Any]) -> dict[str, Any]:
     """The key ``native`` of a summary."""
-    rows = {
-        group: {name: _short_row(row) for name, row in document[group].items() if row["samples"] or row["other_threads"]["samples"]}
-        for group in ("operations", "phases")
-    }
-    known = {key: document[key] for key in ("tool", "event", "frequency_hz", "kernel_seen", "samples", "lost")}
+    keys = ("tool", "event", "frequency_hz", "kernel_seen", "samples", "lost")
+    short: dict[str, Any] = {key: document[key] for key in keys}
+    for group in ("operations", "phases"):
+        short[group] = {
+            name: _short_row(row)
+            for name, row in document[group].items()
+            if row["samples"] or row["other_threads"]["samples"]
+        }
     elsewhere = document["elsewhere"]
-    return {**known, **rows, "elsewhere": _short_row(elsewhere) if elsewhere else None, "file": NATIVE_FILE}
+    short["elsewhere"] = _short_row(elsewhere) if elsewhere else None
+    short["file"] = NATIVE_FILE
+    return short
 
 
 def _short_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    keys = ("samples", "on_cpu_s", "elapsed_s", "kernel_share")
-    functions = {key: function["share"] for key, function in [*row["functions"].items()][:_SHORT]}
-    return {**{key: row[key] for key in keys}, "other_threads_s": row["other_threads"]["on_cpu_s"], "functions": functions}
+    short = {key: row[key] for key in ("samples", "on_cpu_s", "elapsed_s", "kernel_share")}
+    short["other_threads_s"] = row["other_threads"]["on_cpu_s"]
+    largest = list(row["functions"].items())[:_SHORT]
+    short["functions"] = {key: function["share"] for key, function in largest}
+    return short

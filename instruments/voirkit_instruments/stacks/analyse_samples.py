@@ -1,8 +1,10 @@
-"""Reads what perf, py-spy and the sampler in the program wrote. Checked with perf 6.1 and py-spy 0.4.3.
+"""Reads what perf, py-spy and the sampler in the program wrote. Checked with perf 6.1 and py-spy
+0.4.3.
 
-A line of ``perf script`` is a sample; they come in batches, so that memory does not grow with the recording::
+A line of ``perf script`` is a sample; they come in batches, so that memory does not grow with the
+recording::
 
-    9471/9471    650.598076006:    2004008 cpu-clock:      7fb78a9eb289 deflate (/usr/lib/libz.so.1.2.13)
+    9471/9471    650.598076006:   2004008 cpu-clock:    7fb78a9eb289 deflate (/lib/libz.so.1.2)
 """
 
 from __future__ import annotations
@@ -19,14 +21,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from voirkit.analysis.nesting import Array
-from voirkit_instruments.stacks.analyse_frames import ELSEWHERE, Frame, Name, Stacks, operation_and_phase, parse_frame, split_place
+from voirkit_instruments.stacks.analyse_frames import (
+    ELSEWHERE,
+    Frame,
+    Name,
+    Stacks,
+    operation_and_phase,
+    parse_frame,
+    split_place,
+)
 
 BATCH = 100_000  # samples; some 3 MB
 _FIELDS = "pid,tid,time,event,period,ip,sym,dso"
 
 _SAMPLE = re.compile(
     r"\s*(?P<pid>-?\d+)/(?P<tid>-?\d+)\s+(?P<s>\d+)\.(?P<fraction>\d{1,9}):\s+"
-    r"(?:(?P<period>\d+)\s+(?P<event>\S+):\s+)?(?P<ip>[0-9a-f]+)\s+(?P<rest>\S.*\))\s*"
+    r"(?:(?P<period>\d+)\s+(?P<event>\S+):\s+)?(?P<address>[0-9a-f]+)\s+(?P<place>\S.*\))\s*"
 )
 _LOST = re.compile(r"PERF_RECORD_LOST(?:_SAMPLES)?\s+lost\s+(\d+)")
 _OFFSET = re.compile(r"\+0x[0-9a-f]+$")
@@ -36,7 +46,8 @@ _GENERATED = re.compile(r"/tmp/perf-\d+\.map$|//anon$|/memfd:")
 _KERNEL = 1 << 63  # addresses from here on are the kernel's, on x86-64 and 64-bit ARM
 
 UNKNOWN = "?"
-JIT = "[jit]"  # machine code that the program generated, as oneDNN and python's own names for perf do
+# machine code that the program generated, as oneDNN and python's own names for perf do
+JIT = "[jit]"
 
 
 class Sample(NamedTuple):
@@ -45,30 +56,44 @@ class Sample(NamedTuple):
     pid: int
     tid: int
     time_ns: int  # on the clock that perf was told to use
-    event: str  # what was counted, without modifiers (``cpu-clock``, ``cycles``); empty if the line does not say
-    period: int  # how much of it this sample stands for: nanoseconds of ``cpu-clock``, numbers of all else; 1 if the line does not say
-    user_only: bool  # whether the kernel was left out (``cpu-clock:u``)
+    # what was counted, without modifiers (``cpu-clock``, ``cycles``); empty if the line does not
+    # say
+    event: str
+    # how much of it this sample stands for: nanoseconds of ``cpu-clock``, numbers of all else; 1 if
+    # the line does not say
+    period: int
+    user_only: bool  # True if the kernel was left out (``cpu-clock:u``)
     function: str | None  # the function's name, demangled; None if the library has no name for it
-    library: str  # the file's name without its folder, or ``[kernel.kallsyms]``, ``[jit]``; ``?`` if not known
-    kernel: bool  # whether the kernel was running
+    # the file's name without its folder, or ``[kernel.kallsyms]``, ``[jit]``; ``?`` if not known
+    library: str
+    kernel: bool  # True if the kernel was running
 
 
 def parse_sample(line: str) -> Sample | None:
     """The sample that a line holds, or None."""
-    found = _SAMPLE.fullmatch(line)
-    if found is None:
+    match = _SAMPLE.fullmatch(line)
+    if match is None:
         return None
-    pid, tid, seconds, fraction, period, event, ip, rest = found.groups()
-    symbol, dso = split_place(rest)
-    plain, user_only = _event(event or "")
-    time_ns = int(seconds) * 1_000_000_000 + int(fraction.ljust(9, "0"))
-    return Sample(int(pid), int(tid), time_ns, plain, int(period or 1), user_only, _function(symbol), _library(dso), int(ip, 16) >= _KERNEL)
+    pid, tid, seconds, fraction, period, event, address, place = match.groups()
+    symbol, library = split_place(place)
+    name, user_only = _event(event or "")
+    return Sample(
+        int(pid),
+        int(tid),
+        int(seconds) * 1_000_000_000 + int(fraction.ljust(9, "0")),
+        name,
+        int(period or 1),
+        user_only,
+        _function(symbol),
+        _library(library),
+        int(address, 16) >= _KERNEL,
+    )
 
 
 def lost_samples(line: str) -> int:
-    """How many samples a line says were lost; 0 if it says nothing of that."""
-    found = _LOST.search(line)
-    return int(found[1]) if found else 0
+    """The number of samples that a line says were lost; 0 if it says nothing of that."""
+    match = _LOST.search(line)
+    return int(match[1]) if match else 0
 
 
 def _function(symbol: str) -> str | None:
@@ -82,7 +107,8 @@ def _library(dso: str) -> str:
     dso = dso.removesuffix(" (deleted)")
     if dso in ("", "[unknown]", "inlined"):
         return UNKNOWN
-    if dso.startswith("["):  # [kernel.kallsyms], [vdso], [nf_tables], and perf's [kernel.kallsyms]_stext
+    # [kernel.kallsyms], [vdso], [nf_tables], and perf's [kernel.kallsyms]_stext
+    if dso.startswith("["):
         return dso.partition("]")[0] + "]"
     if _GENERATED.match(dso):
         return JIT
@@ -90,20 +116,21 @@ def _library(dso: str) -> str:
 
 
 def _event(text: str) -> tuple[str, bool]:
-    """(name, whether the kernel was left out) of ``cpu-clock:u``, ``cycles:ppp``, ``cpu_core/cycles/u``."""
+    """(name, True if the kernel was left out) of ``cpu-clock:u``, ``cycles:ppp``,
+    ``cpu_core/cycles/u``."""
     if "/" in text:
-        _, text, modifiers = [*text.split("/"), "", ""][:3]
+        _, name, modifiers = [*text.split("/"), "", ""][:3]
     else:
-        text, _, modifiers = text.partition(":")
-    return text, "u" in modifiers and "k" not in modifiers
+        name, _, modifiers = text.partition(":")
+    return name, "u" in modifiers and "k" not in modifiers
 
 
 class Code(NamedTuple):
-    """What a sample was found in."""
+    """The code that a sample was found in."""
 
     function: str | None  # its name; None if the library has none for it
     library: str  # the file's name
-    kernel: bool  # whether it is the kernel's
+    kernel: bool  # True if it is the kernel's
 
 
 class Batch(NamedTuple):
@@ -119,14 +146,14 @@ class Batch(NamedTuple):
 
 @dataclass
 class PerfReader:
-    """What is learned while lines are read."""
+    """Reads lines of ``perf script``, and holds what it learns from them."""
 
     codes: dict[Code, int] = field(default_factory=dict)
     events: dict[str, int] = field(default_factory=dict)  # names by number
     samples: int = 0
     lost: int = 0  # how many perf says that it lost
     unread: int = 0  # lines that are none of a sample, and not of a loss
-    user_only: bool = False  # whether the kernel was left out
+    user_only: bool = False  # True if the kernel was left out
 
     def batches(self, lines: Iterable[str], size: int = BATCH) -> Iterator[Batch]:
         """Batches of at most so many samples."""
@@ -134,14 +161,16 @@ class PerfReader:
         for line in lines:
             sample = parse_sample(line)
             if sample is None:
-                gone = lost_samples(line)
-                self.lost += gone
-                self.unread += bool(not gone and line.strip())
+                n_lost = lost_samples(line)
+                self.lost += n_lost
+                if not n_lost and line.strip():
+                    self.unread += 1
                 continue
             self.user_only |= sample.user_only
-            code = self.codes.setdefault(Code(sample.function, sample.library, sample.kernel), len(self.codes))
+            code = Code(sample.function, sample.library, sample.kernel)
+            code_number = self.codes.setdefault(code, len(self.codes))
             event = self.events.setdefault(sample.event, len(self.events))
-            rows.append((sample.time_ns, sample.pid, sample.tid, code, event, sample.period))
+            rows.append((sample.time_ns, sample.pid, sample.tid, code_number, event, sample.period))
             if len(rows) == size:
                 yield self._batch(rows)
                 rows = []
@@ -154,26 +183,44 @@ class PerfReader:
 
 
 def perf_script(data: str) -> Iterator[str]:
-    """The lines that perf prints of what it has recorded: the perf of this machine, whatever a run says of it. Raises OSError: it cannot be
-    run, or cannot read the file; the text is what it printed."""
-    command = ["perf", "script", "--force", "--show-lost-events", "--ns", "--no-inline", "--input", data, "--fields", _FIELDS]
+    """The lines that perf prints of what it has recorded: the perf of this machine, whatever a run
+    says of it. Raises OSError: it cannot be run, or cannot read the file; the text is what it
+    printed."""
+    command = [
+        "perf",
+        "script",
+        "--force",
+        "--show-lost-events",
+        "--ns",
+        "--no-inline",
+        "--input",
+        data,
+        "--fields",
+        _FIELDS,
+    ]
     # Neither the user's settings nor a server of symbols: what a file does not say stays unknown.
     environment = {**os.environ, "LC_ALL": "C.UTF-8", "PERF_CONFIG": os.devnull, "PAGER": "cat"}
     environment.pop("DEBUGINFOD_URLS", None)
     with (
         tempfile.TemporaryFile() as errors,
         subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
-            env=environment, encoding="utf-8", errors="replace",
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=environment,
+            encoding="utf-8",
+            errors="replace",
         ) as process,
-    ):  # fmt: skip
+    ):
         assert process.stdout is not None
         yield from process.stdout
         code = process.wait()
         errors.seek(0)
         words = errors.read().decode(errors="replace").strip()
     if code:
-        raise OSError(f"{' '.join(command[:2])} ended with {code}: {words[-300:] or 'it printed nothing'}")
+        reason = words[-300:] or "it printed nothing"
+        raise OSError(f"perf script ended with {code}: {reason}")
 
 
 EVENT = "stacks"  # of counts without times
@@ -182,7 +229,7 @@ _THREAD = re.compile(r"thread \((?P<tid>\d+|0x[0-9A-Fa-f]+)\)(?:: (?P<name>.*))?
 
 @dataclass
 class Thread:
-    """What one thread did."""
+    """The stacks of one thread."""
 
     tid: int  # its native id
     name: str  # as Python calls it
@@ -193,8 +240,9 @@ class Thread:
 def read_chrome_trace(path: str, stacks: Stacks) -> list[Thread]:
     """The threads in a file of ``py-spy record --format chrometrace --threads --idle``.
 
-    An event says that a frame began or ended between two samples; what lies between the events of a thread is its stack. A thread that has
-    ended keeps its last stack to the end of the file: when it existed last has been noted beside it.
+    An event says that a frame began or ended between two samples; what lies between the events of a
+    thread is its stack. A thread that has ended keeps its last stack to the end of the file: when
+    it existed last has been noted beside it.
 
     Raises:
         OSError: It cannot be read.
@@ -208,43 +256,47 @@ def read_chrome_trace(path: str, stacks: Stacks) -> list[Thread]:
             by_ident.setdefault(event["tid"], []).append(event)
     threads: dict[int, Thread] = {}
     for ident, edges in by_ident.items():
-        for began, ended, frames in _between(edges):
+        for start_us, end_us, frames in _between(edges):
             root = _THREAD.fullmatch(frames[0].name)
             if root is None:
                 raise ValueError(f"a stack of thread {ident} does not begin with its thread")
             tid = int(root["tid"], 0)
-            thread = threads.setdefault(tid, Thread(tid, root["name"] or ""))
-            thread.name = thread.name or root["name"] or ""  # it may come late
+            name = root["name"] or ""
+            thread = threads.setdefault(tid, Thread(tid, name))
+            thread.name = thread.name or name  # it may come late
             number = stacks.number(frames[1:])
-            if thread.runs and thread.runs[-1][1:] == (began, number):
-                began = thread.runs.pop()[0]
-            thread.runs.append((began, ended, number))
+            if thread.runs and thread.runs[-1][1:] == (start_us, number):
+                start_us, _, _ = thread.runs.pop()
+            thread.runs.append((start_us, end_us, number))
     return list(threads.values())
 
 
 def _between(edges: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int, list[Frame]]]:
     """(from, to, frames) of each stack; frames from the outermost."""
     stack: list[Frame] = []
-    since = 0
+    since_us = 0
     for edge in edges:
-        now = int(edge["ts"])
-        if now != since and stack:
-            yield since, now, list(stack)
-        since = now
+        now_us = int(edge["ts"])
+        if now_us != since_us and stack:
+            yield since_us, now_us, list(stack)
+        since_us = now_us
         if edge["ph"] == "B":
-            stack.append(Frame(edge["name"], edge["args"]["filename"], edge["args"].get("line") or 0))
+            args = edge["args"]
+            stack.append(Frame(edge["name"], args["filename"], args.get("line") or 0))
         elif stack:
             stack.pop()
 
 
 def read_sampler(lines: Iterable[str], stacks: Stacks) -> dict[int, tuple[str, Array, Array]]:
-    """What the sampler in the program wrote: by thread its name, when it was seen (nanoseconds) and with which stack.
+    """The samples of the sampler in the program: by thread its name, when it was seen (nanoseconds)
+    and with which stack.
 
-    A sample that waited for the GIL shows who kept it: it counts for those that it came too late for, if the thread existed before. Counted
-    once, what sleeps would look like most of a program that computes.
+    A sample that waited for the GIL shows who kept it: it counts for those that it came too late
+    for, if the thread existed before. Counted once, what sleeps would look like most of a program
+    that computes.
     """
     frames: list[Frame] = []
-    numbers: list[int] = []
+    numbers: list[int] = []  # of stacks, by the sampler's
     names: dict[int, str] = {}
     samples: dict[int, tuple[list[int], list[int]]] = {}
     before: set[int] = set()
@@ -254,50 +306,59 @@ def read_sampler(lines: Iterable[str], stacks: Stacks) -> dict[int, tuple[str, A
         entry: dict[str, Any] = json.loads(line)
         if "t" in entry:
             for tid, stack in entry["seen"]:
-                times, which = samples.setdefault(tid, ([], []))
-                n = 1 + (entry.get("waited", 0) if tid in before else 0)
-                times += [entry["t"]] * n
-                which += [numbers[stack]] * n
+                n = 1
+                if tid in before:
+                    n += entry.get("waited", 0)
+                times_ns, stacks_seen = samples.setdefault(tid, ([], []))
+                times_ns += [entry["t"]] * n
+                stacks_seen += [numbers[stack]] * n
             before = {tid for tid, _ in entry["seen"]}
         elif "frame" in entry:
             frames.append(Frame(*entry["frame"]))
         elif "stack" in entry:
-            numbers.append(stacks.number([frames[at] for at in entry["stack"]]))
+            numbers.append(stacks.number([frames[number] for number in entry["stack"]]))
         else:
             names[entry["thread"]] = entry["name"]
-    return {
-        tid: (names.get(tid, ""), np.array(times, dtype=np.int64), np.array(which, dtype=np.int64))
-        for tid, (times, which) in samples.items()
-    }  # fmt: skip
+    threads = {}
+    for tid, (times_ns, stacks_seen) in samples.items():
+        times = np.array(times_ns, dtype=np.int64)
+        threads[tid] = names.get(tid, ""), times, np.array(stacks_seen, dtype=np.int64)
+    return threads
 
 
 def read_raw(lines: Iterable[str], stacks: Stacks) -> Iterator[tuple[int, str, int, int]]:
-    """(thread, its name, stack, how often) of ``py-spy record --format raw --threads --full-filenames``, which has no times."""
+    """(thread, its name, stack, how often) of ``py-spy record --format raw --threads
+    --full-filenames``, which has no times."""
     for line in lines:
         text, _, count = line.rstrip("\n").rpartition(" ")
-        root, *rest = text.split(";")
+        root, *frames = text.split(";")
         thread = _THREAD.fullmatch(root)
         if thread is not None and count.isdigit():
-            yield int(thread["tid"], 0), thread["name"] or "", stacks.number([parse_frame(part) for part in rest]), int(count)
+            stack = stacks.number([parse_frame(frame) for frame in frames])
+            yield int(thread["tid"], 0), thread["name"] or "", stack, int(count)
 
 
 def parse_native_stack(line: str) -> tuple[list[Frame], int] | None:
-    """(frames from the outermost, how often) of a line of ``py-spy record --native --format raw``; None if it is none of a stack."""
+    """(frames from the outermost, how often) of a line of ``py-spy record --native --format raw``;
+    None if it is none of a stack."""
     text, _, count = line.rstrip("\n").rpartition(" ")
     if not count.isdigit() or not text:
         return None
     frames = [parse_frame(part) for part in text.split(";")]
-    return [frame for frame in frames if frame.file], int(count)  # without `process 30201:"main.py"`
+    # without `process 30201:"main.py"`
+    return [frame for frame in frames if frame.file], int(count)
 
 
 def count_native_stacks(lines: Iterable[str], operations: Collection[str]) -> dict[str, Any]:
     """``samples``, ``unread`` and ``rows`` of stacks, in the form of the counts of perf's samples.
 
-    They have no times: an operation is known by the class or function that is on the stack, of those whose names the trace has; a phase by
-    torch's own functions. On Python 3.10 py-spy writes no classes: they are looked up in the source.
+    They have no times: an operation is known by the class or function that is on the stack, of
+    those whose names the trace has; a phase by torch's own functions. On Python 3.10 py-spy writes
+    no classes: they are looked up in the source.
     """
-    rows: dict[Name, dict[tuple[str, str], int]] = {}
-    samples = unread = 0
+    counts: dict[Name, dict[tuple[str, str], int]] = {}
+    samples = 0
+    unread = 0
     for line in lines:
         parsed = parse_native_stack(line)
         if parsed is None or not parsed[0]:
@@ -306,19 +367,23 @@ def count_native_stacks(lines: Iterable[str], operations: Collection[str]) -> di
         frames, n = parsed
         samples += n
         leaf = frames[-1]
-        code = "" if leaf.is_unnamed else leaf.name, leaf.file.rpartition("/")[2] or UNKNOWN
-        for name in operation_and_phase(frames, operations) or [(ELSEWHERE, "")]:
-            codes = rows.setdefault(name, {})
+        function = "" if leaf.is_unnamed else leaf.name
+        code = function, leaf.file.rpartition("/")[2] or UNKNOWN
+        for key in operation_and_phase(frames, operations) or [(ELSEWHERE, "")]:
+            codes = counts.setdefault(key, {})
             codes[code] = codes.get(code, 0) + n
-    return {
-        "samples": samples,
-        "unread": unread,
-        "rows": [
-            {"group": group, "name": name, "elapsed_ns": None, "n": None, "code": [_entry(*code, n) for code, n in sorted(codes.items())]}
-            for (group, name), codes in sorted(rows.items())
-        ],
-    }
+    rows = []
+    for (group, name), codes in sorted(counts.items()):
+        entries = [_entry(function, library, n) for (function, library), n in sorted(codes.items())]
+        rows.append({"group": group, "name": name, "elapsed_ns": None, "n": None, "code": entries})
+    return {"samples": samples, "unread": unread, "rows": rows}
 
 
 def _entry(function: str, library: str, n: int) -> dict[str, Any]:
-    return {"function": function or None, "library": library, "kernel": False, "other_threads": False, "events": {EVENT: [n, n]}}
+    return {
+        "function": function or None,
+        "library": library,
+        "kernel": False,
+        "other_threads": False,
+        "events": {EVENT: [n, n]},
+    }

@@ -1,6 +1,7 @@
 """``--flame[=HERTZ]``: stacks of all threads, workers and children, by phase (docs/flame.md).
 
-py-spy beside the program takes them, or, where it cannot, a thread of this process. They are joined with the trace when the run has ended.
+py-spy beside the program takes them, or, where it cannot, a thread of this process. They are joined
+with the trace when the run has ended.
 """
 
 from __future__ import annotations
@@ -34,16 +35,28 @@ _STARTS_WORKERS = "_MultiProcessingDataLoaderIter.__init__"
 
 
 class StackSampler:
-    """What takes the stacks of this process and of those below it.
+    """Has the stacks of this process and of those below it taken.
 
     Args:
         run_dir: The run directory; its folder ``flame`` gets the files.
         most_bytes: What the files may take.
     """
 
-    def __init__(self, run_dir: str, rate_hz: int, gil: bool, native: bool, most_bytes: int, warn: Callable[[str], None]) -> None:
-        self._folder, self._rate_hz, self._gil, self._native = os.path.join(run_dir, FLAME_FOLDER), rate_hz, gil, native
-        self._most_bytes, self._warn = most_bytes, warn
+    def __init__(
+        self,
+        run_dir: str,
+        rate_hz: int,
+        gil: bool,
+        native: bool,
+        most_bytes: int,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._folder = os.path.join(run_dir, FLAME_FOLDER)
+        self._rate_hz = rate_hz
+        self._gil = gil
+        self._native = native
+        self._most_bytes = most_bytes
+        self._warn = warn
         self._pid = os.getpid()
         self._stem = ""
         self._py_spy: DetachedProcess | None = None
@@ -51,14 +64,25 @@ class StackSampler:
         self._record: dict[str, Any] = {}
 
     def start(self, will_strace: bool) -> None:
-        """Begin; if that is not possible a warning says why, and the run goes on. ``will_strace``: strace is about to trace this process,
-        so that py-spy cannot."""
-        rank, host = rank_and_world_size()[0], os.uname().nodename if hasattr(os, "uname") else "localhost"
+        """Begin; if that is not possible a warning says why, and the run goes on. ``will_strace``:
+        strace is about to trace this process, so that py-spy cannot."""
+        rank = rank_and_world_size()[0]
+        host = os.uname().nodename if hasattr(os, "uname") else "localhost"
         self._stem = os.path.join(self._folder, f"{host}-r{rank}-{self._pid}")
         self._record = {
-            "schema": 1, "rate_hz": self._rate_hz, "gil": self._gil, "native": self._native, "rank": rank, "host": host, "pid": self._pid,
-            "began_ns": recorder.now(), "began_time_ns": time.time_ns(), "ended_ns": None, "ended": False, "took_s": None,
-        }  # fmt: skip
+            "schema": 1,
+            "rate_hz": self._rate_hz,
+            "gil": self._gil,
+            "native": self._native,
+            "rank": rank,
+            "host": host,
+            "pid": self._pid,
+            "began_ns": recorder.now(),
+            "began_time_ns": time.time_ns(),
+            "ended_ns": None,
+            "ended": False,
+            "took_s": None,
+        }
         try:
             os.makedirs(self._folder, exist_ok=True)
             try:
@@ -69,7 +93,8 @@ class StackSampler:
             self._warn(f"--flame: {exc}.\n  The run goes on without it.")
             return
         self._record["attached_ns"] = recorder.now()
-        # Something of the run is in its trace, also of one that trains nothing: it is completed like any other.
+        # Something of the run is in its trace, also of one that trains nothing: it is completed
+        # like any other.
         recorder.mark(recorder.name("flame", "taking", kind="mark"), self._record["began_ns"])
         self._write()
 
@@ -77,20 +102,36 @@ class StackSampler:
         if not sys.platform.startswith("linux"):
             raise CannotAttach("py-spy is attached on Linux alone.")
         if will_strace:
-            raise CannotAttach("strace, which --syscalls uses, traces this process, and there can be one tracer only.")
+            raise CannotAttach(
+                "strace, which --syscalls uses, traces this process, and there can be one tracer"
+                " only."
+            )
         from voirkit_instruments.stacks import record_py_spy
 
         if self._pid in record_py_spy.native_pids:
-            raise CannotAttach("py-spy samples for --native, as perf cannot, and there can be one tracer only.\nLeave --native out.")
-        spy = record_py_spy.attach(self._pid, self._stem, self._rate_hz, self._most_bytes, self._gil, self._native)
+            raise CannotAttach(
+                "py-spy samples for --native, as perf cannot, and there can be one tracer"
+                " only.\nLeave --native out."
+            )
+        spy = record_py_spy.attach(
+            self._pid, self._stem, self._rate_hz, self._most_bytes, self._gil, self._native
+        )
         self._py_spy = spy.process
-        self._record.update(tool="py-spy", version=spy.version, by_clock=not self._gil, taker_pid=spy.process.pid)
+        self._record.update(
+            tool="py-spy", version=spy.version, by_clock=not self._gil, taker_pid=spy.process.pid
+        )
 
     def _start_thread(self, why_not: CannotAttach) -> None:
-        self._thread = ThreadSampler(f"{self._stem}.sampled", self._rate_hz, self._most_bytes, self._warn)
+        path = f"{self._stem}.sampled"
+        self._thread = ThreadSampler(path, self._rate_hz, self._most_bytes, self._warn)
         self._thread.start()
-        self._record.update(tool="sampler", version=None, by_clock=True, taker_pid=None, gil=False, native=False)
-        instead = "A thread of the program takes them instead: of this process alone, without loader workers and C."
+        self._record.update(
+            tool="sampler", version=None, by_clock=True, taker_pid=None, gil=False, native=False
+        )
+        instead = (
+            "A thread of the program takes them instead: of this process alone, without loader"
+            " workers and C."
+        )
         self._warn(refusal("--flame: ", why_not, instead))
 
     def stop(self) -> None:
@@ -102,23 +143,31 @@ class StackSampler:
             self._thread.stop()
             self._record.update(cut=self._thread.cut, late=self._thread.late)
             self._add_cost(self._thread.took_s)
-        if self._py_spy is None:
-            return
-        if self._py_spy.has_ended(0):
-            output = [line for line in self._py_spy.read_output().splitlines() if line != "ready"]
+        if self._py_spy is not None:
+            self._stop_py_spy(self._py_spy)
+
+    def _stop_py_spy(self, py_spy: DetachedProcess) -> None:
+        if py_spy.has_ended(0):
+            output = [line for line in py_spy.read_output().splitlines() if line != "ready"]
             why = output[-1] if output else "what runs py-spy was killed"
             self._record["cut"] = why
-            self._warn(f"--flame: no stacks were taken from some time on, before the run ended ({why}).")
-        self._py_spy.interrupt()
-        if not self._py_spy.has_ended(_ENDS_S):
-            self._warn("--flame: py-spy does not end; voirkit report reads what it took when it has.")
+            self._warn(
+                f"--flame: no stacks were taken from some time on, before the run ended ({why})."
+            )
+        py_spy.interrupt()
+        if not py_spy.has_ended(_ENDS_S):
+            self._warn(
+                "--flame: py-spy does not end; voirkit report reads what it took when it has."
+            )
         self._add_cost(_py_spy_cpu_s(f"{self._stem}.chunks"))
 
     def _add_cost(self, took_s: float | None) -> None:
         self._record["took_s"] = took_s
-        recorder.timed(0, int((took_s or 0.0) * 1e9), "processes")
-        if self._py_spy is not None:  # py-spy stops the program for each stack, which costs that as much (0.8 times, measured)
-            recorder.timed(0, int((took_s or 0.0) * 1e9), "sampling")
+        took_ns = int((took_s or 0.0) * 1e9)
+        recorder.timed(0, took_ns, "processes")
+        # py-spy stops the program for each stack, which costs that as much (0.8 times, measured)
+        if self._py_spy is not None:
+            recorder.timed(0, took_ns, "sampling")
         self._write()
 
     def _write(self) -> None:
@@ -129,33 +178,41 @@ class StackSampler:
 
 
 def _py_spy_cpu_s(path: str) -> float | None:
-    """How long py-spy and what runs it were on a processor, as the last note says."""
+    """The processor time of py-spy and of what runs it, as the last note says."""
     try:
         with open(path, encoding="utf-8") as notes:
-            return float(json.loads(notes.readlines()[-1])["took_s"])
+            last = notes.readlines()[-1]
+        return float(json.loads(last)["took_s"])
     except (OSError, ValueError, LookupError):
         return None
 
 
 def watch_workers(warn: Callable[[str], None]) -> Patches:
-    """Mark in the trace which process is which worker of a loader, until this is removed. Checked with torch 2.1 to 2.13."""
-    patches = FunctionPatches(lambda said: warn(f"--flame: {said} Loader workers are called children."))
-    patches.around_path("torch.utils.data.dataloader", _STARTS_WORKERS, Around(ThreadState(), 0, lambda _: 1, _leave, ("self",)))
+    """Mark in the trace which process is which worker of a loader, until this is removed. Checked
+    with torch 2.1 to 2.13."""
+    patches = FunctionPatches(
+        lambda line: warn(f"--flame: {line} Loader workers are called children.")
+    )
+    around = Around(ThreadState(), 0, lambda _: 1, _leave, ("self",))
+    patches.around_path("torch.utils.data.dataloader", _STARTS_WORKERS, around)
     return patches
 
 
-def _leave(began: int, was: int, iterator: Any) -> None:
+def _leave(entered: int, was_inside: int, iterator: Any) -> None:
     try:
         for number, process in enumerate(iterator._workers):
+            name = recorder.name("flame", "worker", kind="mark", value="pid")
             arguments = recorder.arguments({"worker": number})
-            recorder.mark(recorder.name("flame", "worker", kind="mark", value="pid"), recorder.now(), arguments, process.pid)
+            recorder.mark(name, recorder.now(), arguments, process.pid)
     except Exception:  # it has started none, or is another's
         pass
 
 
 @instrument_definition
 @once("--flame")
-def flame(ov: Overseer, rate_hz: int = FLAME_HZ, gil: bool = False) -> Iterator[Phase | PhaseWithPriority]:
+def flame(
+    ov: Overseer, rate_hz: int = FLAME_HZ, gil: bool = False
+) -> Iterator[Phase | PhaseWithPriority]:
     """Take stacks, from the beginning of the script's work to its end."""
     workers = watch_workers(ov.warn)
     yield ov.phases.load_script(priority=-50)
@@ -178,7 +235,9 @@ def flame(ov: Overseer, rate_hz: int = FLAME_HZ, gil: bool = False) -> Iterator[
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
     if options["flame"] is None:
-        raise CommandLineError("--gil is about stacks, which are not taken.", next="voirkit --flame --gil SCRIPT")
+        raise CommandLineError(
+            "--gil is about stacks, which are not taken.", next="voirkit --flame --gil SCRIPT"
+        )
     return flame(options["flame"], options["gil"])(ov)
 
 
@@ -187,16 +246,23 @@ _JOIN_S = 2.0
 
 
 class ThreadSampler:
-    """Takes stacks and writes them, one line for each time, frame, stack and thread name. ``most_bytes``: what the file may take."""
+    """Takes stacks and writes them, one line for each time, frame, stack and thread name.
+    ``most_bytes``: what the file may take."""
 
-    def __init__(self, path: str, rate_hz: int, most_bytes: int, warn: Callable[[str], None]) -> None:
-        self._path, self._period_s, self._most_bytes, self._warn = path, 1 / rate_hz, most_bytes, warn
+    def __init__(
+        self, path: str, rate_hz: int, most_bytes: int, warn: Callable[[str], None]
+    ) -> None:
+        self._path = path
+        self._period_s = 1 / rate_hz
+        self._most_bytes = most_bytes
+        self._warn = warn
         self._over = threading.Event()
-        self._frames: dict[tuple[Any, int], int] = {}  # by code and line: a function that is gone keeps its code alive here
+        # by code and line: a function that is gone keeps its code alive here
+        self._frames: dict[tuple[Any, int], int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
         self._names: dict[int, str] = {}
         self._lines: list[str] = []
-        self._written = 0
+        self._bytes = 0  # in the file
         self._thread = threading.Thread(target=self._run, name="voirkit-flame", daemon=True)
         self.took_s = 0.0
         self.late = 0
@@ -216,23 +282,25 @@ class ThreadSampler:
             self._write()
 
     def _run(self) -> None:
-        due = written = time.perf_counter()
+        next_s = last_write_s = time.perf_counter()
         try:
-            while not self._over.wait(max(due - time.perf_counter(), 0)):
-                began = time.thread_time()
-                waited = max(int((time.perf_counter() - due) / self._period_s), 0)
+            while not self._over.wait(max(next_s - time.perf_counter(), 0)):
+                start_s = time.thread_time()
+                waited = max(int((time.perf_counter() - next_s) / self._period_s), 0)
                 try:
                     self._sample(waited)
-                except AttributeError:  # CPython 3.11 has given an object for a frame that was none (a dict), on a busy machine, once
+                except AttributeError:
+                    # CPython 3.11 has given an object for a frame that was none (a dict), on a busy
+                    # machine, once
                     self.late += 1
-                now = time.perf_counter()
-                if now - written > _WRITE_S:
+                now_s = time.perf_counter()
+                if now_s - last_write_s > _WRITE_S:
                     self._write()
-                    written = now
-                missed = max(int((now - due) / self._period_s), waited)
+                    last_write_s = now_s
+                missed = max(int((now_s - next_s) / self._period_s), waited)
                 self.late += missed - waited
-                due += self._period_s * (missed + 1)
-                self.took_s += time.thread_time() - began
+                next_s += self._period_s * (missed + 1)
+                self.took_s += time.thread_time() - start_s
                 if self.cut is not None:
                     return
         except Exception as exc:  # the program goes on
@@ -241,19 +309,24 @@ class ThreadSampler:
             self._warn(f"--flame: no more stacks are taken ({self.cut}).")
 
     def _sample(self, waited: int) -> None:
-        """Look at all threads, after so many looks that could not be taken: who kept the GIL from this thread is seen now."""
-        at, own = time.perf_counter_ns(), threading.get_ident()
-        seen = []
+        """Look at all threads, after so many looks that could not be taken: who kept the GIL from
+        this thread is seen now."""
+        now_ns, own_ident = time.perf_counter_ns(), threading.get_ident()
+        stacks = []
         for ident, frame in sys._current_frames().items():
-            if ident != own:
+            if ident != own_ident:
                 tid = self._tid(ident)
                 if tid is not None:
-                    seen.append((tid, self._stack(frame)))
-        self._lines.append(json.dumps({"t": at, "seen": seen, **({"waited": waited} if waited else {})}))
+                    stacks.append((tid, self._stack(frame)))
+        line = {"t": now_ns, "seen": stacks}
+        if waited:
+            line["waited"] = waited
+        self._lines.append(json.dumps(line))
 
     def _tid(self, ident: int) -> int | None:
         """The native id of a thread, its name written once; None of voirkit's own."""
-        thread = threading._active.get(ident)  # type: ignore[attr-defined]  # enumerate() takes a lock that the program may hold
+        # enumerate() takes a lock that the program may hold
+        thread = threading._active.get(ident)  # type: ignore[attr-defined]
         if thread is None or thread.native_id is None:
             return ident
         if thread.name.startswith("voirkit-"):
@@ -267,29 +340,30 @@ class ThreadSampler:
     def _stack(self, frame: Any) -> int:
         numbers = []
         while frame is not None:
-            code, at = frame.f_code, frame.f_lineno or 0
-            number = self._frames.get((code, at))
+            code, line = frame.f_code, frame.f_lineno or 0
+            number = self._frames.get((code, line))
             if number is None:
-                number = self._frames[code, at] = len(self._frames)
-                name = getattr(code, "co_qualname", code.co_name)  # Python 3.11 and later know its class
-                self._lines.append(json.dumps({"frame": [name, code.co_filename, at]}))
+                number = self._frames[code, line] = len(self._frames)
+                # Python 3.11 and later know its class
+                name = getattr(code, "co_qualname", code.co_name)
+                self._lines.append(json.dumps({"frame": [name, code.co_filename, line]}))
             numbers.append(number)
             frame = frame.f_back
         stack = tuple(reversed(numbers))
-        found = self._stacks.get(stack)
-        if found is None:
-            found = self._stacks[stack] = len(self._stacks)
+        stack_number = self._stacks.get(stack)
+        if stack_number is None:
+            stack_number = self._stacks[stack] = len(self._stacks)
             self._lines.append(json.dumps({"stack": stack}))
-        return found
+        return stack_number
 
     def _write(self) -> None:
         data = "".join(f"{line}\n" for line in self._lines).encode(errors="replace")
         self._lines.clear()
-        if self._written + len(data) > self._most_bytes:
+        if self._bytes + len(data) > self._most_bytes:
             self.cut = "what is written has reached --trace-limit"
             return
         file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
-            self._written += os.write(file, data)
+            self._bytes += os.write(file, data)
         finally:
             os.close(file)

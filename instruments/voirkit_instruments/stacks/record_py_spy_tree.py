@@ -1,12 +1,15 @@
-"""A program of its own: runs a py-spy on each process of a tree, in chunks, each a file, and notes when it began and threads were there.
+"""A program of its own: runs a py-spy on each process of a tree, in chunks, each a file, and notes
+when it began and threads were there.
 
     python -I -S record_py_spy_tree.py PY-SPY PID STEM CHUNK_S MOST_BYTES OPTION...
 
-py-spy keeps all that it sees in memory and writes it when it ends: in chunks what it holds is bounded, and who kills it takes one chunk.
-One for each process, since its ``--subprocesses`` takes a thread of a forked process for that of its parent and writes every stack anew:
-43 MB in 11 s, of a training with two workers. Its times count from its own start, which this notes.
+py-spy keeps all that it sees in memory and writes it when it ends: in chunks what it holds is
+bounded, and who kills it takes one chunk. One for each process, since its ``--subprocesses`` takes
+a thread of a forked process for that of its parent and writes every stack anew: 43 MB in 11 s, of a
+training with two workers. Its times count from its own start, which this notes.
 
-Imports nothing of voirkit. Ends with the process, or when it is interrupted. Checked with py-spy 0.4.3; Linux only.
+Imports nothing of voirkit. Ends with the process, or when it is interrupted. Checked with py-spy
+0.4.3; Linux only.
 """
 
 from __future__ import annotations
@@ -32,27 +35,34 @@ class Chunk:
 
     Attributes:
         ready_ns: When it said that it looks; 0 before.
-        until_ns: When that was the same last, if it is another by now: py-spy does not see what an exec puts in its place.
+        until_ns: When that was the same last, if it is another by now: py-spy does not see what an
+            exec puts in its place.
     """
 
     def __init__(self, command: list[str], file: str, pid: int) -> None:
-        self.file, self.pid, self.ready_ns = file, pid, 0
+        self.file = file
+        self.pid = pid
+        self.ready_ns = 0
         self.image = _image(pid)  # what the process executes
         self.began_ns = self._same_ns = time.perf_counter_ns()
         self.until_ns: int | None = None
         self.spy = subprocess.Popen(
-            [*command, "--output", file, "--pid", str(pid)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            [*command, "--output", file, "--pid", str(pid)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
         assert self.spy.stdout is not None
-        self.said = b""
+        self.output = b""
         self.out = self.spy.stdout.fileno()
         os.set_blocking(self.out, False)
 
     def check_image(self) -> None:
         """Have it end if the process executes something else by now."""
-        now, image = time.perf_counter_ns(), _image(self.pid)
+        now_ns = time.perf_counter_ns()
+        image = _image(self.pid)
         if image == self.image:
-            self._same_ns = now
+            self._same_ns = now_ns
         elif image[0] and self.until_ns is None:
             self.until_ns = self._same_ns
             self.spy.send_signal(signal.SIGINT)
@@ -60,19 +70,21 @@ class Chunk:
     def listen(self) -> None:
         """Read what it says now."""
         try:
-            self.said += os.read(self.out, 1 << 16)
+            self.output += os.read(self.out, 1 << 16)
         except BlockingIOError:
             pass
-        if not self.ready_ns and b"Sampling process" in self.said:
+        if not self.ready_ns and b"Sampling process" in self.output:
             self.ready_ns = time.perf_counter_ns()
 
     def lines(self) -> list[str]:
-        """What it has said."""
-        return [line.strip() for line in self.said.decode(errors="replace").splitlines() if line.strip()]
+        """The lines that it has printed."""
+        lines = self.output.decode(errors="replace").splitlines()
+        return [line.strip() for line in lines if line.strip()]
 
 
 def _image(pid: int) -> tuple[bytes, bytes]:
-    """What a process executes: its words, and where its stack begins, which the kernel chooses anew for each."""
+    """The identity of what a process executes: its words, and where its stack begins, which the
+    kernel chooses anew for each."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as words, open(f"/proc/{pid}/stat", "rb") as stat:
             return words.read(), stat.read().rpartition(b")")[2].split()[25]
@@ -89,14 +101,21 @@ class Tree:
         most_bytes: What the files may take in all.
     """
 
-    def __init__(self, program: str, pid: int, stem: str, chunk_s: str, most_bytes: int, options: list[str]) -> None:
+    def __init__(
+        self, program: str, pid: int, stem: str, chunk_s: str, most_bytes: int, options: list[str]
+    ) -> None:
         self._command = [program, "record", *options, "--duration", chunk_s]
-        self._pid, self._stem, self._most_bytes = pid, stem, most_bytes
+        self._pid = pid
+        self._stem = stem
+        self._most_bytes = most_bytes
         self._running: dict[int, Chunk] = {}
-        self._failed: dict[int, int] = {}
-        self._seen: dict[int, dict[int, int]] = {}  # by process and thread: when it was there last
-        self._number = self._written = 0
-        self._over = self._told = False
+        self._failures: dict[int, int] = {}  # by process, chunks in a row
+        # by process and thread: when it was there last
+        self._last_seen: dict[int, dict[int, int]] = {}
+        self._number = 0
+        self._bytes = 0
+        self._over = False
+        self._is_ready = False
 
     def interrupt(self, *_: object) -> None:
         """Write what has been seen, and end."""
@@ -104,18 +123,20 @@ class Tree:
 
     def run(self) -> None:
         """Until the process ends, or ``interrupt``."""
-        while not self._over and self._written <= self._most_bytes:
-            there = self._list_processes()
-            if self._pid not in there or self._failed.get(self._pid, 0) >= (_FAILED if self._told else 1):
+        while not self._over and self._bytes <= self._most_bytes:
+            pids = self._list_processes()
+            most_failures = _FAILED if self._is_ready else 1
+            if self._pid not in pids or self._failures.get(self._pid, 0) >= most_failures:
                 break
-            for pid in there:
+            for pid in pids:
                 if pid in self._running:
                     self._running[pid].check_image()
-                elif self._failed.get(pid, 0) < _FAILED:
-                    self._running[pid] = Chunk(self._command, f"{self._stem}.{self._number}.spy", pid)
+                elif self._failures.get(pid, 0) < _FAILED:
+                    file = f"{self._stem}.{self._number}.spy"
+                    self._running[pid] = Chunk(self._command, file, pid)
                     self._number += 1
             self._wait(_LOOK_S)
-        if self._written > self._most_bytes:
+        if self._bytes > self._most_bytes:
             print("what it writes has reached --trace-limit", flush=True)
         for chunk in self._running.values():
             chunk.check_image()
@@ -125,52 +146,68 @@ class Tree:
             self._wait(_LOOK_S)
 
     def _wait(self, within_s: float) -> None:
-        outs = {chunk.out: chunk for chunk in self._running.values()}
-        for out in select.select(list(outs), [], [], within_s)[0]:
-            chunk = outs[out]
+        chunks = {chunk.out: chunk for chunk in self._running.values()}
+        readable, _, _ = select.select(list(chunks), [], [], within_s)
+        for out in readable:
+            chunk = chunks[out]
             chunk.listen()
-            if chunk.ready_ns and not self._told:
-                self._told = True
+            if chunk.ready_ns and not self._is_ready:
+                self._is_ready = True
                 print("ready", flush=True)
-        for chunk in [chunk for chunk in self._running.values() if chunk.spy.poll() is not None]:
-            self._end(chunk)
+        for chunk in list(self._running.values()):
+            if chunk.spy.poll() is not None:
+                self._end(chunk)
 
     def _end(self, chunk: Chunk) -> None:
         chunk.listen()
         assert chunk.spy.stdout is not None
         chunk.spy.stdout.close()
         del self._running[chunk.pid]
-        there = os.path.exists(chunk.file)
-        self._failed[chunk.pid] = 0 if there else self._failed.get(chunk.pid, 0) + 1
-        self._written += os.path.getsize(chunk.file) if there else 0
-        used = resource.getrusage(resource.RUSAGE_CHILDREN), resource.getrusage(resource.RUSAGE_SELF)
+        has_file = os.path.exists(chunk.file)
+        if has_file:
+            self._failures[chunk.pid] = 0
+            self._bytes += os.path.getsize(chunk.file)
+        else:
+            self._failures[chunk.pid] = self._failures.get(chunk.pid, 0) + 1
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self_usage = resource.getrusage(resource.RUSAGE_SELF)
+        took_s = children.ru_utime + children.ru_stime + (self_usage.ru_utime + self_usage.ru_stime)
         note = {
-            "pid": chunk.pid, "file": os.path.basename(chunk.file) if there else None, "status": chunk.spy.returncode,
-            "began_ns": chunk.began_ns, "ready_ns": chunk.ready_ns, "until_ns": chunk.until_ns, "ended_ns": time.perf_counter_ns(),
-            "seen": self._seen.pop(chunk.pid, {}), "said": chunk.lines()[-4:],
-            "took_s": sum(one.ru_utime + one.ru_stime for one in used),  # of all until now
-        }  # fmt: skip
+            "pid": chunk.pid,
+            "file": os.path.basename(chunk.file) if has_file else None,
+            "status": chunk.spy.returncode,
+            "began_ns": chunk.began_ns,
+            "ready_ns": chunk.ready_ns,
+            "until_ns": chunk.until_ns,
+            "ended_ns": time.perf_counter_ns(),
+            "seen": self._last_seen.pop(chunk.pid, {}),
+            "said": chunk.lines()[-4:],
+            "took_s": took_s,  # of all until now
+        }
         with open(f"{self._stem}.chunks", "a", encoding="utf-8") as notes:
             notes.write(json.dumps(note) + "\n")
-        if not there and chunk.pid == self._pid:
+        if not has_file and chunk.pid == self._pid:
             print("\n".join(chunk.lines()), flush=True)
 
     def _list_processes(self) -> list[int]:
         """The processes that are there. Notes when each thread was there last."""
-        now, left, found = time.perf_counter_ns(), [self._pid], []
-        while left:
-            pid = left.pop()
+        now_ns = time.perf_counter_ns()
+        candidates = [self._pid]
+        pids = []
+        while candidates:
+            pid = candidates.pop()
             try:
-                os.readlink(f"/proc/{pid}/exe")  # a process that has ended, and nobody has waited for, has none
-                seen = self._seen.setdefault(pid, {})
+                # a process that has ended, and nobody has waited for, has none
+                os.readlink(f"/proc/{pid}/exe")
+                last_seen = self._last_seen.setdefault(pid, {})
                 for tid in os.listdir(f"/proc/{pid}/task"):
                     with open(f"/proc/{pid}/task/{tid}/children", encoding="ascii") as file:
-                        left += map(int, file.read().split())
-                    seen[int(tid)] = now
-                found.append(pid)
+                        candidates += map(int, file.read().split())
+                    last_seen[int(tid)] = now_ns
+                pids.append(pid)
             except OSError:
                 continue  # it has ended meanwhile
-        return found
+        return pids
 
 
 def main(words: list[str]) -> None:

@@ -1,4 +1,5 @@
-"""Always on (``--no-steps`` switches it off): what each step of a training spends its time on, and its loss."""
+"""Always on (``--no-steps`` switches it off): what each step of a training spends its time on, and
+its loss."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""How many items a batch holds and how many batches a loader will give, where that can be known without running code of the program.
+"""The number of items of a batch and of batches of a loader, where that can be known
+without running code of the program.
 
-Never raises, never waits for a device (only shapes and lengths are read) and never asks an unknown object for its repr. Of an object of a
-class of the program only plain fields are inspected, and a ``__len__`` that does nothing but look at such is called.
+Never raises, never waits for a device (only shapes and lengths are read) and never asks an unknown
+object for its repr. Of an object of a class of the program only plain fields are inspected, and a
+``__len__`` that does nothing but look at such is called.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import functools
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType
 
 from voirkit_instruments.places import Owner, file_owner
@@ -19,8 +21,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeGuard
 
-# A batch's fields or samples look alike: the first few tell, and a list of 10^5 numbers must not be walked at every
-# step.
+# A batch's fields or samples look alike: the first few tell, and a list of 10^5 numbers must not be
+# walked at every step.
 _SAMPLED = 8
 _DEEPEST = 6
 _SINGLE = (int, float, complex, str, bytes)
@@ -29,24 +31,29 @@ _SINGLE = (int, float, complex, str, bytes)
 def count_items(batch: object) -> int | None:
     """The number of items in a batch, or None if its type does not tell.
 
-    ==========================================  ===========================================================
-    the batch                                   counts
-    ==========================================  ===========================================================
-    tensor, array (anything with a ``shape``)   its first dimension; 1 if it has none
-    number, string                              1
-    tuple or list with tensors                  the first dimension of the first tensor that has one
-    tuple or list of numbers or strings         its length
-    list of dictionaries with the same keys     its length: it is a list of samples
-    list of (tensor, number or dictionary …)    its length: the same
-    tuple or list of other containers           what they agree on (fields), else their common length
-                                                (``zip(*samples)``), else its own length (samples)
-    dictionary, object with attributes or slots its first tensor that has a dimension, else its first container
-    tuple of an object and something else       what its objects agree on, else its length
-    ``PackedSequence``, graph batches           the sequences, the graphs in it
-    object with ``__len__``                     its length; of a class of the program, if that only looks at plain fields
-    ==========================================  ===========================================================
+    ============================================ ===================================================
+    the batch                                    counts
+    ============================================ ===================================================
+    tensor, array (anything with a ``shape``)    its first dimension; 1 if it has none
+    number, string                               1
+    tuple or list with tensors                   the first dimension of the first tensor that has
+                                                 one
+    tuple or list of numbers or strings          its length
+    list of dictionaries with the same keys      its length: it is a list of samples
+    list of (tensor, number or dictionary …)     its length: the same
+    tuple or list of other containers            what they agree on (fields), else their common
+                                                 length (``zip(*samples)``), else its own length
+                                                 (samples)
+    dictionary, object with attributes or slots  its first tensor that has a dimension, else its
+                                                 first container
+    tuple of an object and something else        what its objects agree on, else its length
+    ``PackedSequence``, graph batches            the sequences, the graphs in it
+    object with ``__len__``                      its length; of a class of the program, if that only
+                                                 looks at plain fields
+    ============================================ ===================================================
 
-    A list of unbatched images (each 3 x H x W) cannot be told from a list of fields; give ``batch_size`` beside it.
+    A list of unbatched images (each 3 x H x W) cannot be told from a list of fields; give
+    ``batch_size`` beside it.
     """
     try:
         return _count(batch, 0)
@@ -73,29 +80,43 @@ def _count(batch: object, depth: int) -> int | None:
         return None
     if _is_a(batch, Mapping):
         return _count_fields(batch.values(), depth) if batch else 0
+    return _count_object(batch, depth)
+
+
+def _count_object(batch: object, depth: int) -> int | None:
+    """The items of an object of a library that is none of the usual containers."""
     for name in ("num_graphs", "batch_size"):  # torch_geometric, dgl and the like say it themselves
         size = getattr(batch, name, None)
         if type(size) is int:
             return size
     if hasattr(type(batch), "__len__"):
         return len(batch)  # type: ignore[arg-type]  # hasattr has just looked
-    fields = plain_fields(batch)
-    return _count_fields(fields.values(), depth) if fields and depth < _DEEPEST else None
+    return _count_plain_fields(plain_fields(batch), depth)
+
+
+def _count_plain_fields(fields: dict[str, Any], depth: int) -> int | None:
+    if not fields or depth >= _DEEPEST:
+        return None
+    return _count_fields(fields.values(), depth)
 
 
 _of_program: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 
 def is_of_program(kind: type) -> bool:
-    """Whether a class is the program's own: what it does when it is asked something is not known, as it is of an installed library's."""
+    """True if a class is the program's own: what it does when it is asked something is not known,
+    as it is of an installed library's."""
     if kind.__module__ == "builtins":
         return False
-    found = _of_program.get(kind)
-    if found is None:
+    is_own = _of_program.get(kind)
+    if is_own is None:
+        is_own = kind.__module__ == "__main__"
         file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-        in_program = type(file) is str and file_owner(os.path.abspath(file)) in (Owner.PROGRAM, Owner.ARCHIVE)
-        found = _of_program[kind] = in_program or kind.__module__ == "__main__"
-    return found
+        if type(file) is str:
+            owner = file_owner(os.path.abspath(file))
+            is_own = is_own or owner in (Owner.PROGRAM, Owner.ARCHIVE)
+        _of_program[kind] = is_own
+    return is_own
 
 
 def _count_unasked(batch: object, depth: int) -> int | None:
@@ -115,7 +136,7 @@ def _count_unasked(batch: object, depth: int) -> int | None:
         return int(shape[0]) if len(shape) else 1
     if only_looks(batch):
         return len(batch)  # type: ignore[arg-type]  # it has one, and it only looks
-    return _count_fields(fields.values(), depth) if fields and depth < _DEEPEST else None
+    return _count_plain_fields(fields, depth)
 
 
 def _count_sequence(batch: Sequence[object], depth: int) -> int | None:
@@ -123,61 +144,80 @@ def _count_sequence(batch: Sequence[object], depth: int) -> int | None:
         return 0
     if type(batch) not in (list, tuple):
         sizes = getattr(batch, "batch_sizes", None)
-        if sizes is not None:  # torch.nn.utils.rnn.PackedSequence: how many sequences go into each time step, on the CPU
+        # torch.nn.utils.rnn.PackedSequence: how many sequences go into each time step, on the CPU
+        if sizes is not None:
             return int(sizes[0])
     shape = _shape(batch[0])
     if shape is not None and len(shape):  # by far the most usual
         return int(shape[0])
-    start = batch[:_SAMPLED]
-    for element in start:
+    first = batch[:_SAMPLED]
+    for element in first:
         shape = _shape(element)
         if shape is not None and len(shape):
             return int(shape[0])
     if depth >= _DEEPEST:
         return len(batch)
-    containers = [e for e in start if _is_a(e, (tuple, list, Mapping))]
+    return _count_without_tensors(batch, first, depth)
+
+
+def _count_without_tensors(batch: Sequence[object], first: Sequence[object], depth: int) -> int:
+    """The items of a sequence whose first elements are no tensors."""
+    containers = [element for element in first if _is_a(element, (tuple, list, Mapping))]
     if not containers:
-        return _count_objects(batch, start, depth)
-    if _are_samples(start):
+        return _count_objects(batch, first, depth)
+    if _are_samples(first) or _are_alike_mappings(first):
         return len(batch)
-    mappings = [e for e in containers if _is_a(e, Mapping)]
-    if len(mappings) == len(start) > 1 and all(m.keys() == mappings[0].keys() for m in mappings):
-        return len(batch)
-    for sizes in ([_count(e, depth + 1) for e in containers], [len(e) for e in containers]):
-        if sizes[0] is not None and sizes.count(sizes[0]) == len(sizes):
-            return sizes[0]
-    return len(batch)
+    size = _common([_count(container, depth + 1) for container in containers])
+    if size is None:
+        size = _common([len(container) for container in containers])
+    return len(batch) if size is None else size
 
 
-def _count_objects(batch: Sequence[object], start: Sequence[object], depth: int) -> int:
+def _are_alike_mappings(elements: Sequence[Any]) -> bool:
+    """True for two mappings or more with the same keys: samples that nothing has collated."""
+    if len(elements) < 2 or not all(_is_a(element, Mapping) for element in elements):
+        return False
+    keys = elements[0].keys()
+    return all(element.keys() == keys for element in elements)
+
+
+def _common(sizes: Sequence[int | None]) -> int | None:
+    """The size that all agree on; None if there is none."""
+    if not sizes or sizes.count(sizes[0]) < len(sizes):
+        return None
+    return sizes[0]
+
+
+def _count_objects(batch: Sequence[object], first: Sequence[object], depth: int) -> int:
     """The items of a sequence without tensors and containers.
 
-    In a tuple, an object with fields beside something of another type is a batch. Objects of one type, and all that a list holds, may as
-    well be samples.
+    In a tuple, an object with fields beside something of another type is a batch. Objects of one
+    type, and all that a list holds, may as well be samples.
     """
-    is_of_several_types = len(set(map(type, start))) > 1
+    is_of_several_types = len(set(map(type, first))) > 1
     if not _is_a(batch, tuple) or not is_of_several_types:
         return len(batch)
-    sizes = [_count(e, depth + 1) for e in start if not _is_a(e, _SINGLE) and plain_fields(e)]
-    if sizes and sizes[0] is not None and sizes.count(sizes[0]) == len(sizes):
-        return sizes[0]
-    return len(batch)
+    objects = [element for element in first if not _is_a(element, _SINGLE)]
+    size = _common([_count(element, depth + 1) for element in objects if plain_fields(element)])
+    return len(batch) if size is None else size
 
 
-def _are_samples(elements: Sequence[object]) -> bool:
-    """Whether tuples or lists are samples that nothing has collated: alike, and each a tensor beside what is none. Collated, fields of one
-    kind lie together."""
-    if not all(_is_a(e, (tuple, list)) for e in elements):
+def _are_samples(elements: Sequence[Any]) -> bool:
+    """True if tuples or lists are samples that nothing has collated: alike, and each a tensor
+    beside what is none. Collated, fields of one kind lie together."""
+    if not all(_is_a(element, (tuple, list)) for element in elements):
         return False
-    rows = [tuple(type(part) for part in e[:_SAMPLED]) for e in elements]  # type: ignore[index]  # just looked at
-    if len(set(rows)) > 1:
+    rows = {tuple(map(type, element[:_SAMPLED])) for element in elements}
+    if len(rows) > 1:
         return False
-    tensors = [(shape := _shape(part)) is not None and len(shape) > 0 for part in elements[0][:_SAMPLED]]  # type: ignore[index]
+    shapes = [_shape(part) for part in elements[0][:_SAMPLED]]
+    tensors = [shape is not None and len(shape) > 0 for shape in shapes]
     return any(tensors) and not all(tensors)
 
 
 def plain_fields(thing: object) -> dict[str, Any]:
-    """What an object keeps itself, in its ``__slots__`` (those of base classes first) and its ``__dict__``; runs no code of its class."""
+    """The values that an object keeps itself, in its ``__slots__`` (those of base classes first)
+    and its ``__dict__``; runs no code of its class."""
     kind = type(thing)
     fields = {}
     for name, slot in _slots(kind):
@@ -186,16 +226,20 @@ def plain_fields(thing: object) -> dict[str, Any]:
         except AttributeError:  # nothing has been assigned to it
             continue
     attributes = of_class(kind, "__dict__")
-    if type(attributes) in (GetSetDescriptorType, MemberDescriptorType):  # a member of a type in C, such as SimpleNamespace
+    # a member of a type in C, such as SimpleNamespace
+    if type(attributes) in (GetSetDescriptorType, MemberDescriptorType):
         fields.update(attributes.__get__(thing))
     return fields
 
 
-_slots_of_classes: weakref.WeakKeyDictionary[type, list[tuple[str, MemberDescriptorType]]] = weakref.WeakKeyDictionary()
+_slots_of_classes: weakref.WeakKeyDictionary[type, list[tuple[str, MemberDescriptorType]]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def _slots(kind: type) -> list[tuple[str, MemberDescriptorType]]:
-    """Names and descriptors of the slots of a class, in the order in which the classes declare them."""
+    """Names and descriptors of the slots of a class, in the order in which the classes declare
+    them."""
     slots = _slots_of_classes.get(kind)
     if slots is None:
         slots = [slot for owner in reversed(kind.__mro__) for slot in _own_slots(owner)]
@@ -208,13 +252,19 @@ def _own_slots(owner: type) -> list[tuple[str, MemberDescriptorType]]:
 
     ``type.__new__`` of 3.10 to 3.15 puts the descriptors into the class in alphabetical order.
     """
-    declared = vars(owner).get("__slots__")
+    members = vars(owner)
+    declared = members.get("__slots__")
     if declared is None:
         return []
-    slots = [(name, value) for name, value in vars(owner).items() if type(value) is MemberDescriptorType]
+    slots = [
+        (name, value) for name, value in members.items() if type(value) is MemberDescriptorType
+    ]
     if type(declared) not in (tuple, list, dict):
         return slots
-    places = {_mangled(name, owner): place for place, name in enumerate(declared) if type(name) is str}
+    places = {}
+    for place, name in enumerate(declared):
+        if type(name) is str:
+            places[_mangled(name, owner)] = place
     return sorted(slots, key=lambda slot: places.get(slot[0], len(places)))
 
 
@@ -225,7 +275,8 @@ def _mangled(name: str, owner: type) -> str:
 
 
 def _shape(thing: Any) -> Any:
-    """The shape of a tensor or an array; None of what has none, and of what would have to be asked for it."""
+    """The shape of a tensor or an array; None of what has none, and of what would have to be asked
+    for it."""
     if not is_of_program(type(thing)):
         return getattr(thing, "shape", None)
     shape = of_class(type(thing), "shape")
@@ -234,16 +285,19 @@ def _shape(thing: Any) -> Any:
 
 def _count_fields(values: Iterable[object], depth: int) -> int | None:
     container = None
-    single = False
+    has_single = False
     for value in values:
         shape = _shape(value)
         if shape is not None and len(shape):
             return int(shape[0])
-        single = single or shape is not None or _is_a(value, _SINGLE)
-        if container is None and value is not None and not _is_a(value, _SINGLE) and shape is None:
+        if shape is not None or _is_a(value, _SINGLE):
+            has_single = True
+        elif container is None:
             container = value
-    counted = _count(container, depth + 1) if container is not None else None
-    return counted if counted is not None else 1 if single else None
+    size = None if container is None else _count(container, depth + 1)
+    if size is None and has_single:
+        return 1
+    return size
 
 
 class ItemCounter:
@@ -254,7 +308,9 @@ class ItemCounter:
         count: Another way to count; whatever it raises counts as unknown.
     """
 
-    def __init__(self, warn: Callable[[str], None], count: Callable[[object], object] = count_items) -> None:
+    def __init__(
+        self, warn: Callable[[str], None], count: Callable[[object], object] = count_items
+    ) -> None:
         self._warn = warn
         self._count = count
         self._warned = False
@@ -262,58 +318,91 @@ class ItemCounter:
     def __call__(self, batch: object) -> int | None:
         """The items in the batch; None if unknown."""
         try:
-            counted = self._count(batch)
-            if counted is not None:
-                return int(counted)  # type: ignore[call-overload, no-any-return]  # a user's function may return anything
+            count = self._count(batch)
+            if count is not None:
+                # a user's function may return anything
+                return int(count)  # type: ignore[call-overload, no-any-return]
             because = "its type does not tell"
-        except Exception as exc:
+        except Exception as exc:  # of a function of the program's; the batch counts as unknown
             because = f"{type(exc).__name__}: {exc}"
         if not self._warned:
             self._warned = True
             self._warn(
-                f"a batch of type {type(batch).__qualname__} cannot be counted ({because}) and is in no rate. "
-                "Give batch_size=<items> beside it."
+                f"a batch of type {type(batch).__qualname__} cannot be counted ({because}) and is"
+                " in no rate. Give batch_size=<items> beside it."
             )
         return None
 
 
-# Loads, operators and calls without keywords; what these names begin is common to python 3.10 to 3.13.
+# Loads, operators and calls without keywords; what these names begin is common to python 3.10 to
+# 3.13.
 
 
 _PLAIN_OPCODES = (
-    "LOAD_", "BINARY_", "COMPARE_", "UNARY_", "RETURN_", "CALL", "PRECALL", "PUSH_NULL", "RESUME", "CACHE", "NOP", "COPY_FREE_VARS",
+    "LOAD_",
+    "BINARY_",
+    "COMPARE_",
+    "UNARY_",
+    "RETURN_",
+    "CALL",
+    "PRECALL",
+    "PUSH_NULL",
+    "RESUME",
+    "CACHE",
+    "NOP",
+    "COPY_FREE_VARS",
     "TO_BOOL",
-)  # fmt: skip
+)
 _HARMLESS = {"len", "int", "sum", "min", "max"}
 _PARTS = {"BINARY_SUBSCR", "sum", "min", "max"}  # what looks at the parts of a list
 _LIBRARIES = ("torch", "torchvision", "numpy", "pandas")
-_PLAIN = (str, bytes, bytearray, int, float, complex, bool, type(None), range, type, property, GetSetDescriptorType, FunctionType)
+_PLAIN = (
+    str,
+    bytes,
+    bytearray,
+    int,
+    float,
+    complex,
+    bool,
+    type(None),
+    range,
+    type,
+    property,
+    GetSetDescriptorType,
+    FunctionType,
+)
 _LONGEST = 64  # a longer list is not walked
 _DEEPEST_LENGTH = 4
 _ABSENT: Any = object()
 
 
 def batches(loader: Any) -> int | None:
-    """How many batches an iterator of the loader will have, or None if that cannot be known without running code of the program.
+    """How many batches an iterator of the loader will have, or None if that cannot be known without
+    running code of the program.
 
-    ``len(loader)`` would tell torch, for an iterable dataset, that the program had asked, and torch then warns of what it would not have
-    warned of.
+    ``len(loader)`` would tell torch, for an iterable dataset, that the program had asked, and torch
+    then warns of what it would not have warned of.
     """
     from torch.utils.data import IterableDataset  # it is there: this is a loader of it
 
     if issubclass(type(loader.dataset), IterableDataset):
         return None
-    own = getattr(loader.batch_sampler, "__dict__", {})
-    samplers = [loader.batch_sampler, loader.sampler, own.get("sampler")]
-    sources = [getattr(sampler, "__dict__", {}).get("data_source") for sampler in samplers if _is_library(type(sampler))]
-    asked = [thing for thing in (loader, loader.dataset, *samplers, *sources) if thing is not None]
-    if not _is_library(of_class(type(loader), "__len__")):  # a loader that goes over a sampler for ever tells by what is behind it
-        asked = [thing for thing in asked if of_class(type(thing), "__len__") is not _ABSENT]
-    return len(loader) if all(map(only_looks, asked)) else None
+    fields = getattr(loader.batch_sampler, "__dict__", {})
+    samplers = [loader.batch_sampler, loader.sampler, fields.get("sampler")]
+    things = [loader, loader.dataset, *samplers]
+    for sampler in samplers:
+        if _is_library(type(sampler)):
+            things.append(getattr(sampler, "__dict__", {}).get("data_source"))
+    things = [thing for thing in things if thing is not None]
+    # a loader that goes over a sampler for ever tells by what is behind it
+    if not _is_library(of_class(type(loader), "__len__")):
+        things = [thing for thing in things if of_class(type(thing), "__len__") is not _ABSENT]
+    return len(loader) if all(map(only_looks, things)) else None
 
 
 def only_looks(thing: object, deep: int = _DEEPEST_LENGTH) -> bool:
-    """Whether ``len(thing)`` runs nothing of the program but a ``__len__`` that looks at plain attributes.
+    """True if ``len(thing)`` runs nothing of the program but a ``__len__`` that looks at plain
+    attributes.
 
     Args:
         thing: Anything; it is not asked.
@@ -327,72 +416,84 @@ def only_looks(thing: object, deep: int = _DEEPEST_LENGTH) -> bool:
         return False
     code, parts, cells = length.__code__, False, []
     if not _is_library(length):
-        done = _operations(code)
-        if done is None or not _HARMLESS.isdisjoint(length.__globals__):
+        operations = _operations(code)
+        if operations is None or not _HARMLESS.isdisjoint(length.__globals__):
             return False
-        parts = not _PARTS.isdisjoint(done)
+        parts = not _PARTS.isdisjoint(operations)
         cells = [cell.cell_contents for cell in length.__closure__ or ()]
     names = [name for name in code.co_names if name not in _HARMLESS]
-    return all(_is_harmless(value, deep, parts, names) for value in [*cells, *_values(thing, names)])
+    values = [*cells, *_values(thing, names)]
+    return all(_is_harmless(value, deep, parts, names) for value in values)
 
 
 @functools.lru_cache(maxsize=128)
 def _operations(code: CodeType) -> frozenset[str] | None:
-    """The operations and names in code that calls nothing but ``len`` and the like, and sets nothing; None: it does more."""
+    """The operations and names in code that calls nothing but ``len`` and the like, and sets
+    nothing; None: it does more."""
     import dis
 
-    done = set(code.co_names)
+    operations = set(code.co_names)
     for instruction in dis.get_instructions(code):
         name = instruction.opname
-        if not name.startswith(_PLAIN_OPCODES) or (name.startswith("LOAD_GLOBAL") and instruction.argval not in _HARMLESS):
+        if not name.startswith(_PLAIN_OPCODES) or name in ("LOAD_METHOD", "LOAD_SUPER_ATTR"):
             return None
-        if name in ("LOAD_METHOD", "LOAD_SUPER_ATTR") or (name == "LOAD_ATTR" and "NULL" in instruction.argrepr):
+        if name.startswith("LOAD_GLOBAL") and instruction.argval not in _HARMLESS:
             return None
-        done.add(name)
-    return frozenset(done)
+        if name == "LOAD_ATTR" and "NULL" in instruction.argrepr:
+            return None
+        operations.add(name)
+    return frozenset(operations)
 
 
 def _values(thing: Any, names: Iterable[str]) -> list[Any]:
-    """What an object has under some names, itself or by its class; ``_ABSENT`` for what code of the program would be run for."""
+    """The values of an object under some names, its own or of its class; ``_ABSENT`` for what code
+    of the program would be run for."""
     kind, values = type(thing), []
-    own = vars(thing) if type(of_class(kind, "__dict__")) is GetSetDescriptorType else {}
+    fields = vars(thing) if type(of_class(kind, "__dict__")) is GetSetDescriptorType else {}
     for name in names:
-        found = of_class(kind, name)
-        if type(found) is MemberDescriptorType:  # of __slots__
+        member = of_class(kind, name)
+        if type(member) is MemberDescriptorType:  # of __slots__
             try:
-                values.append(found.__get__(thing))
+                values.append(member.__get__(thing))
             except AttributeError:
                 values.append(_ABSENT)
-        elif type(found) is property:
-            values.append(found if _is_library(found.fget) else _ABSENT)
-        elif name in own and not hasattr(type(found), "__set__"):
-            values.append(own[name])
-        elif found is not _ABSENT or of_class(kind, "__getattr__") is not _ABSENT:
-            values.append(found)
+        elif type(member) is property:
+            values.append(member if _is_library(member.fget) else _ABSENT)
+        elif name in fields and not hasattr(type(member), "__set__"):
+            values.append(fields[name])
+        elif member is not _ABSENT or of_class(kind, "__getattr__") is not _ABSENT:
+            values.append(member)
     return values
 
 
 def _is_harmless(value: Any, deep: int, parts: bool, names: Sequence[str]) -> bool:
-    """Whether looking at a value, its length, what it has under some names, and its parts if that is done, runs nothing of the program."""
+    """True if looking at a value, its length, what it has under some names, and its parts if that
+    is done, runs nothing of the program."""
     kind = type(value)
     if kind in (list, tuple, dict):
-        if not parts:
-            return True
-        return len(value) <= _LONGEST and all(_is_harmless(p, deep - 1, True, names) for p in (value.values() if kind is dict else value))
+        return not parts or _are_harmless(value.values() if kind is dict else value, deep, names)
     if kind in _PLAIN or _is_library(kind):
         return True
     if of_class(kind, "__len__") is not _ABSENT:
         return only_looks(value, deep - 1)
     if value is _ABSENT or deep <= 0 or type(of_class(kind, "__getattribute__")) is FunctionType:
         return False
-    return all(_is_harmless(one, deep - 1, parts, names) for one in _values(value, names))
+    return all(_is_harmless(member, deep - 1, parts, names) for member in _values(value, names))
+
+
+def _are_harmless(elements: Collection[Any], deep: int, names: Sequence[str]) -> bool:
+    """True if that holds for all parts of a list, tuple or dictionary."""
+    if len(elements) > _LONGEST:
+        return False
+    return all(_is_harmless(element, deep - 1, True, names) for element in elements)
 
 
 def of_class(kind: type, name: str) -> Any:
-    """What a class or one above it has under a name, as it stands there."""
+    """The member of a class or one above it under a name, as it stands there."""
     return next((vars(owner)[name] for owner in kind.__mro__ if name in vars(owner)), _ABSENT)
 
 
 def _is_library(thing: Any) -> bool:
-    """Whether a class or a function is a library's that is known to do no more than it says."""
-    return (getattr(thing, "__module__", None) or "").partition(".")[0] in _LIBRARIES
+    """True for a class or a function of a library that is known to do no more than it says."""
+    module = getattr(thing, "__module__", None) or ""
+    return module.partition(".")[0] in _LIBRARIES

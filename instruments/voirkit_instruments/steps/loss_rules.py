@@ -1,4 +1,4 @@
-"""From the loss to findings: it is no number, or it does not fall."""
+"""The findings from the loss: it is no number, or it does not fall."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from voirkit.units import figure
 
 Loss = Mapping[str, Any]
 
-_DEVIATIONS_OF_DISTANCE = 1.48  # of normal values: standard deviation over the median distance from the median
+# of normal values: standard deviation over the median distance from the median
+_DEVIATIONS_OF_DISTANCE = 1.48
 _ERROR_OF_MEDIAN = 1.25  # standard error of a median over that of a mean
+GROWN = 100.0  # times the first loss, from which on a training diverges
 
 
 def findings(summary: Mapping[str, Any]) -> Iterator[Finding]:
@@ -24,71 +26,115 @@ def findings(summary: Mapping[str, Any]) -> Iterator[Finding]:
     if has_losses_of_evaluation(summary):
         return
     has_checks = summary.get("checks") is not None
-    yield from _loss_not_falling(series, "" if has_checks else "; voirkit --checks looks for what keeps a loss from falling")
+    yield from _loss_not_falling(
+        series, "" if has_checks else "; voirkit --checks looks for what keeps a loss from falling"
+    )
 
 
 def _series(loss: Loss | None) -> list[tuple[Loss, str]]:
-    """The losses of each optimizer, and the words that say which it is; of one optimizer there is nothing to say."""
-    rows = (loss or {}).get("series") or []
-    return [(row, f" of optimizer {row['optimizer'] + 1}") for row in rows] or ([(loss, "")] if loss else [])
+    """The losses of each optimizer, and the words that say which it is; of one optimizer there is
+    nothing to say."""
+    if not loss:
+        return []
+    rows = loss.get("series") or []
+    return [(row, f" of optimizer {row['optimizer'] + 1}") for row in rows] or [(loss, "")]
 
 
-def _loss_not_finite(series: Sequence[tuple[Loss, str]], parameters: Mapping[str, Any] | None) -> Iterator[Finding]:
-    """What was not finite before the loss was, is told by what watches the parameters."""
-    first = (parameters or {}).get("not_finite")
-    words = {
-        "first_words": f"; {first['what']} of {first['name']} came first, in step {first['step']:,}" if first else "",
-        "look_words": "" if parameters else "; voirkit --parameters names the gradient that is not finite first",
-    }
-    for loss, whose in series:
+def _loss_not_finite(
+    series: Sequence[tuple[Loss, str]], parameters: Mapping[str, Any] | None
+) -> Iterator[Finding]:
+    """The first loss that was not finite. What was not finite before it is known where parameters
+    are watched."""
+    parameter = (parameters or {}).get("not_finite")
+    first_words = look_words = ""
+    if parameter:
+        first_words = (
+            f"; {parameter['what']} of {parameter['name']} came first, in step"
+            f" {parameter['step']:,}"
+        )
+    if not parameters:
+        look_words = "; voirkit --parameters names the gradient that is not finite first"
+    for loss, optimizer_words in series:
         counts = loss.get("not_finite")
-        if counts:
-            since = f"from loss {counts['first']:,} on" if counts["n"] > 1 else f"at loss {counts['first']:,}"
-            evidence = {**counts, **({"parameter": first} if first else {})}
-            yield Finding.of("loss-not-finite", {**evidence, "whose_words": whose, "since_words": since, **words})
-            return
+        if not counts:
+            continue
+        first = counts["first"]
+        evidence = dict(counts)
+        if parameter:
+            evidence["parameter"] = parameter
+        words = {
+            "whose_words": optimizer_words,
+            "since_words": (f"from loss {first:,} on" if counts["n"] > 1 else f"at loss {first:,}"),
+            "first_words": first_words,
+            "look_words": look_words,
+            "do_words": _GROWS if _has_grown(loss, first) else _COMES_AT_ONCE,
+        }
+        yield Finding.of("loss-not-finite", {**evidence, **words})
+        return
 
 
-def _loss_not_falling(series: Sequence[tuple[Loss, str]], look: str) -> Iterator[Finding]:
-    """Of several trainings, that of any. Optimizers that step by turns are those of adversarial training or of actor and critic, whose
-    losses need not fall.
+_GROWS = (
+    "It had grown before, so that training diverges: a smaller learning rate, a warm-up, or clipped"
+    " gradients"
+)
+_COMES_AT_ONCE = (
+    "Look at the step before: its data, a division or logarithm of 0, float16 without a scaler, the"
+    " learning rate"
+)
+
+
+def _has_grown(loss: Loss, first: int) -> bool:
+    """True if a loss was many times as large as at its begin before it was no number any more."""
+    before = [(index, value) for index, value in loss.get("curve") or () if index < first]
+    sizes = [abs(value) for _, value in before if value is not None]
+    return len(sizes) > 1 and sizes[-1] >= GROWN * sizes[0]
+
+
+def _loss_not_falling(series: Sequence[tuple[Loss, str]], look_words: str) -> Iterator[Finding]:
+    """A loss that does not fall; of several trainings, that of any. Optimizers that step by turns
+    are those of adversarial training or of actor and critic, whose losses need not fall.
 
     Args:
-        look: Which flag tells more, in words.
+        look_words: Which flag tells more, in words.
     """
-    for loss, whose in series:
-        others = [other for other, _ in series if other is not loss]
-        if any(_overlap(loss, other) for other in others):
+    for loss, optimizer_words in series:
+        other_losses = [other for other, _ in series if other is not loss]
+        if any(_overlap(loss, other) for other in other_losses):
             continue
         ends = _ends_of_flat(loss)
-        if ends is not None:
-            first, last = ends
-            words = {
-                "whose_words": whose,
-                "training_words": "its training" if others else "the run",
-                "first_words": figure(first, 4),
-                "last_words": figure(last, 4),
-                "look_words": look,
-            }
-            yield Finding.of("loss-not-falling", {"first": first, "last": last, "n": loss["n"], **words})
-            return
+        if ends is None:
+            continue
+        first, last = ends
+        words = {
+            "whose_words": optimizer_words,
+            "training_words": "its training" if other_losses else "the run",
+            "first_words": figure(first, 4),
+            "last_words": figure(last, 4),
+            "look_words": look_words,
+        }
+        yield Finding.of(
+            "loss-not-falling", {"first": first, "last": last, "n": loss["n"], **words}
+        )
+        return
 
 
 def _overlap(loss: Loss, other: Loss) -> bool:
-    """Whether two series of losses are of one time."""
+    """True if two series of losses are of one time."""
     (first, last), (start, end) = loss["passes_from_to"], other["passes_from_to"]
     return bool(start < last and first < end)
 
 
 def _ends_of_flat(loss: Loss) -> tuple[float, float] | None:
-    """Medians of the first and the last quarter of losses that do not fall; None of others. What two standard errors of their difference
-    would hide is no reason for a finding."""
+    """Medians of the first and the last quarter of losses that do not fall; None of others. What
+    two standard errors of their difference would hide is no reason for a finding."""
     values = [value for _, value in loss.get("curve") or [] if value is not None]
     quarter = len(values) // 4
     if loss["n"] < limits.FEW_LOSSES or quarter < limits.FEW_IN_QUARTER:
         return None
-    (first, spread), (last, spread_of_last) = map(_middle, (values[:quarter], values[-quarter:]))
-    error = _ERROR_OF_MEDIAN * _DEVIATIONS_OF_DISTANCE * hypot(spread, spread_of_last) / quarter**0.5
+    first, first_spread = _middle(values[:quarter])
+    last, last_spread = _middle(values[-quarter:])
+    spread = hypot(first_spread, last_spread)
+    error = _ERROR_OF_MEDIAN * _DEVIATIONS_OF_DISTANCE * spread / quarter**0.5
     fall, size = first - last, abs(first)
     if fall >= limits.FALLS * size or fall + 2 * error > limits.COULD_FALL * size:
         return None

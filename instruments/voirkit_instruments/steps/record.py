@@ -1,13 +1,14 @@
-"""Always on (``--no-steps`` switches it off): what each step of the training spends its time on, written into the trace plane as phases;
-and the loss from first to last, for the summary.
+"""Recording of what each step of the training spends its time on, written into the trace plane as
+phases; and of the loss from first to last, for the summary. Always on; ``--no-steps`` disables it.
 
-It only records; what a step is, its shares, rates and the verdict are computed from the phases afterwards. Until the program imports
-torch nothing is done but to wait for that, and a program that never does pays nothing. The same is done in the processes that the program
-starts, which may train as well; not in those that load data.
+It only records; steps, their shares, rates and the verdict are computed from the phases
+afterwards. Until the program imports torch nothing is done but to wait for that, and a program that
+never does pays nothing. The same is done in the processes that the program starts, which may train
+as well; not in those that load data.
 
-The loss is the given ``loss``, or, if none is given, what ``backward`` is called on: a curve in a bounded number of points, and where it is
-no number. It keeps no graph alive and never waits for a device while the script runs: what lies on one is read at the end, and only for the
-curve.
+The loss is the given ``loss``, or, if none is given, what ``backward`` is called on: a curve in a
+bounded number of points, and where it is no number. It keeps no graph alive and never waits for a
+device while the script runs: what lies on one is read at the end, and only for the curve.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from voirkit_instruments.steps.record_torch import TorchPatches
 
 
-_BEGIN = "voirkit_instruments.steps.record:begin_in_child"
+_CHILD_ENTRY = "voirkit_instruments.steps.record:begin_in_child"
 TASKS = ("eval", "evaluate", "evaluation", "val", "valid", "validate", "validation", "test")
 
 
@@ -41,21 +42,23 @@ class Steps:
 
     Args:
         ov: The overseer, or what stands for it in a process that the program has started.
-        recorder: The trace plane's recorder; ``voirkit.trace.recorder`` unless a test brings its own.
+        recorder: The trace plane's recorder; ``voirkit.trace.recorder`` unless a test brings its
+            own.
     """
 
     def __init__(self, ov: Overseer | ChildProcess, recorder: Any = None) -> None:
         self._ov = ov
         self._recorder = recorder
         self._torch: TorchPatches | None = None
-        self._evaluations: dict[tuple[object, int], int] = {}  # (wrapper's id, thread) -> when it began
+        # (wrapper's id, thread) -> when it began
+        self._evaluations: dict[tuple[object, int], int] = {}
         self._over = False
 
     def start(self, torch: ModuleType) -> None:
         """torch has been imported."""
         if self._over:
             return
-        began = time.perf_counter_ns()
+        start_ns = time.perf_counter_ns()
         try:
             from voirkit_instruments.identity import LoaderNumbers
             from voirkit_instruments.steps.events import StepEvents
@@ -66,27 +69,35 @@ class Steps:
                 from voirkit.trace import recorder
 
                 self._recorder = recorder
-            recording = Recording(self._recorder, torch, self._ov.warn, self._ov.shared(LoaderNumbers))
+            numbers = self._ov.shared(LoaderNumbers)
+            recording = Recording(self._recorder, torch, self._ov.warn, numbers)
             self._torch = TorchPatches(recording, self._ov.warn, self._ov.shared(StepEvents))
             self._torch.install()
-            self._recorder.timed(0, time.perf_counter_ns() - began, "start")
+            self._recorder.timed(0, time.perf_counter_ns() - start_ns, "start")
         except Exception as exc:  # a torch that is not like any known one
             self._ov.warn(f"steps: nothing is recorded of torch ({type(exc).__name__}: {exc}).")
 
     def on_given(self, event: dict[str, Any]) -> None:
-        """Record each step that is given with one of ``TASKS`` as evaluation (``voirkit.iterate("eval", ...)``). Must never raise: the
-        script gives in the middle of its work."""
+        """Record each step that is given with one of ``TASKS`` as evaluation
+        (``voirkit.iterate("eval", ...)``). Must never raise: the script gives in the middle of its
+        work."""
         wrap = event.get("$wrap")
-        if wrap is None or self._torch is None or self._over or wrap.get("name") != "step" or event.get("task") not in TASKS:
+        if wrap is None or self._torch is None or self._over:
+            return
+        if wrap.get("name") != "step" or event.get("task") not in TASKS:
             return
         key = (wrap["id"], get_ident())
         if wrap["step"] == "begin":
             self._evaluations[key] = time.perf_counter_ns()
-        elif (began := self._evaluations.pop(key, None)) is not None:
-            self._recorder.span(self._torch.recording.phase("given", "evaluation"), began, time.perf_counter_ns())
+            return
+        start_ns = self._evaluations.pop(key, None)
+        if start_ns is not None:
+            name = self._torch.recording.phase("given", "evaluation")
+            self._recorder.span(name, start_ns, time.perf_counter_ns())
 
     def end(self, completed: bool = True) -> None:
-        """The program has ended, as in ``TorchPatches.remove``: put torch back as it was, and tell what was done to it."""
+        """The program has ended, as in ``TorchPatches.remove``: put torch back as it was, and
+        report what was done to it."""
         self._over = True
         if self._torch is None:
             return
@@ -94,10 +105,14 @@ class Steps:
         device = hot.device
         self._torch.remove(completed)
         self._recorder.timed(hot.spans, hot.own_ns)
-        table = self._torch.patches.table
-        self._ov.summary.setdefault("patches", []).extend({"name": name, "why_not": why or None} for name, why in table.items())
-        lost = {"device times": device.finish() if device is not None else 0, "collectives": self._torch.collectives.lost}
-        self._ov.summary["dropped"].update({name: n for name, n in lost.items() if n})
+        patches = self._ov.summary.setdefault("patches", [])
+        for name, why in self._torch.patches.table.items():
+            patches.append({"name": name, "why_not": why or None})
+        n_lost = {
+            "device times": device.finish() if device is not None else 0,
+            "collectives": self._torch.collectives.lost,
+        }
+        self._ov.summary["dropped"].update({name: n for name, n in n_lost.items() if n})
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
@@ -123,33 +138,36 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
         commands = processes.commands() if recorder is None else []
         if commands:
             ov.summary["unrecorded_processes"] = commands
-        inherit.unwatch(_BEGIN)
+        inherit.unwatch(_CHILD_ENTRY)
         steps.end(completed)
 
 
 # in processes that multiprocessing starts anew
 
-_here: Steps | None = None
+_steps_of_process: Steps | None = None
 
 
 def _watch(steps: Steps) -> None:
-    global _here
-    _here = steps
-    inherit.watch(_BEGIN, offered)
+    global _steps_of_process
+    _steps_of_process = steps
+    inherit.watch(_CHILD_ENTRY, offered)
 
 
 def offered() -> dict[str, Any] | None:
-    """What a process needs that is started anew from here; one that loads data needs nothing, and pays nothing."""
+    """The arguments for a process that is started anew from this one; none for one that loads data,
+    which pays nothing."""
     from voirkit_instruments.identity import is_starting_worker
 
-    return None if _here is None or is_starting_worker() else {"warnings": _here._ov.warnings}
+    if _steps_of_process is None or is_starting_worker():
+        return None
+    return {"warnings": _steps_of_process._ov.warnings}
 
 
 def begin_in_child(offer: dict[str, Any]) -> None:
     """In such a process: record as the parent does, once it has torch."""
     from voirkit.processes.children import this_process
 
-    if _here is None:
+    if _steps_of_process is None:
         steps = Steps(this_process(offer["warnings"]))
         _watch(steps)
         when_imported("torch", steps.start)
@@ -162,27 +180,29 @@ _INFINITE = float("inf")
 
 
 class Losses:
-    """The first and the last loss, how many there were, and some between. Every loss is kept at first; when there are 256, every second,
-    then every fourth ...: a long run costs no more than a short one."""
+    """The first and the last loss, how many there were, and some between. Every loss is kept at
+    first; when there are 256, every second, then every fourth ...: a long run costs no more than a
+    short one."""
 
     def __init__(self) -> None:
         self.n = 0  # how many losses there were
         self._first: Any = None
         self._last: Any = None
         self._every = 1
-        self._kept: list[tuple[int, Any]] = []
-        self._read = self._bad = 0
-        self._first_bad: tuple[int, float] | None = None
+        self._samples: list[tuple[int, Any]] = []  # number, loss
+        self._n_read = self._n_not_finite = 0
+        self._first_not_finite: tuple[int, float] | None = None
 
     def on_event(self, event: dict[str, Any]) -> None:
-        """Look at a given event."""
+        """Add the loss of a given event, if it has one."""
         if "loss" in event:
             self.add(event["loss"])
 
     def add(self, loss: Any) -> None:
-        """Take in the next loss: a number, a tensor or an array. Waits for no device."""
-        if type(loss) is float and self.n and -_INFINITE < loss < _INFINITE:  # at each step: without the calls below
-            self._read += 1
+        """Add the next loss: a number, a tensor or an array. Waits for no device."""
+        # at each step: without the calls below
+        if type(loss) is float and self.n and -_INFINITE < loss < _INFINITE:
+            self._n_read += 1
             if self.n % self._every == 0:
                 self._sample(loss)
             self._last = loss
@@ -201,50 +221,65 @@ class Losses:
         if self.n % self._every == 0:
             self._sample(loss)
         if self.n == 0:
-            self._first = self._kept[0][1]
+            self._first = self._samples[0][1]
         self._last = loss  # the last is read before the program can write over it
         self.n += 1
 
     def _sample(self, loss: Any) -> None:
-        self._kept.append((self.n, loss.clone() if hasattr(loss, "clone") else loss))  # the program may write over it
-        if len(self._kept) >= MOST_POINTS:
-            del self._kept[1::2]
+        # the program may write over it
+        self._samples.append((self.n, loss.clone() if hasattr(loss, "clone") else loss))
+        if len(self._samples) >= MOST_POINTS:
+            del self._samples[1::2]
             self._every *= 2
 
     def _check(self, index: int, loss: float) -> None:
-        self._read += 1
+        self._n_read += 1
         if not abs(loss) < _INFINITE:
-            self._bad += 1
-            if self._first_bad is None:
-                self._first_bad = index, loss
+            self._n_not_finite += 1
+            if self._first_not_finite is None:
+                self._first_not_finite = index, loss
 
     def summary(self) -> dict[str, Any] | None:
-        """``first``, ``last``, ``n``, ``not_finite``, ``curve``; None if no loss was given, or none that is a number.
+        """``first``, ``last``, ``n``, ``not_finite``, ``curve``; None if no loss was given, or none
+        that is a number.
 
-        ``curve`` is pairs of (number of the loss, from 0; loss or None if it is no finite number). ``not_finite`` is None, or ``first``
-        (the number of the first loss that is not), its ``value``, ``n``, and ``of`` how many: of losses on a device only those of the
-        curve are looked at.
+        ``curve`` is pairs of (number of the loss, from 0; loss or None if it is no finite number).
+        ``not_finite`` is None, or ``first`` (the number of the first loss that is not), its
+        ``value``, ``n``, and ``of`` how many: of losses on a device only those of the curve are
+        looked at.
         """
         first, last = number(self._first), number(self._last)
         if first is None or last is None:
             return None
         curve = []
-        for at, kept in self._kept:
-            plain = number(kept)
+        for index, loss in self._samples:
+            plain = number(loss)
             if plain is not None:
-                if type(kept) is not float:
-                    self._check(at, float(plain))
-                curve.append((at, float(plain) if abs(plain) < _INFINITE else None))
-        bad = None
-        if self._first_bad is not None:
-            at, value = self._first_bad
-            bad = {"first": at, "value": str(value), "n": self._bad, "of": self._read}
-        return {"first": float(first), "last": float(last), "n": self.n, "not_finite": bad, "curve": curve}
+                if type(loss) is not float:
+                    self._check(index, float(plain))
+                curve.append((index, float(plain) if abs(plain) < _INFINITE else None))
+        not_finite = None
+        if self._first_not_finite is not None:
+            index, value = self._first_not_finite
+            not_finite = {
+                "first": index,
+                "value": str(value),
+                "n": self._n_not_finite,
+                "of": self._n_read,
+            }
+        return {
+            "first": float(first),
+            "last": float(last),
+            "n": self.n,
+            "not_finite": not_finite,
+            "curve": curve,
+        }
 
     def means(self) -> tuple[float, float] | None:
-        """Mean of the first and of the last quarter of those kept; None with less than two losses that are numbers. Of a loss for each
-        sample its mean counts."""
-        values = [value for _, kept in self._kept if (value := _as_float(kept)) is not None]
+        """Mean of the first and of the last quarter of the samples; None with less than two losses
+        that are numbers. Of a loss for each sample its mean counts."""
+        numbers = [_as_float(loss) for _, loss in self._samples]
+        values = [value for value in numbers if value is not None]
         quarter = max(1, len(values) // 4)
         if len(values) < 2:
             return None
@@ -253,7 +288,7 @@ class Losses:
 
 MOST_SERIES = 64
 _MOST_PENDING = 1024  # backward passes without a step of an optimizer
-_LOOKS = 16  # passes of a series of which it is asked whether their loss was divided
+_MOST_ASKED = 16  # passes of a series of which it is asked whether their loss was divided
 _MOST_DIVISORS = 4
 
 
@@ -291,50 +326,55 @@ class LossSeries(Losses):
         return size if self._sizes.get(size, 0) > self.single else 1
 
     def summary(self) -> dict[str, Any] | None:
-        """As of ``Losses``, as ``backward`` gets them; where several passes are one update, ``passes``: how many, and ``times``: that
-        number, if the losses were divided by just it, or ``divided``: whether they were divided by another one."""
-        found = super().summary()
+        """As of ``Losses``, as ``backward`` gets them; where several passes are one update,
+        ``passes``: how many, and ``times``: that number, if the losses were divided by just it, or
+        ``divided``: whether they were divided by another one."""
+        summary = super().summary()
         passes = self.passes_of_update()
-        if found is None or passes == 1:
-            return found
-        found["passes"] = passes
+        if summary is None or passes == 1:
+            return summary
+        summary["passes"] = passes
         if self._divisors == {float(passes)}:
-            found["times"] = passes
+            summary["times"] = passes
         elif self._divisors - {1.0}:
-            found["divided"] = True
-        return found
+            summary["divided"] = True
+        return summary
 
 
 class _Passes:
-    """What is known of the backward passes of one thread."""
+    """The backward passes of one thread."""
 
     def __init__(self) -> None:
         self.losses: list[Any] = []  # of the passes since the last step
-        self.divisors: list[float | None] = []  # by what they were divided, of those of which it was asked
+        # by what they were divided, of those of which it was asked
+        self.divisors: list[float | None] = []
         self.optimizer = 0  # whose series the ones before are of
         self.series: LossSeries | None = None  # that one
         self.next_optimizer: dict[int, int] = {}  # which optimizer stepped after which
         self.never_steps = False
 
     def end_series(self, n_passes: int) -> None:
-        """So many passes of all series have ended with one of the series that this thread is in."""
+        """Note that so many passes of all series had ended with one of this thread's series."""
         if self.series is not None:
             self.series.last_pass = max(self.series.last_pass, n_passes)
 
 
 class SeenLosses:
-    """The losses that the recorder sees: a series for each optimizer, of the losses of the passes since the step before. ``n``: of all."""
+    """The losses that the recorder sees: a series for each optimizer, of the losses of the passes
+    since the step before. ``n``: of all."""
 
     def __init__(self) -> None:
         self.n = 0
-        self.looks = _LOOKS  # passes of which it is still to be asked by what their loss was divided
+        # passes of which it is still to be asked by what their loss was divided
+        self.looks = _MOST_ASKED
         self._last: Any = None
-        self._series: dict[int, LossSeries] = {}  # by the optimizer; 0: of passes that no optimizer used
+        # by the optimizer; 0: of passes that no optimizer used
+        self._series: dict[int, LossSeries] = {}
         self._n_series = 0
         self._threads: dict[int, _Passes] = {}
 
     def add(self, loss: Any, stepped: int = 0, divisor: float | None = None) -> None:
-        """Take in the loss of a backward pass that is about to begin. Waits for no device.
+        """Add the loss of a backward pass that is about to begin. Waits for no device.
 
         Args:
             loss: A number, or a tensor.
@@ -347,8 +387,15 @@ class SeenLosses:
             passes = self._threads[thread] = _Passes()
         is_read = type(loss) is float
         series, pending = passes.series, passes.losses
-        # At nearly each step of most programs: one pass before it, no other optimizer, and nothing to ask for.
-        if series is not None and stepped == passes.optimizer and is_read and len(pending) == 1 and not self.looks:
+        # At nearly each step of most programs: one pass before it, no other optimizer, and nothing
+        # to ask for.
+        if (
+            series is not None
+            and stepped == passes.optimizer
+            and is_read
+            and len(pending) == 1
+            and not self.looks
+        ):
             series.updates += 1
             series.single += 1
             series.add(pending[0])
@@ -362,12 +409,12 @@ class SeenLosses:
         if self.looks:
             self.looks -= 1
             passes.divisors.append(divisor)
-        passes.losses.append(loss if is_read else self._held(passes, loss))
+        passes.losses.append(loss if is_read else self._copied(passes, loss))
         if passes.never_steps or len(passes.losses) >= _MOST_PENDING:
             passes.never_steps = True
             self._flush(passes, 0)
 
-    def _held(self, passes: _Passes, loss: Any) -> Any:
+    def _copied(self, passes: _Passes, loss: Any) -> Any:
         """A loss that is not read yet, and may be written over before the optimizer steps."""
         is_sampled = passes.series is None or not self.n % passes.series._every
         return loss.clone() if is_sampled and hasattr(loss, "clone") else loss
@@ -399,7 +446,7 @@ class SeenLosses:
                 del self._series[min(self._series, key=lambda key: self._series[key].n)]
             series = self._series[optimizer] = LossSeries(self._n_series, first_pass)
             self._n_series += 1
-            self.looks = _LOOKS
+            self.looks = _MOST_ASKED
         passes.series = series
         if passes.divisors:
             for divisor in passes.divisors:
@@ -408,7 +455,8 @@ class SeenLosses:
         return series
 
     def summary(self) -> dict[str, Any] | None:
-        """As of the ``LossSeries`` with most updates, of several the last; with all of them as ``series`` if there are more."""
+        """As of the ``LossSeries`` with most updates, of several the last; with all of them as
+        ``series`` if there are more."""
         for passes in list(self._threads.values()):
             following = passes.next_optimizer.get(passes.optimizer, passes.optimizer)
             series = self._series.get(following)
@@ -417,15 +465,24 @@ class SeenLosses:
             else:
                 self._flush(passes, following)
             passes.end_series(self.n)
-        known = [(series, found) for series in list(self._series.values()) if (found := series.summary()) is not None]
-        if not known:
+        summaries: dict[LossSeries, dict[str, Any]] = {}
+        for series in sorted(self._series.values(), key=lambda series: series.number):
+            summary = series.summary()
+            if summary is not None:
+                summaries[series] = summary
+        if not summaries:
             return None
-        _, main = max(known, key=lambda one: (one[0].updates, one[0].number))
-        if len(known) == 1:
+        main = summaries[max(summaries, key=lambda series: (series.updates, series.number))]
+        if len(summaries) == 1:
             return main
         rows = [
-            {"optimizer": series.number, "updates": series.updates, "passes_from_to": [series.first_pass, series.last_pass], **found}
-            for series, found in sorted(known, key=lambda one: one[0].number)
+            {
+                "optimizer": series.number,
+                "updates": series.updates,
+                "passes_from_to": [series.first_pass, series.last_pass],
+                **summary,
+            }
+            for series, summary in summaries.items()
         ]
         return {**main, "series": rows}
 
@@ -434,14 +491,16 @@ class LossesOfRun:
     """The losses of a run: those that are given, which win, and those that the recorder sees."""
 
     def __init__(self) -> None:
-        self.given, self.seen = Losses(), SeenLosses()
+        self.given = Losses()
+        self.seen = SeenLosses()
 
     def summary(self) -> dict[str, Any] | None:
         """See ``Losses.summary``."""
         return self.given.summary() or self.seen.summary()
 
     def latest(self) -> float | None:
-        """The last loss, from any thread; None of one on a device, for which would have to be waited."""
+        """The last loss, from any thread; None of one on a device, for which would have to be
+        waited."""
         loss = self.given._last if self.given.n else self.seen._last
         return loss if type(loss) is float else None
 
@@ -451,14 +510,17 @@ def _as_float(loss: Any) -> float | None:
     if plain is not None:
         return float(plain)
     try:  # one loss for each sample
-        return None if not may_be_read(loss) else float((loss.float() if hasattr(loss, "float") else loss).mean())
+        if not may_be_read(loss):
+            return None
+        losses = loss.float() if hasattr(loss, "float") else loss
+        return float(losses.mean())
     except Exception:  # not a number of any kind
         return None
 
 
 def record_loss(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
-    """Put the losses into the summary, and give what the recorder sees of the training to those who listen. Losses that are given win over
-    those that the recorder sees."""
+    """Put the losses into the summary, and give what the recorder sees of the training to those who
+    listen. Losses that are given win over those that the recorder sees."""
     losses = ov.shared(LossesOfRun)
 
     ov.when_given(lambda given: given.watch("loss", losses.given.on_event, only_given=True))

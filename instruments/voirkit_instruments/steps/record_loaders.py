@@ -1,7 +1,9 @@
-"""Loaders, as the steps instrument records them: their iterators being made, each request for a batch, and the request that finds none.
+"""Loaders, as the steps instrument records them: their iterators being made, each request for a
+batch, and the request that finds none.
 
-Reads attributes of torch's own loader and iterators only, and never what could be code of the program, but for a dataset's length where
-its ``__len__`` plainly only looks. Checked with torch 2.1 and 2.15.
+Reads attributes of torch's own loader and iterators only, and never what could be code of the
+program, but for a dataset's length where its ``__len__`` plainly only looks. Checked with torch 2.1
+and 2.15.
 """
 
 from __future__ import annotations
@@ -30,24 +32,33 @@ class Episode:
         place: What they are.
         began_ns: When it was made.
         before: How much had been trained and called by then.
-        since_ns: When the next loop began, if this one evaluates and was not asked since: it may be held until long after its end.
+        since_ns: When the next loop began, if this one evaluates and was not asked since: it may be
+            held until long after its end.
     """
 
     __slots__ = ("args", "before", "began_ns", "over", "pid", "place", "ref", "since_ns")
 
-    def __init__(self, ref: Any, args: int, place: dict[str, Any], began_ns: int, before: tuple[int, int]) -> None:
-        self.ref, self.args, self.place, self.began_ns, self.before = ref, args, place, began_ns, before
+    def __init__(
+        self, ref: Any, args: int, place: dict[str, Any], began_ns: int, before: tuple[int, int]
+    ) -> None:
+        self.ref = ref
+        self.args = args
+        self.place = place
+        self.began_ns = began_ns
+        self.before = before
         self.pid = os.getpid()
-        self.over = False  # whether its end has been recorded
+        self.over = False  # True once its end has been recorded
         self.since_ns: int | None = None
 
 
 class LoaderRecording:
     """Writes what loaders do into the trace plane.
 
-    A loop over a loader is a span of its own when it is over: ``pipeline.epoch`` if something was trained in it, ``pipeline.evaluate`` if
-    models were only called. It ends with the request that finds nothing, or where its iterator is let go (``break``). An iterator that is
-    let go with nothing done (``batch = next(iter(loader))``) leaves ``dataloader.left``: its batch may be trained on yet, without it.
+    A loop over a loader is a span of its own when it is over: ``pipeline.epoch`` if something was
+    trained in it, ``pipeline.evaluate`` if models were only called. It ends with the request that
+    finds nothing, or where its iterator is let go (``break``). An iterator that is let go with
+    nothing done (``batch = next(iter(loader))``) leaves ``dataloader.left``: its batch may be
+    trained on yet, without it.
 
     Args:
         recording: The recording that this is a part of.
@@ -66,50 +77,57 @@ class LoaderRecording:
         self._evaluate = recording.phase("pipeline", "evaluate")
         self._train = recording.phase("pipeline", "train")
         self._queue = recording.phase("dataloader", "queue", "got")
-        self._indices = recording.recorder.name("dataloader", "indices", kind=BATCH_KIND, value="digest")
+        self._indices = recording.recorder.name(
+            "dataloader", "indices", kind=BATCH_KIND, value="digest"
+        )
         self._start = recording.phase("dataloader", "start_workers")
         self._stop = recording.phase("dataloader", "stop_workers")
-        self._starting: dict[int, tuple[int, int]] = {}  # by identity of an iterator: since when its workers are started; arguments
+        # by identity of an iterator: since when its workers are started; arguments
+        self._starting: dict[int, tuple[int, int]] = {}
         self._workers = IdentityMap()  # by iterator with workers, the arguments of its records
-        self._elsewhere: set[int] = set()  # threads, but for the main one, that have iterated over loaders
+        # threads, but for the main one, that have iterated over loaders
+        self._elsewhere: set[int] = set()
         self._trained: tuple[int, int] | None = None  # begin of the first epoch, end of the last
         self._numbers = recording.numbers
         self._iterators: dict[int, Episode] = {}  # by identity
 
-    def _leave_iter(self, began: int, was: int, loader: Any, iterator: Any) -> None:
+    def _leave_iter(self, start_ns: int, was: int, loader: Any, iterator: Any) -> None:
         end = now()
         self._here.inside = was
-        if not began:
+        if not start_ns:
             return
         try:
-            which = self._numbers.loader(loader)
+            number = self._numbers.loader(loader)
             if iterator is ABSENT:
-                place: dict[str, Any] = {"loader": which, **_error()}
+                place: dict[str, Any] = {"loader": number, **_error()}
             else:
-                place = {"loader": which, "episode": self._numbers.episode(iterator)}
+                place = {"loader": number, "episode": self._numbers.episode(iterator)}
                 self._recording.hot.forget()  # a persistent worker's iterator begins again
-                self._next_loop(began)
-                self._start_episode(iterator, place, began)
-            with self._recording.torch._C.DisableTorchFunction():  # a length may be that of a tensor
-                described = _described(loader)
-            self._span(self._iter, began, end, self._arguments({**place, **described}))
-        except Exception as exc:
+                self._next_loop(start_ns)
+                self._start_episode(iterator, place, start_ns)
+            # a length may be that of a tensor
+            with self._recording.torch._C.DisableTorchFunction():
+                description = _described(loader)
+            self._span(self._iter, start_ns, end, self._arguments({**place, **description}))
+        except Exception as exc:  # of a length or an attribute that the program computes
             self._recording.failed("a loader's iterator", exc)
 
     def after_iter(self) -> Any:
         """Called after ``DataLoader.__iter__``: an iterator was made, or begins again."""
 
-        def leave(began: int, was: int, loader: Any, iterator: Any) -> None:
-            self._leave_iter(began, was, loader, iterator)
+        def leave(start_ns: int, was: int, loader: Any, iterator: Any) -> None:
+            self._leave_iter(start_ns, was, loader, iterator)
 
         return leave
 
     def after_init(self) -> Any:
-        """Called after an iterator was made by other means than ``DataLoader.__iter__``: by a loader that keeps it, or is not torch's."""
+        """Called after an iterator was made by other means than ``DataLoader.__iter__``: by a
+        loader that keeps it, or is not torch's."""
 
-        def leave(began: int, was: int, iterator: Any, loader: Any) -> None:
-            made = "_base_seed" in getattr(iterator, "__dict__", {})  # the last that torch's 2.1 to 2.15 set before what may fail
-            self._leave_iter(began, was, loader, iterator if made else ABSENT)
+        def leave(start_ns: int, was: int, iterator: Any, loader: Any) -> None:
+            # the last that torch's 2.1 to 2.15 set before what may fail
+            is_made = "_base_seed" in getattr(iterator, "__dict__", {})
+            self._leave_iter(start_ns, was, loader, iterator if is_made else ABSENT)
 
         return leave
 
@@ -122,103 +140,109 @@ class LoaderRecording:
             self._note_thread()
             return fetch, self._episode_of(iterator).args
 
-        def other(began: int, end: int, iterator: Any, batch: Any) -> None:
+        def other(start_ns: int, end: int, iterator: Any, batch: Any) -> None:
             try:
                 self._note_thread()
-                known = self._episode_of(iterator)
+                episode = self._episode_of(iterator)
                 if batch is not ABSENT:
-                    name, args, value = fetch, known.args, recording.items(batch)
+                    name, args, value = fetch, episode.args, recording.items(batch)
                     self._here.items = value
                 else:
                     error = sys.exc_info()[0]
                     if error is not None and issubclass(error, StopIteration):
-                        name, args, value = end_of_data, known.args, 0
+                        name, args, value = end_of_data, episode.args, 0
                     else:
-                        name, args, value = fetch, intern({**known.place, **_error()}), UNKNOWN
-            except Exception as exc:
+                        name, args, value = fetch, intern({**episode.place, **_error()}), UNKNOWN
+            except Exception as exc:  # an iterator of another library may allow no weak reference
                 recording.failed("a batch", exc)
             else:
-                span(name, began, end, args, value)
+                span(name, start_ns, end, args, value)
                 if name == end_of_data:
-                    self._over(known, began, is_left=False)
+                    self._over(episode, start_ns, is_left=False)
 
         torch = recording.torch
         modes = getattr(torch._C, "_len_torch_function_stack", lambda: 1)
         return recording.hot.leave_fetch(describe, other, torch.Tensor, modes)
 
     def before_start(self) -> tuple[Any, Any]:
-        """Before and after ``_BaseDataLoaderIter.__init__``, after which an iterator with workers starts them."""
+        """Before and after ``_BaseDataLoaderIter.__init__``, after which an iterator with workers
+        starts them."""
         thread = self._here
 
-        def leave(began: int, was: int, iterator: Any, loader: Any) -> None:
+        def leave(start_ns: int, was: int, iterator: Any, loader: Any) -> None:
             thread.inside = was
             try:
                 workers = vars(iterator).get("_num_workers")
                 if workers:
-                    described = {"loader": self._numbers.loader(loader), "processes": workers}
-                    self._starting[id(iterator)] = now(), self._arguments(described)
-            except Exception as exc:
+                    description = {"loader": self._numbers.loader(loader), "processes": workers}
+                    self._starting[id(iterator)] = now(), self._arguments(description)
+            except Exception as exc:  # a loader of another library: nothing is said of its workers
                 self._recording.failed("workers that start", exc)
 
         return _always, leave
 
     def after_start(self) -> tuple[Any, Any]:
-        """Before and after ``_BaseDataLoaderIter._reset``, by which workers that have just been started get their first indices."""
+        """Before and after ``_BaseDataLoaderIter._reset``, by which workers that have just been
+        started get their first indices."""
         thread = self._here
 
         def enter(iterator: Any, first_iter: Any) -> int:
             try:
                 starting = self._starting.pop(id(iterator), None)
                 if starting is not None and first_iter:
-                    began, args = starting
+                    start_ns, args = starting
                     self._workers[iterator] = args
-                    self._span(self._start, began, now(), args)
-            except Exception as exc:
+                    self._span(self._start, start_ns, now(), args)
+            except Exception as exc:  # an iterator of another library may allow no weak reference
                 self._recording.failed("the start of workers", exc)
             return 1
 
-        def leave(began: int, was: int, iterator: Any, first_iter: Any) -> None:
+        def leave(start_ns: int, was: int, iterator: Any, first_iter: Any) -> None:
             thread.inside = was
 
         return enter, leave
 
     def around_stop(self) -> tuple[Any, Any]:
-        """Before and after ``_shutdown_workers``, which is called again when the iterator is let go."""
+        """Before and after ``_shutdown_workers``, which is called again when the iterator is let
+        go."""
         thread = self._here
 
         def enter(iterator: Any) -> int:
             return 0 if vars(iterator).get("_shutdown", True) else now()
 
-        def leave(began: int, was: int, iterator: Any) -> None:
+        def leave(start_ns: int, was: int, iterator: Any) -> None:
             end = now()
             thread.inside = was
-            if not began:
+            if not start_ns:
                 return
             try:
-                self._span(self._stop, began, end, self._workers.get(iterator) or 0)
-            except Exception as exc:
+                self._span(self._stop, start_ns, end, self._workers.get(iterator) or 0)
+            except Exception as exc:  # an iterator of another library may have no such attributes
                 self._recording.failed("the stop of workers", exc)
 
         return enter, leave
 
     def after_indices(self) -> Any:
-        """Called after the sampler of a map-style loader has handed out the indices of a batch: a digest of them, within the request that
-        asked for it. What an iterable dataset will give is not known here."""
+        """Called after the sampler of a map-style loader has handed out the indices of a batch: a
+        digest of them, within the request that asked for it. What an iterable dataset will give is
+        not known here."""
 
         def other(indices: Any) -> None:
             try:
                 text = _as_text(indices)
                 if text is not None:
-                    at = now()
-                    self._span(self._indices, at, at, 0, _digest(text))
-            except Exception as exc:
+                    at_ns = now()
+                    self._span(self._indices, at_ns, at_ns, 0, _digest(text))
+            except Exception as exc:  # a sampler of the program's may give anything
                 self._recording.failed("indices of a batch", exc)
 
         return self._recording.hot.leave_indices(self._indices, other)
 
     def after_get(self) -> Any:
-        """Called after ``queue.Queue.get``: a wait for a batch, where another thread iterates over a loader and hands its batches over."""
-        here, span, name, elsewhere, ident = self._here, self._span, self._queue, self._elsewhere, threading.get_ident
+        """Called after ``queue.Queue.get``: a wait for a batch, where another thread iterates over
+        a loader and hands its batches over."""
+        thread, span, name = self._here, self._span, self._queue
+        elsewhere, ident = self._elsewhere, threading.get_ident
         ordinals = Ordinals()
         arguments: dict[int, int] = {}  # by number of the queue
 
@@ -228,17 +252,17 @@ class LoaderRecording:
                 arguments[number] = self._arguments({"queue": number})
             return arguments[number]
 
-        def leave(began: int, was: int, queue: Any, got: Any) -> None:
+        def leave(start_ns: int, was: int, queue: Any, got: Any) -> None:
             end = now()
-            here.inside = was
-            if not began or not elsewhere or ident() in elsewhere:
+            thread.inside = was
+            if not start_ns or not elsewhere or ident() in elsewhere:
                 return
             try:
                 args = describe(queue)
-            except Exception as exc:
+            except Exception as exc:  # a queue of another library may allow no weak reference
                 self._recording.failed("a get from a queue", exc)
             else:
-                span(name, began, end, args, int(got is not ABSENT))
+                span(name, start_ns, end, args, int(got is not ABSENT))
 
         return leave
 
@@ -249,12 +273,14 @@ class LoaderRecording:
             self._elsewhere.add(ident)
 
     def _episode_of(self, iterator: Any) -> Episode:
-        known = self._iterators.get(id(iterator))
-        if known is None or known.ref() is not iterator:
+        episode = self._iterators.get(id(iterator))
+        if episode is None or episode.ref() is not iterator:
             # Made before anybody watched, or in a way of its own: of a loader that is not known.
-            known = self._start_episode(iterator, {"loader": None, "episode": self._numbers.episode(iterator)}, now())
-        known.since_ns = None
-        return known
+            episode = self._start_episode(
+                iterator, {"loader": None, "episode": self._numbers.episode(iterator)}, now()
+            )
+        episode.since_ns = None
+        return episode
 
     def _start_episode(self, iterator: Any, place: dict[str, Any], began_ns: int) -> Episode:
         key = id(iterator)
@@ -276,7 +302,7 @@ class LoaderRecording:
         return let_go
 
     def _next_loop(self, began_ns: int) -> None:
-        for episode in self._iterators.values():
+        for episode in list(self._iterators.values()):
             trained, called = self._progress_since(episode.before)
             if called and not trained and episode.since_ns is None:
                 episode.since_ns = began_ns
@@ -287,7 +313,8 @@ class LoaderRecording:
         return hot.trained - before[0], hot.called - before[1]
 
     def _over(self, episode: Episode, end_ns: int, is_left: bool = True) -> None:
-        """A loop is over: it is a span of the pipeline, once. ``is_left``: its iterator was let go before it came to its end."""
+        """A loop is over: it is a span of the pipeline, once. ``is_left``: its iterator was let go
+        before it came to its end."""
         if episode.over or episode.pid != os.getpid():
             return
         episode.over = True
@@ -297,17 +324,21 @@ class LoaderRecording:
                 self._span(self._evaluate, episode.began_ns, episode.since_ns, episode.args)
             elif trained:
                 self._span(self._epoch, episode.began_ns, end_ns, episode.args)
-                begin = episode.began_ns if self._trained is None else min(self._trained[0], episode.began_ns)
-                self._trained = begin, now()  # a moment later: the training is around its epochs
+                start_ns = episode.began_ns
+                if self._trained is not None:
+                    start_ns = min(self._trained[0], start_ns)
+                # a moment later: the training is around its epochs
+                self._trained = start_ns, now()
             elif called:
                 self._span(self._evaluate, episode.began_ns, end_ns, episode.args)
             elif is_left:
                 self._span(self._left, end_ns, end_ns, episode.args)
-        except Exception as exc:
+        except Exception as exc:  # this is called while an iterator is let go: it must not raise
             self._recording.failed("an epoch", exc)
 
     def finish(self, completed: bool) -> None:
-        """The program has ended; what is still held of its loops ends with it, if it came to its own end."""
+        """The program has ended; what is still held of its loops ends with it, if it came to its
+        own end."""
         open_ = sorted(self._iterators.values(), key=lambda episode: -episode.began_ns)
         self._iterators = {}
         if completed:
@@ -325,7 +356,8 @@ _MOST_NESTED = 4  # indices of several datasets, of a frame of a video
 
 
 def _as_text(indices: Any, depth: int = 0) -> str | None:
-    """What indices are, in a text that is the same in every run; None of what is not known to be. Runs no code of the program."""
+    """Indices as a text that is the same in every run; None of what is not known to be. Runs no
+    code of the program."""
     kind = type(indices)
     if kind in (int, str, float, bool):
         return repr(indices)
@@ -338,7 +370,9 @@ def _as_text(indices: Any, depth: int = 0) -> str | None:
 
 
 def _digest(text: str) -> int:
-    return int.from_bytes(blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).digest(), "little", signed=True)
+    data = text.encode("utf-8", "backslashreplace")
+    digest = blake2b(data, digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
 
 
 def _error() -> dict[str, Any]:
@@ -351,9 +385,12 @@ def _described(loader: Any) -> dict[str, Any]:
 
     if not isinstance(loader, DataLoader):
         return _described_by_attributes(loader)
+    batch_size = loader.batch_size
+    if not batch_size:
+        batch_size = getattr(loader.batch_sampler, "__dict__", {}).get("batch_size")
     return {
         "workers": loader.num_workers,
-        "batch_size": loader.batch_size or getattr(loader.batch_sampler, "__dict__", {}).get("batch_size"),
+        "batch_size": batch_size,
         "length": batches(loader),
         "dataset": type(loader.dataset).__name__,
         "pin_memory": bool(loader.pin_memory),
@@ -364,16 +401,17 @@ def _described(loader: Any) -> dict[str, Any]:
 
 
 def _described_by_attributes(loader: Any) -> dict[str, Any]:
-    """What torch's iterator was made from is no loader of torch: only its plain attributes are looked at. fastai (2.8) hands torch a
-    stand-in that is its own dataset; the loader itself is the stand-in's ``d``, and its batch size is ``bs``."""
-    own = getattr(loader, "__dict__", {})
-    behind = getattr(own.get("d"), "__dict__", {}) if own.get("dataset") is loader else {}
-    dataset = behind.get("dataset", own.get("dataset"))
-    sizes = (own.get("batch_size"), behind.get("bs"))
+    """The same where torch's iterator was made from no loader of torch: only plain attributes are
+    looked at. fastai (2.8) hands torch a stand-in that is its own dataset; the loader itself is the
+    stand-in's ``d``, and its batch size is ``bs``."""
+    fields = getattr(loader, "__dict__", {})
+    behind = getattr(fields.get("d"), "__dict__", {}) if fields.get("dataset") is loader else {}
+    dataset = behind.get("dataset", fields.get("dataset"))
+    sizes = (fields.get("batch_size"), behind.get("bs"))
     return {
-        "workers": own.get("num_workers"),
+        "workers": fields.get("num_workers"),
         "batch_size": next((size for size in sizes if type(size) is int), None),
         "length": None,
         "dataset": type(dataset).__name__,
-        "pin_memory": own.get("pin_memory") is True,
+        "pin_memory": fields.get("pin_memory") is True,
     }

@@ -1,8 +1,9 @@
-"""What the steps instrument records around functions of torch, each as a phase: module calls, backward, optimizer steps, checkpoints,
-collectives, copies between devices, and pauses of python and torch (garbage collection, compilation).
+"""The functions that record what torch does, each as a phase: module calls, backward, optimizer
+steps, checkpoints, collectives, copies between devices, and pauses of python and torch (garbage
+collection, compilation).
 
-What is called often is made by ``record_spans.engine``; what is seldom, closures here. They must never raise. Checked with torch 2.1 and
-2.15.
+Those that are called often are made by ``record_spans.engine``; those that are called seldom are
+closures here. They must never raise. Checked with torch 2.1 and 2.15.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ from voirkit.trace.layout import LOSS
 from voirkit_instruments.identity import Ordinals
 from voirkit_instruments.layers import depends_on_mode
 from voirkit_instruments.places import Owner, file_owner
-from voirkit_instruments.steps.record_plain import IDLE, IN_BACKWARD, IN_FORWARD, IN_STEP, SUPPRESSED
+from voirkit_instruments.steps.record_plain import (
+    IDLE,
+    IN_BACKWARD,
+    IN_FORWARD,
+    IN_STEP,
+    SUPPRESSED,
+)
 from voirkit_instruments.steps.record_spans import UNKNOWN, Recording
 from voirkit_instruments.values import tensors_of
 
@@ -32,135 +39,175 @@ now = time.perf_counter_ns
 
 
 def around_forward(recording: Recording) -> tuple[Any, Any]:
-    """Before and after the outermost module call; a loss that is called by itself is told apart."""
+    """Before and after the outermost module call; a loss that is called by itself has another
+    name."""
     intern, torch = recording.recorder.arguments, recording.torch
     graph_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
     loss = torch.nn.modules.loss._Loss
-    forward, lossy = recording.phase("compute", "forward"), recording.phase("compute", "loss")
-    known: dict[tuple[str, str, bool, bool, bool], tuple[int, int]] = {}  # by class, module and flags: name and arguments
+    forward_name = recording.phase("compute", "forward")
+    loss_name = recording.phase("compute", "loss")
+    # by class, module and flags: name and arguments
+    descriptions: dict[tuple[str, str, bool, bool, bool], tuple[int, int]] = {}
 
     def describe(module: Any, training: bool, grad: bool) -> tuple[int, int]:
         kind = type(module)
-        frozen = grad and not training and not any(tensor.requires_grad for tensor in tensors_of(module))
+        frozen = (
+            grad and not training and not any(tensor.requires_grad for tensor in tensors_of(module))
+        )
         key = (kind.__name__, kind.__module__, training, grad, frozen)
-        found = known.get(key)
-        if found is None:
-            if isinstance(module, loss):
-                found = lossy, intern({"module": key[0]})
-            else:
-                only_if_so = {"frozen": frozen, "modal": training and depends_on_mode(torch, module)}
-                flags = {"training": training, "grad": grad, **{name: True for name, holds in only_if_so.items() if holds}}
-                found = forward, intern({"module": key[0], **flags, **_compiled(module)})
-            known[key] = found
-        return found
+        description = descriptions.get(key)
+        if description is None:
+            fields: dict[str, Any] = {"module": key[0]}
+            name = loss_name
+            if not isinstance(module, loss):
+                name = forward_name
+                fields["training"] = training
+                fields["grad"] = grad
+                if frozen:
+                    fields["frozen"] = True
+                if training and depends_on_mode(torch, module):
+                    fields["modal"] = True
+                fields.update(_compiled(module))
+            description = descriptions[key] = (name, intern(fields))
+        return description
 
-    return recording.hot.enter(IN_FORWARD), recording.hot.leave_call(describe, torch.is_grad_enabled, graph_task)
+    leave = recording.hot.leave_call(describe, torch.is_grad_enabled, graph_task)
+    return recording.hot.enter(IN_FORWARD), leave
 
 
-def _after(recording: Recording, what: str, describe: Callable[..., tuple[int, int, int] | None]) -> Callable[..., None]:
-    """What is called after a function that is called seldom.
+def _after(
+    recording: Recording, action: str, describe: Callable[..., tuple[int, int, int] | None]
+) -> Callable[..., None]:
+    """The function that is called after one that is called seldom.
 
     Args:
-        describe: Called with the variables that are passed; returns name, arguments and value, or None where there is nothing to record.
+        action: The name of it in a warning.
+        describe: Called with the variables that are passed; returns name, arguments and value, or
+            None where there is nothing to record.
     """
     thread, span = recording.hot.here, recording.recorder.span
 
-    def leave(began: int, was: int, *passed: Any) -> None:
+    def leave(start_ns: int, was: int, *arguments: Any) -> None:
         end = now()
         thread.inside = was
-        if not began:
+        if not start_ns:
             return
         try:
-            described = describe(*passed)
-        except Exception as exc:
-            recording.failed(what, exc)
+            described = describe(*arguments)
+        except Exception as exc:  # of objects of the program's, and of a torch that is not known
+            recording.failed(action, exc)
             return
         if described is not None:
             name, args, value = described
-            span(name, began, end, args, value)
+            span(name, start_ns, end, args, value)
 
     return leave
 
 
 def after_mode(recording: Recording) -> Any:
-    """After ``Module.train()``, which ``eval()`` calls: from ``eval()`` to ``train()`` models are evaluated."""
+    """After ``Module.train()``, which ``eval()`` calls: from ``eval()`` to ``train()`` models are
+    evaluated."""
     switched = recording.phase("compute", "mode", "training")
     return _after(recording, "a model's mode", lambda mode: (switched, 0, mode is True))
 
 
 def _compiled(module: Any) -> dict[str, bool]:
-    """That a module is compiled: ``torch.compile(module)`` (torch 2.1 to 2.15), or ``module.compile()``; nothing is said of others."""
-    own = vars(module)
-    return {"compiled": True} if "_orig_mod" in own.get("_modules", ()) or own.get("_compiled_call_impl") is not None else {}
+    """The mark of a module that is compiled, by ``torch.compile(module)`` (torch 2.1 to 2.15) or
+    ``module.compile()``; nothing of others."""
+    fields = vars(module)
+    is_wrapped = "_orig_mod" in fields.get("_modules", ())
+    if is_wrapped or fields.get("_compiled_call_impl") is not None:
+        return {"compiled": True}
+    return {}
 
 
 def _settings(optimizer: Any) -> dict[str, Any]:
-    """How an optimizer was made, as far as advice looks at it: ``fused``, ``foreach``, and the type of its parameters' device."""
+    """How an optimizer was made, as far as advice looks at it: ``fused``, ``foreach``, and the type
+    of its parameters' device."""
     try:
         group = optimizer.param_groups[0]
-        settings = {key: bool(group[key]) for key in ("fused", "foreach") if key in group}
-        device = str(group["params"][0].device.type)
-        return {**settings, "device": device, **(_bfloat16() if device == "cpu" else {})}
+        settings: dict[str, Any] = {}
+        for key in ("fused", "foreach"):
+            if key in group:
+                settings[key] = bool(group[key])
+        device = settings["device"] = str(group["params"][0].device.type)
+        if device == "cpu":
+            settings.update(_bfloat16())
+        return settings
     except Exception:  # an optimizer of somebody else's: then nothing is known of it
         return {}
 
 
 def _bfloat16() -> dict[str, bool]:
-    """Whether the processors have instructions for bfloat16, without which it is no faster; nothing where that cannot be told."""
+    """``bf16``: true if the processors have instructions for bfloat16, without which it is no
+    faster; nothing where that is not known."""
+    flags: list[str] = []
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
-            flags = next((line for line in file if line.startswith(("flags", "Features"))), "").split()
+            for line in file:
+                if line.startswith(("flags", "Features")):
+                    flags = line.split()
+                    break
     except OSError:
         return {}
-    return {"bf16": not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags)} if flags else {}
+    if not flags:
+        return {}
+    return {"bf16": not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags)}
 
 
 def after_autocast(recording: Recording) -> Any:
-    """After a block of ``torch.autocast`` was entered: a record of the first one for each type of device and precision."""
+    """After a block of ``torch.autocast`` was entered: a record of the first one for each type of
+    device and precision."""
     name = recording.phase("script", "autocast")
-    known: set[tuple[str, str]] = set()
+    recorded: set[tuple[str, str]] = set()
 
     def describe(block: Any) -> tuple[int, int, int] | None:
-        kind = str(block.device), str(block.fast_dtype).rpartition(".")[2]
-        if not block._enabled or kind in known:
+        device, dtype = str(block.device), str(block.fast_dtype).rpartition(".")[2]
+        if not block._enabled or (device, dtype) in recorded:
             return None
-        known.add(kind)
-        return name, recording.recorder.arguments({"device": kind[0], "dtype": kind[1]}), 0
+        recorded.add((device, dtype))
+        return name, recording.recorder.arguments({"device": device, "dtype": dtype}), 0
 
     return _after(recording, "a block of autocast", describe)
 
 
 def around_backward(recording: Recording) -> tuple[Any, Any]:
     """Before and after the outermost walk through a graph."""
-    name, with_loss = recording.phase("compute", "backward"), recording.phase("compute", "backward", LOSS)
+    name = recording.phase("compute", "backward")
+    with_loss = recording.phase("compute", "backward", LOSS)
     return recording.hot.enter(IN_BACKWARD), recording.hot.leave_backward(name, with_loss)
 
 
 def around_step(recording: Recording) -> tuple[Any, Any]:
-    """Before and after an optimizer's step; the step of the class above, inside of it, is no other."""
+    """Before and after an optimizer's step; the step of the class above, inside of it, is no
+    other."""
     intern = recording.recorder.arguments
     step = recording.phase("compute", "step")
     ordinals = Ordinals()
-    known: dict[int, int] = {}
+    arguments: dict[int, int] = {}  # by number of the optimizer
 
     def describe(optimizer: Any) -> tuple[int, int]:
-        which = ordinals.of(optimizer)
-        args = known.get(which)
+        number = ordinals.of(optimizer)
+        args = arguments.get(number)
         if args is None:
-            args = known[which] = intern({"optimizer": type(optimizer).__name__, "which": which, **_settings(optimizer)})
+            kind = type(optimizer).__name__
+            fields = {"optimizer": kind, "which": number, **_settings(optimizer)}
+            args = arguments[number] = intern(fields)
         return step, args
 
     def find_device() -> None:
         recording.look_for_device()
 
     cuda = recording.torch.cuda
-    known_as = cuda if isinstance(getattr(cuda, "_initialized", None), bool) else None
-    return recording.hot.enter(IN_STEP), recording.hot.leave_step(describe, find_device, known_as)
+    if not isinstance(getattr(cuda, "_initialized", None), bool):
+        cuda = None
+    return recording.hot.enter(IN_STEP), recording.hot.leave_step(describe, find_device, cuda)
 
 
 def around_zero_grad(recording: Recording) -> tuple[Any, Any]:
     """Before and after gradients are dropped or set to zero."""
-    return recording.hot.enter(SUPPRESSED), recording.hot.leave(recording.phase("compute", "zero_grad"), SUPPRESSED)
+    name = recording.phase("compute", "zero_grad")
+    return recording.hot.enter(SUPPRESSED), recording.hot.leave(name, SUPPRESSED)
 
 
 def after_checkpoint(recording: Recording, name: str) -> Any:
@@ -171,8 +218,10 @@ def after_checkpoint(recording: Recording, name: str) -> Any:
         size = UNKNOWN
         if isinstance(file, (str, os.PathLike)):
             try:
-                about = os.stat(file)
-                size = about.st_size if stat.S_ISREG(about.st_mode) else UNKNOWN  # torch.distributed.checkpoint writes a folder
+                status = os.stat(file)
+                # torch.distributed.checkpoint writes a folder
+                if stat.S_ISREG(status.st_mode):
+                    size = status.st_size
             except (OSError, ValueError):  # it is not there: the program is about to hear of it
                 pass
         return checkpoint, 0, size
@@ -181,14 +230,18 @@ def after_checkpoint(recording: Recording, name: str) -> Any:
 
 
 def after_collective(recording: Recording, called: Callable[..., None]) -> Any:
-    """After a function of torch.distributed: the wait for it, or only its beginning if it is asynchronous.
+    """After a function of torch.distributed: the wait for it, or only its beginning if it is
+    asynchronous.
 
     Args:
-        called: Told then when it began and ended, the function, its arguments and keywords; must not raise.
+        called: Called then with its begin and end, the function, its arguments and keywords; must
+            not raise.
     """
     phases: dict[str, int] = {}
 
-    def describe(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[int, int, int]:
+    def describe(
+        function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[int, int, int]:
         name = function.__name__
         if name not in phases:
             phases[name] = recording.phase("comm", name, "bytes")
@@ -196,19 +249,24 @@ def after_collective(recording: Recording, called: Callable[..., None]) -> Any:
 
     record = _after(recording, "a collective", describe)
 
-    def leave(began: int, was: int, *passed: Any) -> None:
-        ended = now()
-        record(began, was, *passed)
-        if began:
-            called(began, ended, *passed)
+    def leave(start_ns: int, was: int, *arguments: Any) -> None:
+        end_ns = now()
+        record(start_ns, was, *arguments)
+        if start_ns:
+            called(start_ns, end_ns, *arguments)
 
     return leave
 
 
 def after_broadcast(recording: Recording) -> Any:
-    """After DDP has given the buffers of the first rank to the others, as a forward pass begins: they wait there for that rank."""
+    """After DDP has given the buffers of the first rank to the others, as a forward pass begins:
+    they wait there for that rank."""
     broadcast = recording.phase("comm", "broadcast_buffers", "bytes")
-    return _after(recording, "a broadcast", lambda tensors: (broadcast, 0, recording.bytes_of((tensors,))))
+
+    def describe(tensors: Any) -> tuple[int, int, int]:
+        return broadcast, 0, recording.bytes_of((tensors,))
+
+    return _after(recording, "a broadcast", describe)
 
 
 TENSOR_METHODS = ("to", "cuda", "cpu")
@@ -221,35 +279,43 @@ class TransferRecording:
         self._recording = recording
         self._torch = recording.torch
         self._name = recording.phase("device", "transfer", "bytes")
-        self._ways: dict[tuple[Any, Any], int] = {}
+        self._directions: dict[tuple[Any, Any], int] = {}
 
     def method(self, name: str) -> Any:
-        """What is to stand in ``torch.Tensor`` in place of an inherited method written in C."""
-        torch = self._torch
-        modes = getattr(torch._C, "_len_torch_function_stack", lambda: 1)
-        return self._recording.hot.watch_copies(getattr(torch.Tensor, name), self.leave, self._name, self._way, torch.Tensor, modes)
+        """The replacement in ``torch.Tensor`` of an inherited method written in C."""
+        tensor = self._torch.Tensor
+        modes = getattr(self._torch._C, "_len_torch_function_stack", lambda: 1)
+        method = getattr(tensor, name)
+        return self._recording.hot.watch_copies(
+            method, self.leave, self._name, self._direction, tensor, modes
+        )
 
-    def leave(self, began: int, source: Any, result: Any, device: Any) -> None:
-        """After a method that returned another tensor; ``device`` has been told of its beginning, if there is one."""
+    def leave(self, start_ns: int, source: Any, result: Any, device: Any) -> None:
+        """After a method that returned another tensor; on ``device``, if there is one, its
+        beginning was noted."""
         recording = self._recording
         try:
-            way = self._tensor_copied(source, result)
-            if way is None:
+            copy = self._tensor_copied(source, result)
+            if copy is None:
                 if device is not None:
                     device.drop()
                 return
-            # With the time that it takes to look at it: where there are thousands of small copies this is a part of what they take.
-            recording.recorder.span(self._name, began, now(), *way)
+            # With the time that it takes to look at it: where there are thousands of small copies
+            # this is a part of what they take.
+            recording.recorder.span(self._name, start_ns, now(), *copy)
             recording.hot.spans += 1
             if device is not None:
-                device.end(self._name, *way)
-        except Exception as exc:
+                device.end(self._name, *copy)
+        except Exception as exc:  # of a class of tensors of the program's
             recording.failed("a copy of a tensor", exc)
 
     def _tensor_copied(self, source: Any, result: Any) -> tuple[int, int] | None:
-        """From where to where and how many bytes, if something was copied that is to be recorded."""
-        if any(type(one).__module__.startswith("torch._subclasses") for one in (source, result)):  # a compiler's, without data
-            return None
+        """From where to where and how many bytes, if something was copied that is to be
+        recorded."""
+        # a compiler's, without data
+        for tensor in (source, result):
+            if type(tensor).__module__.startswith("torch._subclasses"):
+                return None
         with self._torch._C.DisableTorchFunction():
             before, after = source.device, result.device
             if before == after:
@@ -257,13 +323,15 @@ class TransferRecording:
                     return None
             elif before.type == "meta" or after.type == "meta":
                 return None
-            return self._way(before, after), result.nbytes
+            return self._direction(before, after), result.nbytes
 
-    def _way(self, before: Any, after: Any) -> int:
-        found = self._ways.get((before, after))
-        if found is None:
-            found = self._ways[before, after] = self._recording.recorder.arguments({"from": str(before), "to": str(after)})
-        return found
+    def _direction(self, before: Any, after: Any) -> int:
+        """Interned arguments: from where to where."""
+        args = self._directions.get((before, after))
+        if args is None:
+            fields = {"from": str(before), "to": str(after)}
+            args = self._directions[before, after] = self._recording.recorder.arguments(fields)
+        return args
 
     # modules
 
@@ -280,7 +348,7 @@ class TransferRecording:
         if before is None or after is None or before == after or "meta" in (before, after):
             return None
         with self._torch._C.DisableTorchFunction():
-            return self._name, self._way(before, after), _size(module)
+            return self._name, self._direction(before, after), _size(module)
 
     def _home(self, module: Any) -> str | None:
         """The device of a module's first tensor."""
@@ -292,10 +360,11 @@ class TransferRecording:
             return None
 
 
-def _share(one: Any, other: Any) -> bool:
-    """Whether two tensors lie in the same memory: nothing was copied. Tensors that have none are taken to."""
+def _share(tensor: Any, other: Any) -> bool:
+    """True if two tensors lie in the same memory: nothing was copied. Tensors that have none are
+    taken to."""
     try:
-        return bool(one.data_ptr() == other.data_ptr())
+        return bool(tensor.data_ptr() == other.data_ptr())
     except Exception:  # vmap's and other tensors without storage
         return True
 
@@ -303,19 +372,21 @@ def _share(one: Any, other: Any) -> bool:
 def _size(module: Any) -> int:
     try:
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(module))
-    except Exception:
+    except Exception:  # a module that is half made, or a tensor without storage
         return UNKNOWN
 
 
-# Collections of young objects take 5 to 50 us each and are many; of what a training step waits for they are nothing.
+# Collections of young objects take 5 to 50 us each and are many; of what a training step waits for
+# they are nothing.
 LEAST_NS = 100_000
 
 
 class CollectionRecording:
     """Writes pauses of python's garbage collector into the trace plane.
 
-    The callback stands in ``gc.callbacks``, where the program can see it, the first of them: there is no other way to be told of a
-    collection. It is written in C where that was built, so that no profiler or tracer of the program's has a frame of it.
+    The callback stands in ``gc.callbacks``, where the program can see it, the first of them: there
+    is no other way to see a collection. It is written in C where that was built, so that no
+    profiler or tracer of the program's has a frame of it.
 
     Args:
         recording: The recording that this is a part of.
@@ -324,7 +395,8 @@ class CollectionRecording:
     def __init__(self, recording: Recording) -> None:
         self._arguments = recording.recorder.arguments
         self._by_generation: dict[int, int] = {}
-        self._callback: Any = recording.hot.collection(recording.phase("gc", "collect", "collected"), self._describe, LEAST_NS)
+        name = recording.phase("gc", "collect", "collected")
+        self._callback: Any = recording.hot.collection(name, self._describe, LEAST_NS)
 
     def _describe(self, generation: int) -> int:
         args = self._by_generation.get(generation)
@@ -333,11 +405,11 @@ class CollectionRecording:
         return args
 
     def install(self) -> None:
-        """Be told of collections from now on."""
+        """Register the callback."""
         gc.callbacks.insert(0, self._callback)
 
     def remove(self) -> None:
-        """Be told no more."""
+        """Remove the callback."""
         if self._callback in gc.callbacks:  # the program may have emptied the list
             gc.callbacks.remove(self._callback)
 
@@ -345,8 +417,8 @@ class CollectionRecording:
 class CompilationRecording:
     """Writes compilations of ``torch.compile`` into the trace plane.
 
-    torch._dynamo calls back at the beginning and end of each. Checked with torch 2.15; before 2.4 there are no callbacks, and a
-    compilation counts for the phase that it happens in.
+    torch._dynamo calls back at the beginning and end of each. Checked with torch 2.15; before 2.4
+    there are no callbacks, and a compilation counts for the phase that it happens in.
 
     Args:
         recording: The recording that this is a part of.
@@ -354,14 +426,17 @@ class CompilationRecording:
     """
 
     def __init__(self, recording: Recording, on_first: Callable[[], None] = lambda: None) -> None:
-        self._recording, self._on_first = recording, on_first
+        self._recording = recording
+        self._on_first = on_first
         self._name = recording.phase("compute", "compile")
         self._handler: Any = None
-        self._begun: tuple[int, int] | None = None  # the thread, and when; they are one after the other
+        # the thread, and when its compilation began; they are one after the other
+        self._current: tuple[int, int] | None = None
         self._over = False
 
     def install(self) -> None:
-        """Be told of compilations from now on; the module is imported when something is first compiled."""
+        """Register callbacks as soon as the module is imported: when something is first
+        compiled."""
         when_imported("torch._dynamo.callback", self._register)
 
     def _register(self, module: ModuleType) -> None:
@@ -376,30 +451,37 @@ class CompilationRecording:
             self._recording.failed("compilations", exc)
 
     def remove(self) -> None:
-        """Be told no more."""
+        """Remove the callbacks."""
         self._over = True
         handler, self._handler = self._handler, None
+        if handler is None:
+            return
         for name, callback in (("start", self._on_start), ("end", self._on_end)):
-            if handler is not None and callback in getattr(handler, f"{name}_callbacks", ()):  # the program may have cleared them
+            # the program may have cleared them
+            if callback in getattr(handler, f"{name}_callbacks", ()):
                 getattr(handler, f"remove_{name}_callback")(callback)
 
     # torch 2.7 and later pass what is compiled and why
 
     def _on_start(self, *_: object) -> None:
-        self._begun = threading.get_ident(), now()
+        self._current = (threading.get_ident(), now())
         on_first, self._on_first = self._on_first, lambda: None
         try:
             on_first()
-        except Exception as exc:
+        except Exception as exc:  # a torch that is not like any known one
             self._recording.failed("recompilations", exc)
 
     def _on_end(self, *_: object) -> None:
-        begun, self._begun = self._begun, None
-        if begun is not None and begun[0] == threading.get_ident():
-            self._recording.recorder.span(self._name, begun[1], now())
+        current, self._current = self._current, None
+        if current is None:
+            return
+        thread, start_ns = current
+        if thread == threading.get_ident():
+            self._recording.recorder.span(self._name, start_ns, now())
 
 
-_RESUMED = "torch_dynamo_resume_in_"  # torch_dynamo_resume_in_<function>_at_<line>: what is behind a graph break is compiled by itself
+# torch_dynamo_resume_in_<function>_at_<line>: what is behind a graph break is compiled by itself
+_RESUMED = "torch_dynamo_resume_in_"
 _OF_MODULES = os.path.join("torch", "_dynamo", "external_utils.py")
 _FRAME = re.compile(r"Line: (\d+), Name: (.*), Filename: (.*)")
 _TYPE_GUARD = re.compile(r"___check_type_id\((.*), \d+\), type=<class '(.*)'>")
@@ -407,10 +489,12 @@ _LONGEST_REASON = 300
 
 
 class RecompilationRecording:
-    """Writes marks of what ``torch.compile`` compiles again, where its graphs break, and what it leaves to eager mode, with their reasons.
+    """Writes marks of what ``torch.compile`` compiles again, where its graphs break, and what it
+    leaves to eager mode, with their reasons.
 
-    They are what torch._dynamo keeps of a compilation when that is over: nothing of its logging is switched on. Checked with torch 2.15;
-    before 2.6 it keeps no reasons of recompilations, and before 2.4 nobody is told of the first one.
+    They are what torch._dynamo keeps of a compilation when that is over: nothing of its logging is
+    switched on. Checked with torch 2.15; before 2.6 it keeps no reasons of recompilations, and
+    before 2.4 the first one is not seen.
 
     Args:
         recording: The recording that this is a part of.
@@ -422,13 +506,16 @@ class RecompilationRecording:
         self._functions: dict[str, tuple[str, str]] = {}
 
     def around(self, utils: Any) -> Around:
-        """What stands around ``torch._dynamo.utils.record_compilation_metrics``, which is called after each compilation."""
+        """The code around ``torch._dynamo.utils.record_compilation_metrics``, which is called after
+        each compilation."""
 
-        def leave(_began: int, _was: int) -> None:
+        def leave(_start_ns: int, _was: int) -> None:
             try:
                 breaks = utils.graph_break_reasons
-                self._breaks = self._breaks if self._breaks <= len(breaks) else 0  # torch._dynamo.reset() clears them
-                events = list(compilation_events(utils._compilation_metrics[-1], breaks[self._breaks :], self._functions))
+                if self._breaks > len(breaks):  # torch._dynamo.reset() clears them
+                    self._breaks = 0
+                metrics, new = utils._compilation_metrics[-1], breaks[self._breaks :]
+                events = list(compilation_events(metrics, new, self._functions))
                 self._breaks = len(breaks)
                 for event in events:
                     self._mark(*event)
@@ -437,61 +524,84 @@ class RecompilationRecording:
 
         return Around(ThreadState(), 0, now, leave)
 
-    def _mark(self, what: str, function: str, place: str, reason: str, took_ns: int) -> None:
+    def _mark(self, event: str, function: str, place: str, reason: str, took_ns: int) -> None:
         recorder = self._recording.recorder
-        name = recorder.name("compile", what, kind="mark", value="took_ns")
-        at = now()
-        recorder.span(name, at, at, recorder.arguments({"function": function, "place": place, "reason": reason}), took_ns)
+        name = recorder.name("compile", event, kind="mark", value="took_ns")
+        at_ns = now()
+        args = recorder.arguments({"function": function, "place": place, "reason": reason})
+        recorder.span(name, at_ns, at_ns, args, took_ns)
 
 
 def compilation_events(
     metrics: Any, breaks: Iterable[Any], functions: dict[str, tuple[str, str]]
 ) -> Iterator[tuple[str, str, str, str, int]]:
-    """What is worth a mark of a compilation that is over: what, function, ``file:line``, reason in one line, nanoseconds.
+    """The marks of a compilation that is over: event, function, ``file:line``, reason in one line,
+    nanoseconds.
 
     Args:
         metrics: A ``CompilationMetrics`` of torch._dynamo.
         breaks: A ``GraphCompileReason`` for each graph break in it.
-        functions: Name and place by the number that torch._dynamo gives a function (the 3 of compilation 3/1), kept from call to call:
-            at the recompile limit it names none.
+        functions: Name and place by the number that torch._dynamo gives a function (the 3 of
+            compilation 3/1), kept from call to call: at the recompile limit it names none.
     """
-    for one in breaks:
-        frame = one.user_stack[-1]
-        yield "graph break", frame.name, f"{frame.filename}:{frame.lineno}", one_line(one.reason), 0
+    for graph_break in breaks:
+        frame = graph_break.user_stack[-1]
+        place = f"{frame.filename}:{frame.lineno}"
+        yield "graph break", frame.name, place, one_line(graph_break.reason), 0
     number = str(metrics.compile_id).partition("/")[0]
     if metrics.co_name:
-        function, resumed, rest = metrics.co_name.partition(_RESUMED)
-        if resumed:
-            name, _, line = rest.rpartition("_at_")
-            function = f"{name}, behind line {line}"
-        functions[number] = _caller(metrics) or (function, f"{metrics.co_filename}:{metrics.co_firstlineno}")
+        functions[number] = _caller(metrics) or _compiled_function(metrics)
     function, place = functions.get(number, ("", ""))
-    why, failed = getattr(metrics, "recompile_reason", None), metrics.fail_reason
-    if failed and "recompile limit exceeded" in failed:
-        yield "eager fallback", function, place, f"recompile limit reached; the last guard that failed: {one_line(why or 'unknown')}", 0
+    why, failure = getattr(metrics, "recompile_reason", None), metrics.fail_reason
+    if failure and "recompile limit exceeded" in failure:
+        guard = one_line(why or "unknown")
+        reason = f"recompile limit reached; the last guard that failed: {guard}"
+        yield "eager fallback", function, place, reason, 0
         return
-    if failed and metrics.fail_type in ("Unsupported", "UserError"):
-        yield "eager fallback", function, place, one_line(failed), 0
+    if failure and metrics.fail_type in ("Unsupported", "UserError"):
+        yield "eager fallback", function, place, one_line(failure), 0
     if why:
-        took_us = getattr(metrics, "duration_us", None) or (metrics.entire_frame_compile_time_s or 0) * 1e6
+        took_us = getattr(metrics, "duration_us", None)
+        if not took_us:
+            took_us = (metrics.entire_frame_compile_time_s or 0) * 1e6
         yield "recompilation", function, place, one_line(why), int(took_us * 1000)
 
 
+def _compiled_function(metrics: Any) -> tuple[str, str]:
+    """Name and place of the function that was compiled."""
+    function, is_resumed, resumed = metrics.co_name.partition(_RESUMED)
+    if is_resumed:
+        name, _, line = resumed.rpartition("_at_")
+        function = f"{name}, behind line {line}"
+    return function, f"{metrics.co_filename}:{metrics.co_firstlineno}"
+
+
 def _caller(metrics: Any) -> tuple[str, str] | None:
-    """Where the script calls a module of torch's own that is compiled: it is ``inner`` of external_utils.py."""
+    """Where the script calls a module of torch's own that is compiled: it is ``inner`` of
+    external_utils.py."""
     if not metrics.co_filename.endswith(_OF_MODULES):
         return None
-    frames = (_FRAME.match(line) for line in reversed(getattr(metrics, "stack_trace", None) or ()))
-    return next(((f"module called in {f[2]}", f"{f[3]}:{f[1]}") for f in frames if f and file_owner(f[3]) is not Owner.TORCH), None)
+    for line in reversed(getattr(metrics, "stack_trace", None) or ()):
+        frame = _FRAME.match(line)
+        if frame and file_owner(frame[3]) is not Owner.TORCH:
+            return f"module called in {frame[2]}", f"{frame[3]}:{frame[1]}"
+    return None
 
 
 def one_line(reason: str) -> str:
-    """A reason of torch._dynamo's without what stands around it: the number of the compilation, the source line, stacks and hints."""
+    """A reason of torch._dynamo's without what stands around it: the number of the compilation, the
+    source line, stacks and hints."""
     head, *lines = reason.partition("\nUser stack trace")[0].splitlines() or [""]
     number, colon, guard = head.partition(": ")
     if colon and number.replace("/", "").isdigit():
         head = _TYPE_GUARD.sub(r"type(\1) is \2", guard.partition("  #")[0])
     if head.startswith("generic_jump"):
         head = f"data-dependent branching ({head})"
-    explanation = next((line.partition("Explanation: ")[2] for line in lines if "Explanation: " in line), "")
-    return f"{head.strip()}{': ' if explanation else ''}{explanation}"[:_LONGEST_REASON]
+    words = head.strip()
+    for line in lines:
+        _, is_explained, explanation = line.partition("Explanation: ")
+        if is_explained:
+            if explanation:
+                words = f"{words}: {explanation}"
+            break
+    return words[:_LONGEST_REASON]

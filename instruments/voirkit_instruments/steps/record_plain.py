@@ -1,7 +1,9 @@
-"""The hot path of the steps instrument in Python, for where the C extension ``_steps`` is not: the same names, the same records.
+"""The hot path of the steps instrument in Python, for where the C extension ``_steps`` is not: the
+same names, the same records.
 
-What is called before and after functions of torch are closures: the quickest (a module call costs 1 microsecond), and torch.compile, which
-copies the constants of code, copies a method with its object but no function.
+What is called before and after functions of torch are closures: the quickest (a module call costs 1
+microsecond), and torch.compile, which copies the constants of code, copies a method with its object
+but no function.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ if TYPE_CHECKING:
 
 now = time.perf_counter_ns
 
-# What a thread is inside of. The order says what may begin inside of what: forward in IDLE and IN_STEP (a closure), backward also in
-# IN_FORWARD (a gradient penalty), most others also in IN_BACKWARD (hooks), nothing in SUPPRESSED.
+# What a thread is inside of. The order says what may begin inside of what: forward in IDLE and
+# IN_STEP (a closure), backward also in IN_FORWARD (a gradient penalty), most others also in
+# IN_BACKWARD (hooks), nothing in SUPPRESSED.
 IDLE, IN_STEP, IN_FORWARD, IN_BACKWARD, SUPPRESSED = 0, 1, 2, 3, 9
 
 
@@ -33,8 +36,8 @@ _BITS, _LEAST, _MOST = (1 << 64) - 1, -(1 << 63), (1 << 63) - 1
 
 
 def digest_indices(indices: Any) -> int | None:
-    """64 bits, signed, that stand for the indices of a batch in their order; None of what is no list of whole numbers of 64 bits, nor
-    one of them."""
+    """A digest of the indices of a batch in their order, 64 bits, signed; None of what is no list
+    of whole numbers of 64 bits, nor one of them."""
     digest = 0xCBF29CE484222325
     for index in indices if type(indices) is list else (indices,):
         if type(index) is not int or not _LEAST <= index <= _MOST:
@@ -45,19 +48,21 @@ def digest_indices(indices: Any) -> int | None:
 
 
 class HotPath:
-    """What the functions around torch's share.
+    """The state that the functions around torch's share, and those functions.
 
-    Functions that ``enter`` gives are called before: they return when the call began. Those that the others give are called after, with
-    that (0: it is not to be recorded), with what the thread was inside of, and more. They must never raise but what ``span`` raises, which
-    is the program's, of a signal handler.
+    Functions that ``enter`` gives are called before: they return when the call began. Those that
+    the others give are called after, with that (0: it is not to be recorded), with what the thread
+    was inside of, and more. They must never raise but what ``span`` raises, which is the program's,
+    of a signal handler.
 
     Args:
-        failed: Told what could not be recorded, and why.
+        failed: Called with what could not be recorded, and why.
 
     Attributes:
-        here: Says what each thread is inside of; which optimizer it has stepped (``stepped``: the arguments of that step's record; 0:
-            none since somebody has set it to 0); how many items its last batch has (``items``; -1: not known); and the loss, a float, of
-            the walk through a graph that is about to begin (``loss``; None: it is not known).
+        here: Of each thread, what it is inside of; which optimizer it has stepped (``stepped``: the
+            arguments of that step's record; 0: none since somebody has set it to 0); how many items
+            its last batch has (``items``; -1: not known); and the loss, a float, of the walk
+            through a graph that is about to begin (``loss``; None: it is not known).
         own_ns: What these functions took, each time that they were called.
         spans: How many records were made in that time.
         trained: How many walks through graphs and steps of optimizers there were.
@@ -65,46 +70,47 @@ class HotPath:
     """
 
     def __init__(self, span: Callable[..., None], failed: Callable[[str, Exception], None]) -> None:
-        self.here = type(
-            "ThreadState", (ThreadState,), {"stepped": 0, "items": -1, "loss": None}
-        )()  # a class of its own: what it says of all threads is for this one alone
-        self._span, self._failed = span, failed
+        # a class of its own: what it says of all threads is for this one alone
+        attributes = {"stepped": 0, "items": -1, "loss": None}
+        self.here: Any = type("ThreadState", (ThreadState,), attributes)()
+        self._span = span
+        self._failed = failed
         self.device: Any = None  # times on a GPU, once there is one
         self.own_ns = self.spans = self.trained = self.called = 0
 
     def everywhere(self, inside: int) -> None:
-        """This thread, and those that come, are inside of this."""
+        """Put this thread, and those that come, inside of this."""
         type(self.here).inside = self.here.inside = inside
 
     def forget(self) -> None:
-        """What was described may be something else now; nothing is kept here."""
+        """Forget descriptions, which may be of something else now; nothing is kept here."""
 
     def enter(self, level: int) -> Enter:
         """Before what is on some level."""
-        here = self.here
+        thread = self.here
 
         def enter(*_: object) -> int:
-            asked = now()
-            if level == IN_STEP and here.inside == IN_STEP:  # the step of the class above
+            asked_ns = now()
+            if level == IN_STEP and thread.inside == IN_STEP:  # the step of the class above
                 return 0
-            here.inside = level
+            thread.inside = level
             if level != SUPPRESSED and self.device is not None:
                 self.device.begin()
-            began = now()
-            self.own_ns += began - asked
-            return began
+            start_ns = now()
+            self.own_ns += start_ns - asked_ns
+            return start_ns
 
         return enter
 
     def leave(self, name: int, level: int) -> Leave:
         """After what is always described alike."""
-        here, span = self.here, self._span
+        thread, span = self.here, self._span
 
-        def leave(began: int, was: int, *_: object) -> None:
+        def leave(start_ns: int, was: int, *_: object) -> None:
             end = now()
-            here.inside = was
-            if began:
-                span(name, began, end)
+            thread.inside = was
+            if start_ns:
+                span(name, start_ns, end)
                 if level != SUPPRESSED and self.device is not None:
                     self.device.end(name, 0)
                 self._count(end)
@@ -112,19 +118,20 @@ class HotPath:
         return leave
 
     def leave_backward(self, name: int, with_loss: int) -> Leave:
-        """After a walk through a graph. ``with_loss``: the name of its record where ``here.loss`` is known, and is its own number."""
-        here, span = self.here, self._span
+        """After a walk through a graph. ``with_loss``: the name of its record where ``here.loss``
+        is known, and is its own number."""
+        thread, span = self.here, self._span
 
-        def leave(began: int, was: int, *_: object) -> None:
+        def leave(start_ns: int, was: int, *_: object) -> None:
             end = now()
-            here.inside = was
-            loss, here.loss = here.loss, None
-            if began:
+            thread.inside = was
+            loss, thread.loss = thread.loss, None
+            if start_ns:
                 self.trained += 1
                 if type(loss) is float:
-                    span(with_loss, began, end, 0, *_as_integer(_as_double(loss)))
+                    span(with_loss, start_ns, end, 0, *_as_integer(_as_double(loss)))
                 else:
-                    span(name, began, end)
+                    span(name, start_ns, end)
                 if self.device is not None:
                     self.device.end(name, 0)
                 self._count(end)
@@ -135,20 +142,23 @@ class HotPath:
         self.spans += 1
         self.own_ns += now() - end
 
-    def leave_call(self, describe: Describe, grad_enabled: Callable[[], bool], graph_task: Callable[[], int]) -> Leave:
+    def leave_call(
+        self, describe: Describe, grad_enabled: Callable[[], bool], graph_task: Callable[[], int]
+    ) -> Leave:
         """After a module call.
 
         Args:
-            describe: Tells, of a module and whether it trains and has gradients, the name and arguments.
+            describe: Gives, for a module and whether it trains and has gradients, the name and
+                arguments.
             grad_enabled: torch's.
             graph_task: torch's: -1 outside of a thread of the autograd engine.
         """
-        here, span, failed = self.here, self._span, self._failed
+        thread, span, failed = self.here, self._span, self._failed
 
-        def leave(began: int, was: int, module: Any) -> None:
+        def leave(start_ns: int, was: int, module: Any) -> None:
             end = now()
-            here.inside = was
-            if not began:
+            thread.inside = was
+            if not start_ns:
                 return
             try:
                 if was == IDLE and graph_task() != -1:  # a checkpoint's recomputation
@@ -156,31 +166,34 @@ class HotPath:
                         self.device.drop()
                     return
                 name, args = describe(module, bool(module.training), bool(grad_enabled()))
-            except Exception as exc:
+            except Exception as exc:  # ``training`` may be code of the program's
                 failed("a module call", exc)
                 return
             self.called += 1
-            span(name, began, end, args)
+            span(name, start_ns, end, args)
             if self.device is not None:
                 self.device.end(name, args)
             self._count(end)
 
         return leave
 
-    def leave_step(self, describe: Describe, find_device: Callable[[], None], cuda: Any = None) -> Leave:
+    def leave_step(
+        self, describe: Describe, find_device: Callable[[], None], cuda: Any = None
+    ) -> Leave:
         """After an optimizer's step.
 
         Args:
-            describe: Tells, of an optimizer, the name and arguments.
+            describe: Gives, for an optimizer, the name and arguments.
             find_device: Called where no device is used yet.
-            cuda: torch's module, whose ``_initialized`` tells whether there is anything to look at; None: look each time.
+            cuda: torch's module, whose ``_initialized`` tells whether there is anything to look at;
+                None: look each time.
         """
-        here, span, failed = self.here, self._span, self._failed
+        thread, span, failed = self.here, self._span, self._failed
 
-        def leave(began: int, was: int, optimizer: Any) -> None:
+        def leave(start_ns: int, was: int, optimizer: Any) -> None:
             end = now()
-            here.inside = was
-            if not began:
+            thread.inside = was
+            if not start_ns:
                 return
             try:
                 if type(optimizer) is tuple:  # all arguments, of a decorator's function
@@ -191,49 +204,54 @@ class HotPath:
                         find_device()
                 else:
                     self.device.end(name, args)
-            except Exception as exc:
+            except Exception as exc:  # an optimizer of another library, or a device that failed
                 failed("an optimizer's step", exc)
                 return
             self.trained += 1
-            here.stepped = args
-            span(name, began, end, args)
+            thread.stepped = args
+            span(name, start_ns, end, args)
             self._count(end)
 
         return leave
 
-    def leave_fetch(self, describe: Describe, other: Callable[..., None], tensor: type, modes: Callable[[], int]) -> Leave:
+    def leave_fetch(
+        self, describe: Describe, other: Callable[..., None], tensor: type, modes: Callable[[], int]
+    ) -> Leave:
         """After a request for a batch.
 
         Args:
-            describe: Tells, of an iterator, the name and arguments.
-            other: Records a batch that is not of plain tensors, or none: called with begin, end, iterator and batch.
+            describe: Gives, for an iterator, the name and arguments.
+            other: Records a batch that is not of plain tensors, or none: called with begin, end,
+                iterator and batch.
             tensor: torch's own type of them.
             modes: How many modes of the program look at what is asked of a tensor.
         """
-        here = self.here
+        thread = self.here
 
-        def leave(began: int, was: int, iterator: Any, batch: Any = ABSENT) -> None:
+        def leave(start_ns: int, was: int, iterator: Any, batch: Any = ABSENT) -> None:
             end = now()
-            here.inside = was
-            if began:
-                other(began, end, iterator, batch)
+            thread.inside = was
+            if start_ns:
+                other(start_ns, end, iterator, batch)
                 self._count(end)
 
         return leave
 
     def leave_indices(self, name: int, other: Callable[[Any], None]) -> Leave:
-        """After the sampler of a loader has said which items the next batch has: a record of their digest at the end of that.
+        """After the sampler of a loader has said which items the next batch has: a record of their
+        digest at the end of that.
 
         Args:
             name: Of the records.
-            other: Records indices that are no list of whole numbers of 64 bits, nor one; must not raise.
+            other: Records indices that are no list of whole numbers of 64 bits, nor one; must not
+                raise.
         """
-        here, span = self.here, self._span
+        thread, span = self.here, self._span
 
-        def leave(began: int, was: int, indices: Any = ABSENT) -> None:
+        def leave(start_ns: int, was: int, indices: Any = ABSENT) -> None:
             end = now()
-            here.inside = was
-            if not began:
+            thread.inside = was
+            if not start_ns:
                 return
             digest = digest_indices(indices)
             if digest is None:
@@ -244,71 +262,79 @@ class HotPath:
 
         return leave
 
-    def collection(self, name: int, describe: Callable[[int], int], least_ns: int) -> Callable[[str, dict[str, int]], None]:
-        """A callback for ``gc.callbacks`` that records pauses. Collections do not overlap, whatever threads there are.
+    def collection(
+        self, name: int, describe: Callable[[int], int], least_ns: int
+    ) -> Callable[[str, dict[str, int]], None]:
+        """A callback for ``gc.callbacks`` that records pauses. Collections do not overlap, whatever
+        threads there are.
 
         Args:
             name: Of the records; their value is how many objects were collected.
             describe: The arguments of a generation.
             least_ns: Shorter pauses are not recorded.
         """
-        span, failed, here = self._span, self._failed, type(self.here)
-        began = 0
+        span, failed, thread = self._span, self._failed, type(self.here)
+        start_ns = 0
 
         def collection(phase: str, info: dict[str, int]) -> None:
-            nonlocal began
-            at = now()
+            nonlocal start_ns
+            at_ns = now()
             if phase == "start":
-                began = at
+                start_ns = at_ns
                 return
-            if not began or at - began < least_ns or here.inside == SUPPRESSED:
+            if not start_ns or at_ns - start_ns < least_ns or thread.inside == SUPPRESSED:
                 return
             try:
                 args = describe(info["generation"])
-            except Exception as exc:
+            except Exception as exc:  # python would print it, in the middle of the program
                 failed("a garbage collection", exc)
                 return
-            span(name, began, at, args, info["collected"])
-            self._count(at)
+            span(name, start_ns, at_ns, args, info["collected"])
+            self._count(at_ns)
 
         return collection
 
     def watch_copies(self, method: Any, leave: Callable[..., None], *_: object) -> Watched:
-        """What stands in a class in place of a method written in C. ``leave``: called with begin, object, result and device after it has
-        returned another object. What else is passed is for the usual copies, which C records itself."""
+        """The replacement in a class of a method written in C. ``leave``: called with begin,
+        object, result and device after it has returned another object. What else is passed is for
+        the usual copies, which C records itself."""
         return Watched(self, method, leave)
 
 
 class Watched:
-    """What ``_steps_watched.h`` does, with a frame of Python: a warning of the method names this file, on python 3.10 a traceback too."""
+    """The same as ``_steps_watched.h``, with a frame of Python: a warning of the method names this
+    file, on python 3.10 a traceback too."""
 
     def __init__(self, hot: HotPath, method: Any, leave: Callable[..., None]) -> None:
-        here = hot.here
+        thread = hot.here
 
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            deaf = here.inside > IN_BACKWARD
-            device = None if deaf else hot.device
+            is_suppressed = thread.inside > IN_BACKWARD
+            device = None if is_suppressed else hot.device
             if device is not None:
                 device.begin()
-            began = now()
+            start_ns = now()
             result = None
             try:
                 result = method(self, *args, **kwargs)
                 return result
-            except BaseException as exc:
+            except BaseException as exc:  # whatever the method raises: it goes on to the program
                 without_this_frame(exc)
                 raise
             finally:
-                if not deaf:
+                if not is_suppressed:
                     end = now()
                     if result is not None and result is not self:
-                        leave(began, self, result, device)
+                        leave(start_ns, self, result, device)
                     elif device is not None:
                         device.drop()
                     hot.own_ns += now() - end
 
-        call.__name__, call.__qualname__, call.__doc__ = method.__name__, f"Tensor.{method.__name__}", method.__doc__
-        self._method, self._call = method, call
+        call.__name__ = method.__name__
+        call.__qualname__ = f"Tensor.{method.__name__}"
+        call.__doc__ = method.__doc__
+        self._method = method
+        self._call = call
 
     def __get__(self, tensor: Any, owner: Any = None) -> Any:
         return self._method if tensor is None else MethodType(self._call, tensor)

@@ -1,12 +1,15 @@
-"""What the parts of the steps instrument share: where a thread is, names and arguments of phases, numbers of loaders and optimizers.
+"""The state that the parts of the steps instrument share: where a thread is, names and arguments of
+phases, numbers of loaders and optimizers; and times on the GPU.
 
 Must never raise, never change what it is shown, and never wait for a device.
 
-How long phases take on the GPU: events are put into the stream before and after them, and asked later whether they have happened. An
-event's time is known from another event only. It is put on the host's clock by what must be true of every event: it did not happen before
-it was put into the stream, nor after it was seen to have happened. The bounds are closest where the stream is empty (a few microseconds),
-and each event that breaks them moves the clock, so that the drift between the two clocks is followed. Written against torch 2.1 to 2.15
-(``torch.cuda.Event``) and tested with a fake of it only: it has never run on a device.
+How long phases take on the GPU: events are put into the stream before and after them, and asked
+later whether they have happened. An event's time is known from another event only. It is put on the
+host's clock by what must be true of every event: it did not happen before it was put into the
+stream, nor after it was seen to have happened. The bounds are closest where the stream is empty (a
+few microseconds), and each event that breaks them moves the clock, so that the drift between the
+two clocks is followed. Written against torch 2.1 to 2.15 (``torch.cuda.Event``) and tested with a
+fake of it only: it has never run on a device.
 """
 
 from __future__ import annotations
@@ -58,15 +61,22 @@ class Recording:
 
     Args:
         recorder: ``voirkit.trace.recorder``, or what has its ``name``, ``arguments`` and ``span``.
-        warn: Told, once, of a record that failed.
+        warn: Called, once, with a record that failed.
         numbers: Those of the run's loaders.
     """
 
-    def __init__(self, recorder: Any, torch: Any, warn: Callable[[str], None], numbers: LoaderNumbers | None = None) -> None:
+    def __init__(
+        self,
+        recorder: Any,
+        torch: Any,
+        warn: Callable[[str], None],
+        numbers: LoaderNumbers | None = None,
+    ) -> None:
         _recordings.add(self)
-        # what is called before and after functions of torch, and what each thread is inside of
+        # the functions around torch's, and the state of each thread
         self.hot = engine().HotPath(recorder.span, self.failed)
-        self.local = threading.local()  # what each thread keeps from the beginning of something to its end
+        # the values that each thread keeps from the beginning of something to its end
+        self.local = threading.local()
         self.recorder, self.torch = recorder, torch
         self.numbers = numbers if numbers is not None else LoaderNumbers()
         self._warn = warn
@@ -77,26 +87,29 @@ class Recording:
 
     def phase(self, category: str, name: str, value: str | None = None) -> int:
         """The interned name of a phase."""
-        found: int = self.recorder.name(category, name, kind="phase", value=value)
-        self._names[found] = (category, name, value)
-        return found
+        number: int = self.recorder.name(category, name, kind="phase", value=value)
+        self._names[number] = (category, name, value)
+        return number
 
     def on_device(self, name: int) -> int:
         """The interned name of what a phase does on the GPU."""
-        found = self._device_names.get(name)
-        if found is None:
-            category, what, value = self._names[name]
-            found = self._device_names[name] = self.recorder.name(category, what, kind="device", value=value)
-        return found
+        number = self._device_names.get(name)
+        if number is None:
+            category, label, value = self._names[name]
+            number = self.recorder.name(category, label, kind="device", value=value)
+            self._device_names[name] = number
+        return number
 
     def trains(self) -> None:
-        """This process makes an optimizer: it trains, even if it was taken for a loader's worker when it was forked."""
+        """This process makes an optimizer: it trains, even if it was taken for a loader's worker
+        when it was forked."""
         if self._pid != os.getpid() and self.torch.utils.data.get_worker_info() is None:
             self._pid = os.getpid()
             self.hot.everywhere(IDLE)
 
     def forked(self) -> None:
-        """This process has been forked, by one that may train. A loader's worker is deaf for ever; any other may train as well."""
+        """This process has been forked, by one that may train. Nothing is recorded in a loader's
+        worker; any other may train as well."""
         self.hot.everywhere(SUPPRESSED if is_starting_worker() else IDLE)
         self.hot.device = None
         self.hot.own_ns = self.hot.spans = 0
@@ -107,17 +120,21 @@ class Recording:
         if self.hot.device is None and cuda.is_initialized():
             self.hot.device = DeviceTimes(cuda, self.recorder.span, self.on_device, self.local)
 
-    def failed(self, what: str, exc: Exception) -> None:
-        """Tell, once for each kind of record, that one could not be made."""
-        if what not in self._failed:
-            self._failed.add(what)
-            self._warn(f"steps: {what} could not be recorded ({type(exc).__name__}: {exc}); this is told once.")
+    def failed(self, record: str, exc: Exception) -> None:
+        """Warn, once for each kind of record, that one could not be made."""
+        if record not in self._failed:
+            self._failed.add(record)
+            self._warn(
+                f"steps: {record} could not be recorded ({type(exc).__name__}: {exc}); this is told"
+                " once."
+            )
 
     def items(self, batch: object) -> int:
-        """Items in a batch, or -1. Looks at no tensor through what the program may have put in its way (``__torch_function__``)."""
+        """Items in a batch, or -1. Looks at no tensor through what the program may have put in its
+        way (``__torch_function__``)."""
         with self.torch._C.DisableTorchFunction():
-            counted = count_items(batch)
-        return UNKNOWN if counted is None else counted
+            n_items = count_items(batch)
+        return UNKNOWN if n_items is None else n_items
 
     def bytes_of(self, values: tuple[Any, ...]) -> int:
         """Bytes of the first tensor or list of tensors among some values; -1 without any."""
@@ -132,37 +149,55 @@ class Recording:
 
 # times on the GPU
 
-MOST_PENDING = 4096  # spans that wait for the device; of a program that is further ahead, the oldest are given up and counted
-LOOKED_AT = 4  # spans that are asked for at each record: twice what comes in, so that what waits gets fewer
-ANCHOR_NS = 1_000_000_000  # events tell milliseconds in 32 bits: after a second 0.06 microseconds are left
+# spans that wait for the device; of a program that is further ahead, the oldest are given up and
+# counted
+MOST_PENDING = 4096
+# spans that are asked for at each record: twice what comes in, so that what waits gets fewer
+LOOKED_AT = 4
+# events tell milliseconds in 32 bits: after a second 0.06 microseconds are left
+ANCHOR_NS = 1_000_000_000
 
 
 class HostClock:
-    """Where on the host's clock the events of one device happened. ``anchor``: an event that has just been put into a stream; ``put_ns``:
-    when it was, by the host's clock."""
+    """The host's time of the events of one device. ``anchor``: an event that has
+    just been put into a stream; ``put_ns``: when it was, by the host's clock."""
 
     def __init__(self, anchor: Any, put_ns: int) -> None:
-        self._anchor, self._at_ns, self._put_ns = anchor, put_ns, put_ns
+        self._anchor = anchor
+        self._at_ns = put_ns
+        self._put_ns = put_ns
 
     def time_ns(self, event: Any, put_ns: int, seen_ns: int) -> int:
-        """When an event happened that was put into a stream at ``put_ns`` or later and had happened by ``seen_ns``."""
-        at = self._at_ns + round(self._anchor.elapsed_time(event) * 1e6)
-        corrected: int = min(max(at, put_ns), seen_ns)
-        self._at_ns += corrected - at
+        """When an event happened that was put into a stream at ``put_ns`` or later and had happened
+        by ``seen_ns``."""
+        measured_ns = self._at_ns + round(self._anchor.elapsed_time(event) * 1e6)
+        corrected_ns: int = min(max(measured_ns, put_ns), seen_ns)
+        self._at_ns += corrected_ns - measured_ns
         if put_ns - self._put_ns > ANCHOR_NS:
-            self._anchor, self._at_ns, self._put_ns = event, corrected, put_ns
-        return corrected
+            self._anchor = event
+            self._at_ns = corrected_ns
+            self._put_ns = put_ns
+        return corrected_ns
 
 
 class Span:
     """A phase on the device that has not been seen to end."""
 
-    __slots__ = ("args", "began", "began_put_ns", "device", "ended", "ended_put_ns", "name", "value")
+    __slots__ = (
+        "args",
+        "device",
+        "end",
+        "end_put_ns",
+        "name",
+        "start",
+        "start_put_ns",
+        "value",
+    )
 
-    def __init__(self, device: int, began: Any, began_put_ns: int) -> None:
-        self.device, self.began, self.began_put_ns = device, began, began_put_ns
-        self.ended: Any = None
-        self.name = self.args = self.value = self.ended_put_ns = 0
+    def __init__(self, device: int, start: Any, start_put_ns: int) -> None:
+        self.device, self.start, self.start_put_ns = device, start, start_put_ns
+        self.end: Any = None
+        self.name = self.args = self.value = self.end_put_ns = 0
 
 
 class DeviceTimes:
@@ -175,7 +210,13 @@ class DeviceTimes:
         local: Where a thread keeps what it has begun.
     """
 
-    def __init__(self, cuda: Any, record: Callable[[int, int, int, int, int], None], name_of: Callable[[int], int], local: Any) -> None:
+    def __init__(
+        self,
+        cuda: Any,
+        record: Callable[[int, int, int, int, int], None],
+        name_of: Callable[[int], int],
+        local: Any,
+    ) -> None:
         self._cuda, self._record, self._name_of, self._local = cuda, record, name_of, local
         self._pool: dict[int, list[Any]] = {}
         self._clocks: dict[int, HostClock] = {}
@@ -184,11 +225,13 @@ class DeviceTimes:
 
     def begin(self) -> None:
         """A phase begins in this thread."""
-        begun = self._local.__dict__.setdefault("begun", [])
+        open_spans = self._local.__dict__.setdefault("begun", [])
         try:
-            begun.append(None if self._cuda.is_current_stream_capturing() else self._start_span())
+            open_spans.append(
+                None if self._cuda.is_current_stream_capturing() else self._start_span()
+            )
         except Exception:  # the program's error of an earlier kernel: it meets it itself
-            begun.append(None)
+            open_spans.append(None)
 
     def _start_span(self) -> Span:
         device = self._cuda.current_device()
@@ -206,19 +249,23 @@ class DeviceTimes:
         return event, put_ns
 
     def drop(self) -> None:
-        """What this thread began last is no phase."""
-        begun = self._local.__dict__.get("begun")
-        span = begun.pop() if begun else None
+        """Forget the span that this thread began last: it is no phase."""
+        open_spans = self._local.__dict__.get("begun")
+        span = open_spans.pop() if open_spans else None
         if span is not None:
-            self._pool[span.device].append(span.began)
+            self._pool[span.device].append(span.start)
 
     def end(self, name: int, args: int = 0, value: int = 0) -> None:
         """The phase that this thread began last has ended."""
-        begun = self._local.__dict__.get("begun")
-        span = begun.pop() if begun else None
+        open_spans = self._local.__dict__.get("begun")
+        span = open_spans.pop() if open_spans else None
         try:
-            if span is not None and not self._cuda.is_current_stream_capturing() and self._cuda.current_device() == span.device:
-                span.ended, span.ended_put_ns = self._record_event(span.device)
+            if (
+                span is not None
+                and not self._cuda.is_current_stream_capturing()
+                and self._cuda.current_device() == span.device
+            ):
+                span.end, span.end_put_ns = self._record_event(span.device)
                 span.name, span.args, span.value = name, args, value
                 self._pending.append(span)
                 if len(self._pending) > MOST_PENDING:
@@ -232,7 +279,7 @@ class DeviceTimes:
         """Write those of the oldest spans that have happened by now."""
         pending = self._pending
         try:
-            while most > 0 and pending and pending[0].ended.query():
+            while most > 0 and pending and pending[0].end.query():
                 self._resolve(pending.popleft())
                 most -= 1
         except Exception:  # the device has failed; what waits is counted at the end
@@ -247,18 +294,21 @@ class DeviceTimes:
     def _write(self, span: Span) -> None:
         seen_ns = now()
         clock = self._clocks[span.device]
-        began = clock.time_ns(span.began, span.began_put_ns, seen_ns)
-        ended = clock.time_ns(span.ended, span.ended_put_ns, seen_ns)
-        self._record(self._name_of(span.name), began, max(began, ended), span.args, span.value)
-        self._pool[span.device] += [event for event in (span.began, span.ended) if event is not clock._anchor]
+        start_ns = clock.time_ns(span.start, span.start_put_ns, seen_ns)
+        end_ns = max(start_ns, clock.time_ns(span.end, span.end_put_ns, seen_ns))
+        self._record(self._name_of(span.name), start_ns, end_ns, span.args, span.value)
+        pool = self._pool[span.device]
+        for event in (span.start, span.end):
+            if event is not clock._anchor:
+                pool.append(event)
 
     def finish(self) -> int:
-        """The program has ended: wait for what is left; how many spans have no time after all."""
+        """Wait for what is left when the program has ended. Returns how many spans have no time."""
         while self._pending:
             span = self._pending.popleft()
             try:
-                span.ended.synchronize()
-            except Exception:
+                span.end.synchronize()
+            except Exception:  # the device has failed
                 self.unresolved += 1
             else:
                 self._resolve(span)

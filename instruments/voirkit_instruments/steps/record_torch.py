@@ -1,6 +1,7 @@
-"""Which functions of torch the steps instrument stands around: the one table of them. Checked with torch 2.1 and 2.15.
+"""The one table of the functions of torch that the steps instrument patches. Checked with torch 2.1
+and 2.15.
 
-Nothing here imports torch; a patch that does not fit switches itself off and is told by its name.
+Nothing here imports torch; a patch that does not fit is switched off and reported by its name.
 """
 
 from __future__ import annotations
@@ -46,12 +47,24 @@ from voirkit_instruments.steps.record_phases import (
     around_forward,
     around_step,
     around_zero_grad,
-)  # fmt: skip
-from voirkit_instruments.steps.record_plain import IDLE, IN_BACKWARD, IN_FORWARD, IN_STEP, SUPPRESSED
+)
+from voirkit_instruments.steps.record_plain import (
+    IDLE,
+    IN_BACKWARD,
+    IN_FORWARD,
+    IN_STEP,
+    SUPPRESSED,
+)
 from voirkit_instruments.steps.record_spans import Recording
 
 MODULE = "torch.nn.modules.module"
-# What writes a checkpoint (True) or reads one, and its parameter for the file. Checked with safetensors 0.7.
+OPTIMIZER = "torch.optim.optimizer"
+DATALOADER = "torch.utils.data.dataloader"
+STATEFUL_DATALOADER = "torchdata.stateful_dataloader.stateful_dataloader"
+DATA_PARALLEL = "torch.nn.parallel.distributed"
+DISTRIBUTED = "torch.distributed.distributed_c10d"
+# What writes a checkpoint (True) or reads one, and its parameter for the file. Checked with
+# safetensors 0.7.
 CHECKPOINTS = (
     ("torch.serialization", "save", True, "f"),
     ("torch.serialization", "load", False, "f"),
@@ -61,122 +74,180 @@ CHECKPOINTS = (
     ("safetensors.torch", "save_file", True, "filename"),
     ("safetensors.torch", "load_file", False, "filename"),
 )
-# Steps of optimizers that are no ``torch.optim.Optimizer``. Those that are (apex, bitsandbytes, schedulefree) need no entry. Checked with
-# keras 3.15.
+# Steps of optimizers that are no ``torch.optim.Optimizer``. Those that are (apex, bitsandbytes,
+# schedulefree) need no entry. Checked with keras 3.15.
 FOREIGN_OPTIMIZERS = (("keras.src.optimizers.base_optimizer", "BaseOptimizer.apply"),)
 _NO_COLLECTIVES = ("init_process_group", "new_group", "destroy_process_group")
 
 
 class TorchPatches:
-    """The patches of the steps instrument. ``warn``: told, by its name, of a patch that does not fit; ``events``: who else is told of what
-    happens."""
+    """The patches of the steps instrument. ``warn``: called with the name of a patch that does not
+    fit; ``events``: the subscribers to what happens."""
 
-    def __init__(self, recording: Recording, warn: Callable[[str], None], events: StepEvents) -> None:
-        self.patches = FunctionPatches(lambda said: warn(f"steps: {said}"))
+    def __init__(
+        self, recording: Recording, warn: Callable[[str], None], events: StepEvents
+    ) -> None:
+        self.patches = FunctionPatches(lambda message: warn(f"steps: {message}"))
         self.recording = recording
         self._events = events
-        self._loaders, self._transfers = LoaderRecording(recording), TransferRecording(recording)
-        self._pauses = CollectionRecording(recording), CompilationRecording(recording, self._put_recompilations)
-        suppress, step = recording.hot.enter(SUPPRESSED), around_step(recording)
-        self._suppress = suppress
-        self._foreign_step = self._around(IN_BACKWARD, step, ("self",), phase="optimizer")  # who is told of steps knows torch's alone
-        self._step = self._around(IN_BACKWARD, step, ("self",), phase="optimizer", event=OPTIMIZER_STEP)
-        self._decorated_step = self._around(IN_BACKWARD, step, ("args",), phase="optimizer", event=OPTIMIZER_STEP)
+        self._loaders = LoaderRecording(recording)
+        self._transfers = TransferRecording(recording)
+        self._pauses = (
+            CollectionRecording(recording),
+            CompilationRecording(recording, self._put_recompilations),
+        )
+        suppress = self._suppress = recording.hot.enter(SUPPRESSED)
+        step = around_step(recording)
+        # subscribers to steps know torch's alone
+        around = partial(self._around, IN_BACKWARD, step, phase="optimizer")
+        self._foreign_step = around(("self",))
+        self._step = around(("self",), event=OPTIMIZER_STEP)
+        self._decorated_step = around(("args",), event=OPTIMIZER_STEP)
         self.collectives = CollectiveRecording(recording)
-        collective = suppress, after_collective(recording, self.collectives.called)
-        self._collective = self._around(IN_BACKWARD, collective, ("func", "args", "kwargs"), phase="communication")
+        collective = (suppress, after_collective(recording, self.collectives.called))
+        self._collective = self._around(
+            IN_BACKWARD, collective, ("func", "args", "kwargs"), phase="communication"
+        )
         events.is_patched = True
 
     def _around(
-        self, most: int, calls: tuple[Any, Any], passed: tuple[str, ...] = (), value: bool = False, phase: str = "", event: str = "",
+        self,
+        most: int,
+        calls: tuple[Any, Any],
+        variables: tuple[str, ...] = (),
+        value: bool = False,
+        phase: str = "",
+        event: str = "",
         leave_with: tuple[str, ...] | None = None,
-    ) -> Around:  # fmt: skip
-        """What stands around a function; arguments that are not here are those of ``Around``. ``calls``: what is called before and after
-        the function; ``event``: which of ``StepEvents`` it is."""
+    ) -> Around:
+        """The code around a function; arguments that are not here are those of ``Around``.
+        ``calls``: the functions before and after it; ``event``: which of ``StepEvents`` it is."""
+        thread = self.recording.hot.here
         if event:
-            calls = self._events.around(event, self.recording.hot.here, *calls)
+            calls = self._events.around(event, thread, *calls)
         if phase:
             calls = self._events.wrapped(phase, calls)
-        return Around(self.recording.hot.here, most, *calls, passed, value, COMPILING, leave_with)
+        return Around(thread, most, *calls, variables, value, COMPILING, leave_with)
 
     def _functions(self) -> Iterator[tuple[str, str, Around]]:
-        """(module, function, what stands around it) of the functions that are there once their module is."""
-        recording, suppress, around = self.recording, self._suppress, self._around
-        thread = recording.hot.here
-        iterate = around(IN_BACKWARD, (suppress, self._loaders.after_iter()), ("self",), value=True, phase="wait", event=LOADER_ITERATED)
-        make = around(IN_BACKWARD, (suppress, self._loaders.after_init()), ("self", "loader"), phase="wait", event=LOADER_ITERATED)
-        request = around(IN_BACKWARD, (suppress, self._loaders.after_next()), ("self",), value=True, phase="wait", event=BATCH_REQUESTED)
-        draw = around(SUPPRESSED, (suppress, self._loaders.after_indices()), value=True)
-        loaders = self._loaders
+        """Each function that is there once its module is: module, path, the code around it."""
+        yield from self._loader_functions()
+        yield from self._model_functions()
+        yield from self._backward_functions()
+        yield from self._transfer_functions()
+        yield from self._distributed_functions()
+
+    def _loader_functions(self) -> Iterator[tuple[str, str, Around]]:
+        suppress, loaders, around = self._suppress, self._loaders, self._around
+        calls = (suppress, loaders.after_iter())
+        iterate = around(
+            IN_BACKWARD, calls, ("self",), value=True, phase="wait", event=LOADER_ITERATED
+        )
+        calls = (suppress, loaders.after_init())
+        create = around(IN_BACKWARD, calls, ("self", "loader"), phase="wait", event=LOADER_ITERATED)
+        calls = (suppress, loaders.after_next())
+        request = around(
+            IN_BACKWARD, calls, ("self",), value=True, phase="wait", event=BATCH_REQUESTED
+        )
+        draw = around(SUPPRESSED, (suppress, loaders.after_indices()), value=True)
         stop = around(SUPPRESSED, loaders.around_stop(), ("self",), event=WORKERS_STOPPED)
-        yield "torch.utils.data.dataloader", "_BaseDataLoaderIter._next_index", draw
-        for module, kind in (("torch.utils.data.dataloader", ""), ("torchdata.stateful_dataloader.stateful_dataloader", "Stateful")):
+        yield DATALOADER, "_BaseDataLoaderIter._next_index", draw
+        for module, kind in ((DATALOADER, ""), (STATEFUL_DATALOADER, "Stateful")):
             yield module, f"{kind}DataLoader.__iter__", iterate
-            yield module, f"_{kind}SingleProcessDataLoaderIter.__init__", make
-            yield module, f"_{kind}MultiProcessingDataLoaderIter.__init__", make
+            yield module, f"_{kind}SingleProcessDataLoaderIter.__init__", create
+            yield module, f"_{kind}MultiProcessingDataLoaderIter.__init__", create
             yield module, f"_{kind}BaseDataLoaderIter.__next__", request
             yield module, f"_{kind}MultiProcessingDataLoaderIter._shutdown_workers", stop
-        yield "torch.utils.data.dataloader", "_BaseDataLoaderIter.__init__", around(SUPPRESSED, loaders.before_start(), ("self", "loader"))
-        yield "torch.utils.data.dataloader", "_BaseDataLoaderIter._reset", around(SUPPRESSED, loaders.after_start(), ("self", "first_iter"))
+        start = around(SUPPRESSED, loaders.before_start(), ("self", "loader"))
+        yield DATALOADER, "_BaseDataLoaderIter.__init__", start
+        reset = around(SUPPRESSED, loaders.after_start(), ("self", "first_iter"))
+        yield DATALOADER, "_BaseDataLoaderIter._reset", reset
         # Of everybody's queues, in no graph of torch.compile.
-        yield "queue", "Queue.get", Around(thread, IDLE, suppress, self._loaders.after_get(), ("self",), True)
+        thread = self.recording.hot.here
+        get = Around(thread, IDLE, suppress, loaders.after_get(), ("self",), True)
+        yield "queue", "Queue.get", get
 
-        yield MODULE, "Module._wrapped_call_impl", around(IN_STEP, around_forward(recording), ("self",), phase="forward", event=FORWARD)
-        yield MODULE, "Module.train", around(IN_FORWARD, (suppress, after_mode(recording)), ("mode",))
-        zero_grad = around_zero_grad(recording)
-        yield MODULE, "Module.zero_grad", around(IN_BACKWARD, zero_grad, ("self",), phase="zero_grad", event=MODULE_ZERO_GRAD)
-        yield "torch.optim.optimizer", "Optimizer.zero_grad", around(IN_BACKWARD, zero_grad, ("self",), phase="zero_grad", event=ZERO_GRAD)
-        made = as_function(self._made_optimizer)
-        yield "torch.optim.optimizer", "Optimizer._patch_step_function", around(SUPPRESSED, (made, made), ("self",))
+    def _model_functions(self) -> Iterator[tuple[str, str, Around]]:
+        recording, around = self.recording, self._around
+        calls = around_forward(recording)
+        forward = around(IN_STEP, calls, ("self",), phase="forward", event=FORWARD)
+        yield MODULE, "Module._wrapped_call_impl", forward
+        mode = around(IN_FORWARD, (self._suppress, after_mode(recording)), ("mode",))
+        yield MODULE, "Module.train", mode
+        calls = around_zero_grad(recording)
+        for module, kind, event in (
+            (MODULE, "Module", MODULE_ZERO_GRAD),
+            (OPTIMIZER, "Optimizer", ZERO_GRAD),
+        ):
+            zero_grad = around(IN_BACKWARD, calls, ("self",), phase="zero_grad", event=event)
+            yield module, f"{kind}.zero_grad", zero_grad
+        decorate = as_function(self._made_optimizer)
+        decorated = around(SUPPRESSED, (decorate, decorate), ("self",))
+        yield OPTIMIZER, "Optimizer._patch_step_function", decorated
 
+    def _backward_functions(self) -> Iterator[tuple[str, str, Around]]:
+        recording, around = self.recording, self._around
+        thread = recording.hot.here
         backward = self._events.around(BACKWARD, thread, *around_backward(recording))
         walk = around(IN_FORWARD, backward, phase="backward")
-        enter, passed = self._events.before_backward(thread, backward[0])
-        is_told = bool(passed)
         yield "torch.autograd", "grad", walk
-        yield (
-            "torch.autograd", "backward",
-            around(IN_FORWARD, (enter, backward[1]), passed, phase="backward", leave_with=()) if is_told else walk,
-        )  # fmt: skip
+        enter, variables = self._events.before_backward(thread, backward[0])
+        if variables:
+            calls = (enter, backward[1])
+            walk = around(IN_FORWARD, calls, variables, phase="backward", leave_with=())
+        yield "torch.autograd", "backward", walk
         scaled = self._events.after_scale(thread)
         if scaled is not None:
-            scalers = "torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler"  # the latter up to torch 2.2
-            module = next((name for name in scalers if hasattr(sys.modules.get(name), "GradScaler")), scalers[0])
+            module = "torch.amp.grad_scaler"
+            if not hasattr(sys.modules.get(module), "GradScaler"):
+                older = "torch.cuda.amp.grad_scaler"  # up to torch 2.2
+                module = older if hasattr(sys.modules.get(older), "GradScaler") else module
             yield module, "GradScaler.scale", around(IN_BACKWARD, scaled, ("outputs",), value=True)
-        yield "torch.amp.autocast_mode", "autocast.__enter__", around(IN_FORWARD, (suppress, after_autocast(recording)), ("self",))
+        autocast = around(IN_FORWARD, (self._suppress, after_autocast(recording)), ("self",))
+        yield "torch.amp.autocast_mode", "autocast.__enter__", autocast
 
-        move = as_function(self._transfers.enter_module), self._transfers.after_module()
-        moves = around(IN_BACKWARD, move, ("self",), phase="transfer")
+    def _transfer_functions(self) -> Iterator[tuple[str, str, Around]]:
+        calls = (as_function(self._transfers.enter_module), self._transfers.after_module())
+        move = self._around(IN_BACKWARD, calls, ("self",), phase="transfer")
         for name in TENSOR_METHODS:
-            yield MODULE, f"Module.{name}", moves
-        broadcast = around(IN_BACKWARD, (suppress, after_broadcast(recording)), ("tensors",), phase="communication")
-        yield "torch.nn.parallel.distributed", "DistributedDataParallel._distributed_broadcast_coalesced", broadcast
-        ticks = around(SUPPRESSED, (as_function(self.collectives.tick), as_function(self._leave)))
-        yield "torch.nn.parallel.distributed", "DistributedDataParallel.forward", ticks
-        ends = around(SUPPRESSED, (as_function(self._before_end), as_function(self._leave)), ("group",))
-        yield "torch.distributed.distributed_c10d", "destroy_process_group", ends
-        group = as_function(self._before_group), as_function(self._after_group)
-        yield "torch.distributed.distributed_c10d", "init_process_group", around(SUPPRESSED, group)
+            yield MODULE, f"Module.{name}", move
+
+    def _distributed_functions(self) -> Iterator[tuple[str, str, Around]]:
+        around = self._around
+        calls = (self._suppress, after_broadcast(self.recording))
+        broadcast = around(IN_BACKWARD, calls, ("tensors",), phase="communication")
+        path = "DistributedDataParallel._distributed_broadcast_coalesced"
+        yield DATA_PARALLEL, path, broadcast
+        leave = as_function(self._leave)
+        tick = around(SUPPRESSED, (as_function(self.collectives.tick), leave))
+        yield DATA_PARALLEL, "DistributedDataParallel.forward", tick
+        destroy = around(SUPPRESSED, (as_function(self._before_end), leave), ("group",))
+        yield DISTRIBUTED, "destroy_process_group", destroy
+        calls = (as_function(self._before_group), as_function(self._after_group))
+        yield DISTRIBUTED, "init_process_group", around(SUPPRESSED, calls)
 
     def install(self) -> None:
-        """Put the patches in place, each as soon as its module is there. torch has been imported."""
+        """Put the patches in place, each as soon as its module is there. torch has been
+        imported."""
         for module, path, around in self._functions():
             self.patches.around_path(module, path, around)
-        written, read = after_checkpoint(self.recording, "capture"), after_checkpoint(self.recording, "restart")
+        after_write = after_checkpoint(self.recording, "capture")
+        after_read = after_checkpoint(self.recording, "restart")
         for module, name, writes, file in CHECKPOINTS:
-            calls = self._suppress, written if writes else read
+            calls = (self._suppress, after_write if writes else after_read)
             around = self._around(IN_BACKWARD, calls, (file,), phase="checkpoint")
-            self.patches.upon(module, partial(self._put_checkpoint, name, around))
+            self.patches.when_imported(module, partial(self._put_checkpoint, name, around))
         for module, path in FOREIGN_OPTIMIZERS:
-            self.patches.upon(module, partial(self._put_foreign, path))
+            self.patches.when_imported(module, partial(self._put_foreign, path))
         self._put_methods(self.recording.torch)
-        self.patches.upon("torch.distributed.distributed_c10d", self._put_collectives)
+        self.patches.when_imported(DISTRIBUTED, self._put_collectives)
         self.patches.around_steps(self._step, self._decorated_step)
         for pauses in self._pauses:
             pauses.install()
 
     def remove(self, completed: bool = True) -> None:
-        """Put all back as it was; ``completed``: the program came to its own end, by no exception and no exit."""
+        """Put all back as it was; ``completed``: the program came to its own end, by no exception
+        and no exit."""
         for pauses in self._pauses:
             pauses.remove()
         self.collectives.read()
@@ -185,35 +256,55 @@ class TorchPatches:
         self.patches.remove()
 
     def _put_checkpoint(self, name: str, around: Around, module: ModuleType) -> None:
-        """What saves or loads; torch 2.1 has other names in ``torch.distributed.checkpoint``, and ``async_save`` came with 2.3."""
+        """Patch a function that saves or loads; torch 2.1 has other names in
+        ``torch.distributed.checkpoint``, and ``async_save`` came with 2.3."""
         major, minor = self.recording.torch.__version__.split(".")[:2]
         if hasattr(module, name) or (int(major), int(minor)) >= (2, 3):
             self.patches.around_now(module, name, around)
 
     def _put_foreign(self, path: str, module: ModuleType) -> None:
-        """An optimizer that is none of torch's; where it does not train with torch (keras on jax) that is no reason to warn."""
-        self.patches.around(f"{module.__name__}.{path}", innermost(attrgetter(path)(module)), self._foreign_step)
+        """Patch an optimizer that is none of torch's; where it does not train with torch (keras on
+        jax) that is no reason to warn."""
+        function = innermost(attrgetter(path)(module))
+        self.patches.around(f"{module.__name__}.{path}", function, self._foreign_step)
 
     def _put_methods(self, torch: ModuleType) -> None:
         for name in TENSOR_METHODS:
-            if name in vars(torch.Tensor) or not self.patches.put(torch.Tensor, name, self._transfers.method(name)):
-                self.patches.off(f"torch.Tensor.{name}", "is not the method of torch that is known")
+            is_patched = False
+            if name not in vars(torch.Tensor):
+                is_patched = self.patches.put(torch.Tensor, name, self._transfers.method(name))
+            if not is_patched:
+                why = "is not the method of torch that is known"
+                self.patches.mark_unpatched(f"torch.Tensor.{name}", why)
 
     def _put_recompilations(self) -> None:
-        """Something is compiled; a program that compiles nothing does not pay for it (10 ms)."""
+        """Patch the compiler as something is compiled; a program that compiles nothing does not pay
+        for it (10 ms)."""
         utils = sys.modules["torch._dynamo.utils"]
-        self.patches.around_now(utils, "record_compilation_metrics", RecompilationRecording(self.recording).around(utils))
+        self.patches.around_now(
+            utils,
+            "record_compilation_metrics",
+            RecompilationRecording(self.recording).around(utils),
+        )
 
     def _put_collectives(self, module: ModuleType) -> None:
-        """All functions that torch logs the errors of: these are the collectives, and what makes groups of processes."""
-        logger = getattr(sys.modules.get("torch.distributed.c10d_logger"), "_exception_logger", None)
+        """Patch all functions that torch logs the errors of: these are the collectives, and what
+        makes groups of processes."""
+        logging = "torch.distributed.c10d_logger"
+        logger = getattr(sys.modules.get(logging), "_exception_logger", None)
         if logger is None:
-            self.patches.off("torch.distributed.c10d_logger._exception_logger", "is not there")
+            self.patches.mark_unpatched(f"{logging}._exception_logger", "is not there")
             return
         code = logger(len).__code__
         for name, function in list(vars(module).items()):
-            if type(function) is FunctionType and function.__code__ is code and name not in _NO_COLLECTIVES:
-                self.patches.around_function(f"torch.distributed.{name}", function, self._collective, "_exception_logger.<locals>.wrapper")
+            is_logged = type(function) is FunctionType and function.__code__ is code
+            if is_logged and name not in _NO_COLLECTIVES:
+                self.patches.around_function(
+                    f"torch.distributed.{name}",
+                    function,
+                    self._collective,
+                    "_exception_logger.<locals>.wrapper",
+                )
 
     # ranks
 
@@ -221,28 +312,31 @@ class TorchPatches:
         return 1
 
     def _before_end(self, group: object) -> int:
-        """A group is done with. If it is the whole, the process may be killed next, as Ray does with its workers."""
+        """A group is done with. If it is the whole, the process may be killed next, as Ray does
+        with its workers."""
         if group is None:
             self.collectives.read()
         return 1
 
-    def _leave(self, began: int, was: int, *_: object) -> None:
+    def _leave(self, start_ns: int, was: int, *_: object) -> None:
         self.recording.hot.here.inside = was
 
-    def _after_group(self, began: int, was: int) -> None:
-        """``init_process_group`` is over: the process knows its rank, if nothing in its environment has said it before."""
+    def _after_group(self, start_ns: int, was: int) -> None:
+        """``init_process_group`` is over: the process knows its rank, if nothing in its environment
+        has said it before."""
         self.recording.hot.here.inside = was
         try:
-            ranks: Any = sys.modules["torch.distributed.distributed_c10d"]
+            ranks: Any = sys.modules[DISTRIBUTED]
             if ranks.is_initialized():
                 join_group(ranks.get_rank(), ranks.get_world_size())
                 if ranks.get_world_size() > 1:
                     self.collectives.start_reading(ranks.get_backend_config())
-        except Exception as exc:
+        except Exception as exc:  # a torch that is not like any known one
             self.recording.failed("a rank", exc)
 
     def _made_optimizer(self, *arguments: Any) -> int:
-        """Called before and after ``Optimizer._patch_step_function``: an optimizer is made, or unpickled; its class is decorated anew."""
+        """Called before and after ``Optimizer._patch_step_function``: an optimizer is made, or
+        unpickled; its class is decorated anew."""
         if len(arguments) == 1:
             return 1
         _, was, optimizer = arguments
@@ -251,6 +345,6 @@ class TorchPatches:
             self.recording.trains()
             record_imports()
             self.patches.around_step(type(optimizer), self._step, self._decorated_step)
-        except Exception as exc:
+        except Exception as exc:  # a class of the program's may be like none that is known
             self.recording.failed("an optimizer", exc)
         return 0

@@ -1,20 +1,23 @@
-"""What the steps instrument sees of a training, as given values, for scripts that give nothing and have no voirfile.
+"""Values that the steps instrument sees of a training and gives, for scripts that give nothing and
+have no voirfile.
 
-=============== ============================================================= ====================================================
-given           value                                                         when
-=============== ============================================================= ====================================================
-``loss``        what ``backward`` is called on, if it is one number; before   at each ``backward``
-                a ``GradScaler`` scaled it
-``step``        the number of the step, from 0; with its ``batch``, or        when the next batch is asked for; without a loader
-                ``batch_size=None`` without a loader                          after the optimizer's step
-``loader``      a loader                                                      when it is first iterated
-``model``       the outermost module that is called for training              once
-``optimizer``   an optimizer                                                  at its first step
-``use_cuda``    whether the loss lies on a GPU                                at the first ``backward``
-=============== ============================================================= ====================================================
+=============  ====================================================  ===============================
+given          value                                                 when
+=============  ====================================================  ===============================
+``loss``       what ``backward`` is called on, if it is one number;  at each ``backward``
+               before a ``GradScaler`` scaled it
+``step``       the number of the step, from 0; with its ``batch``,   when the next batch is asked
+               or ``batch_size=None`` without a loader               for; without a loader after the
+                                                                     optimizer's step
+``loader``     a loader                                              when it is first iterated
+``model``      the outermost module that is called for training      once
+``optimizer``  an optimizer                                          at its first step
+``use_cuda``   whether the loss lies on a GPU                        at the first ``backward``
+=============  ====================================================  ===============================
 
-Names that the program or a voirfile gives itself are left to them. Each of these events has ``$recorder``.
-Nothing but the loss is looked at where nobody can listen. In forked children nothing is given.
+Names that the program or a voirfile gives itself are left to them. Each of these events has
+``$recorder``. Nothing but the loss is looked at where nobody can listen. In forked children nothing
+is given.
 """
 
 from __future__ import annotations
@@ -48,18 +51,20 @@ if TYPE_CHECKING:
     from voirkit.runner.overseer import Overseer
     from voirkit_instruments.steps.record import SeenLosses
 
-    StepsTold = Callable[[list["FinishedStep"]], None]
+    StepSubscriber = Callable[[list["FinishedStep"]], None]
 
 now = time.perf_counter_ns
 
 
-TOLD_EVERY_NS = 500_000_000  # after a training step the caches hold nothing of ours: telling of each one cost 100 us
+# after a training step the caches hold nothing of ours: reporting each one cost 100 us
+REPORTED_EVERY_NS = 500_000_000
 
 
 class FinishedStep(NamedTuple):
     """A step that is over; times by ``time.perf_counter_ns``."""
 
-    began_ns: int | None  # its batch was asked for; without a loader the end of the step before, or None
+    # its batch was asked for; without a loader the end of the step before, or None
+    began_ns: int | None
     arrived_ns: int | None  # its batch came; None without a loader
     ended_ns: int
     items: int | None  # in its batch; None: unknown
@@ -68,7 +73,8 @@ class FinishedStep(NamedTuple):
 
 
 class _Loop(threading.local):
-    """Where a thread's training loop is: a step is open from the arrival of its batch to the next request."""
+    """Where a thread's training loop is: a step is open from the arrival of its batch to the next
+    request."""
 
     iterator: Any = None  # a reference to who made the batch, or None if no step is open
     batch: Any = None
@@ -104,16 +110,19 @@ class TrainingValues:
         self._given: set[str] = set()  # names that are given once
         self._seen = IdentityMap()  # loaders and optimizers
         self._optimizer: Callable[[], Any] = lambda: None  # the last that stepped
-        self.on_steps: list[StepsTold] = []  # told of steps that are over, of several at once; none waits longer than TOLD_EVERY_NS
-        self._finished: list[FinishedStep] = []  # those that nobody was told of yet
-        self._told_ns = 0
+        # called with steps that are over, several at once; none waits longer than REPORTED_EVERY_NS
+        self.on_steps: list[StepSubscriber] = []
+        self._finished: list[FinishedStep] = []  # those that are not reported yet
+        self._reported_ns = 0
         self._lock = threading.Lock()
-        self.guard = Guard(ov.warn, "The script's loss and steps are not given any more")  # off in a forked child too
+        # off in a forked child too
+        self.guard = Guard(ov.warn, "The script's loss and steps are not given any more")
         _every.add(self)
 
     def start(self, torch: ModuleType, losses: SeenLosses, listened: bool) -> None:
-        """torch has been imported, and the steps instrument has not changed it yet. ``losses``: takes every loss, for the summary;
-        ``listened``: whether somebody may listen to given values."""
+        """torch has been imported, and the steps instrument has not changed it yet. ``losses``:
+        takes every loss, for the summary; ``listened``: whether somebody may listen to given
+        values."""
         self._losses = losses
         self._events = events = self._ov.shared(StepEvents)
         self._read = ScalarReader(torch).read
@@ -127,7 +136,11 @@ class TrainingValues:
         events.subscribe(LOSS, before=self.guard.guarded(self._before_backward))
         events.subscribe(OPTIMIZER_STEP, after=self.guard.guarded(self._stepped))
         events.subscribe(LOADER_ITERATED, before=self.guard.guarded(self._iterated))
-        events.subscribe(BATCH_REQUESTED, before=self.guard.guarded(self._batch_requested), after=self.guard.guarded(self._arrived))
+        events.subscribe(
+            BATCH_REQUESTED,
+            before=self.guard.guarded(self._batch_requested),
+            after=self.guard.guarded(self._arrived),
+        )
         events.subscribe(FORWARD, before=self.guard.guarded(self._called))
 
     @property
@@ -136,7 +149,8 @@ class TrainingValues:
         return 0 if self._losses is None else self._losses.n
 
     def step_began_ns(self) -> int | None:
-        """When the step that is open in this thread began, its request for a batch; None if none is, or it has not trained yet."""
+        """When the step that is open in this thread began, its request for a batch; None if none
+        is, or it has not trained yet."""
         loop = self._loop
         is_open = loop.iterator is not None and loop.iterator() is not None
         return loop.began_ns if is_open and loop.has_trained else None
@@ -144,12 +158,14 @@ class TrainingValues:
     def _after_scale(self, outputs: Any, scaled: Any) -> None:
         """``GradScaler.scale`` has scaled a loss."""
         if isinstance(scaled, self._tensor):
-            self._scaled = weakref.ref(scaled), self._read(outputs), self._divisor(outputs)
+            loss, divisor = self._read(outputs), self._divisor(outputs)
+            self._scaled = (weakref.ref(scaled), loss, divisor)
 
     # the loss
 
     def _loss(self, tensors: Any) -> tuple[Any, float | None]:
-        """The loss that ``backward`` is called on, and by what it was divided. What was scaled is forgotten by ``_keep_loss``."""
+        """The loss that ``backward`` is called on, and by what it was divided. What was scaled is
+        forgotten by ``_keep_loss``."""
         if type(tensors) in (tuple, list):
             if len(tensors) != 1:
                 return None, None
@@ -169,18 +185,19 @@ class TrainingValues:
         losses, events = self._losses, self._events
         assert losses is not None
         assert events is not None
-        # At each step, after which the caches hold nothing of this: each call that is left out saves 1 to 2 us.
+        # At each step, after which the caches hold nothing of this: each call that is left out
+        # saves 1 to 2 us.
         if type(tensors) is self._tensor and self._scaled is None and not losses.looks:
             loss, divisor = self._read(tensors), None
         else:
             loss, divisor = self._loss(tensors)
             self._scaled = None
-        here = events.here
-        here.loss = loss  # of one on a device nothing is kept
+        thread = events.here
+        thread.loss = loss  # of one on a device nothing is kept
         if loss is not None:
-            stepped = here.stepped
+            stepped = thread.stepped
             if stepped:
-                here.stepped = 0
+                thread.stepped = 0
             losses.add(loss, stepped, divisor)
 
     def _before_backward(self, tensors: Any) -> None:
@@ -191,13 +208,14 @@ class TrainingValues:
         if loss is None:
             return
         if "use_cuda" not in self._given:
-            self._once("use_cuda", getattr(getattr(loss, "device", None), "type", "cpu") == "cuda")
+            device = getattr(loss, "device", None)
+            self._offer_once("use_cuda", getattr(device, "type", "cpu") == "cuda")
         self._offer({"loss": loss})
 
     # steps
 
-    def _iterated(self, *passed: Any) -> None:
-        loader = passed[-1]
+    def _iterated(self, *arguments: Any) -> None:
+        loader = arguments[-1]
         if self._is_new(loader):
             self._offer({"loader": loader})
 
@@ -242,7 +260,12 @@ class TrainingValues:
         self._give_step({"batch": batch}, loop.began_ns, loop.arrived_ns, end_ns, loop.items)
 
     def _give_step(
-        self, batch: dict[str, Any], began_ns: int | None, arrived_ns: int | None, ended_ns: int, items: int | None = None
+        self,
+        batch: dict[str, Any],
+        began_ns: int | None,
+        arrived_ns: int | None,
+        ended_ns: int,
+        items: int | None = None,
     ) -> None:
         number = self._steps
         self._steps += 1
@@ -251,18 +274,20 @@ class TrainingValues:
         if not self.on_steps:
             return
         uncounted = batch.get("batch") if items is None else None
-        self._finished.append(FinishedStep(began_ns, arrived_ns, ended_ns, items, uncounted, threading.get_ident()))
-        if uncounted is not None or ended_ns - self._told_ns >= TOLD_EVERY_NS:
+        thread = threading.get_ident()
+        step = FinishedStep(began_ns, arrived_ns, ended_ns, items, uncounted, thread)
+        self._finished.append(step)
+        if uncounted is not None or ended_ns - self._reported_ns >= REPORTED_EVERY_NS:
             self._in_no_phase(self.tell_of_steps)
 
     def tell_of_steps(self) -> None:
-        """Tell now of the steps that are over."""
+        """Report the steps that are over now."""
         with self._lock:
             steps, self._finished = self._finished, []
-            self._told_ns = now()
+            self._reported_ns = now()
             if steps:
-                for told in self.on_steps:
-                    told(steps)
+                for report in self.on_steps:
+                    report(steps)
 
     # what is given once
 
@@ -273,12 +298,17 @@ class TrainingValues:
         return True
 
     def _called(self, module: Any) -> None:
-        if "model" in self._given or not module.training or not self._grad_enabled() or issubclass(type(module), self._criterion):
+        if (
+            "model" in self._given
+            or not module.training
+            or not self._grad_enabled()
+            or issubclass(type(module), self._criterion)
+        ):
             return
         if _has_parameters(module):
-            self._once("model", module)
+            self._offer_once("model", module)
 
-    def _once(self, name: str, value: Any) -> None:
+    def _offer_once(self, name: str, value: Any) -> None:
         self._given.add(name)
         self._offer({name: value})
 
@@ -287,21 +317,23 @@ class TrainingValues:
         self._in_no_phase(self._ov.offer, {**values, "$recorder": True}, True)
 
     def _in_no_phase(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call what tells listeners: what they do is in no phase."""
+        """Call listeners: what they do is in no phase."""
         assert self._events is not None
-        here = self._events.here
-        was, here.inside = here.inside, SUPPRESSED
+        thread = self._events.here
+        was, thread.inside = thread.inside, SUPPRESSED
         try:
             function(*arguments)
         finally:
-            here.inside = was
+            thread.inside = was
 
 
 def _has_parameters(module: Any) -> bool:
-    """Whether a module or one below it has parameters. Calls nothing of the program's."""
-    return bool(module._parameters) or any(_has_parameters(below) for below in module._modules.values() if below is not None)
+    """True if a module or one below it has parameters. Calls nothing of the program's."""
+    if module._parameters:
+        return True
+    return any(_has_parameters(part) for part in module._modules.values() if part is not None)
 
 
 def values_of(ov: Overseer) -> TrainingValues:
-    """What is given in a run without its script's doing."""
+    """The values that are given in a run without its script's doing."""
     return ov.shared(TrainingValues, ov)

@@ -1,4 +1,5 @@
-"""Always on: what tells of common causes of slow or wrong training, and costs next to nothing to record."""
+"""Always on: what tells of common causes of slow or wrong training, and costs next to nothing to
+record."""
 
 from __future__ import annotations
 

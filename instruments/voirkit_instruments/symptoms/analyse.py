@@ -1,17 +1,20 @@
-"""``symptoms`` of a summary: figures that the rules judge, from the marks of the recording and from the records of the training."""
+"""``symptoms`` of a summary: figures that the rules judge, from the marks of the recording and from
+the records of the training."""
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from voirkit.analysis.nesting import Array
+from voirkit.analysis.nesting import NONE, Array
 from voirkit.analysis.run_steps import records
 from voirkit.analysis.symptoms import read_marks
+from voirkit.analysis.worker_starts import START
 from voirkit.trace.layout import BATCH_KIND
 from voirkit_instruments.symptoms.record import KIND
 
@@ -25,179 +28,307 @@ _NEVER = np.iinfo(np.int64).max
 _FEW_SAMPLES = 14  # of memory, under which nothing is said
 
 
-def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
-    """``symptoms`` of a summary: of the rank with most steps, and the marks of all; None where there is nothing."""
+def summarise(
+    runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """``symptoms`` of a summary: of the rank with most steps, and the marks of all; None where
+    there is nothing."""
     leading = max(ranks, key=lambda rank: len(rank.steps.train), default=None)
-    figures: dict[str, Any] = dict(leading.facts.get("symptoms") or {}) if leading is not None else {}
-    start_ns = np.zeros(0, np.int64) if leading is None else leading.steps.train.start_ns
+    figures: dict[str, Any] = {}
+    start_ns = np.zeros(0, np.int64)
+    drawing = {}
+    if leading is not None:
+        figures |= leading.facts.get("symptoms") or {}
+        start_ns = leading.steps.train.start_ns
+        if _trains_alone(leading, summary):
+            drawing = _drawing(runs, leading)
     marks = _Marks(runs)
-    figures |= {
-        name: value
-        for name, value in {
-            "cleared_gradients": marks.cleared_gradients(),
-            "own_weights": marks.own_weights(runs),
-            "sampler_epochs": marks.sampler_epochs(),
-            "worker_memory": marks.worker_memory(),
-            "memory": marks.memory(start_ns),
-            "learning_rate": marks.learning_rate(),
-            "drawing": _drawing(runs, leading) if leading is not None and _draws_alone(leading, summary) else {},
-        }.items()
-        if value
+    from_marks = {
+        "cleared_gradients": marks.cleared_gradients(),
+        "own_weights": marks.own_weights(runs),
+        "kept_weights": marks.kept_weights(),
+        "sampler_epochs": marks.sampler_epochs(),
+        "worker_memory": marks.worker_memory(),
+        "memory": marks.memory(start_ns),
+        "learning_rate": marks.learning_rate(),
+        "drawing": drawing,
     }
+    figures |= {name: value for name, value in from_marks.items() if value}
     return {"symptoms": figures} if figures else None
 
 
+class _Mark(NamedTuple):
+    at_ns: int
+    value: int
+    arguments: Mapping[str, Any]
+    process: tuple[int, str, int]
+
+
 class _Marks:
-    """What the recording has marked, of all processes."""
+    """The marks of the recording, of all processes."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
-        self._by_name: dict[str, list[tuple[int, int, Mapping[str, Any], tuple[int, str, int]]]] = {}
+        self._by_name: dict[str, list[_Mark]] = {}
         for run in runs:
             if not run.recorded(KIND):
                 continue
             for name, at_ns, value, arguments, process in read_marks(records(run, KIND)):
-                self._by_name.setdefault(name, []).append((at_ns, value, arguments, process))
+                mark = _Mark(at_ns, value, arguments, process)
+                self._by_name.setdefault(name, []).append(mark)
 
     def cleared_gradients(self) -> dict[str, Any]:
-        """How often ``zero_grad`` cleared gradients that were not used, and where, of the process in which it was most often."""
-        rows = self._by_name.get("cleared", ())
-        if not rows:
+        """How often ``zero_grad`` cleared gradients that were not used, and where, of the process
+        in which it was most often."""
+        marks = self._by_name.get("cleared")
+        if not marks:
             return {}
-        _, cleared, arguments, _ = max(rows, key=lambda row: row[1])
-        return {"n": cleared, "zero_grads": arguments.get("zero_grads", 0), "where": arguments.get("where")}
+        most = max(marks, key=_value)
+        return {
+            "n": most.value,
+            "zero_grads": most.arguments.get("zero_grads", 0),
+            "where": most.arguments.get("where"),
+        }
 
     def own_weights(self, runs: Sequence[Run]) -> dict[str, Any]:
-        """The first ``load_state_dict`` after a step of an optimizer that was given the module's own tensors, without a checkpoint that was
-        read since that step: torch.distributed.checkpoint reads into a model's own tensors, and gives them to it."""
-        rows = self._by_name.get("own_weights", ())
-        if not rows:
+        """The first ``load_state_dict`` after a step of an optimizer that was given the module's
+        own tensors, without a checkpoint that was read since that step:
+        torch.distributed.checkpoint reads into a model's own tensors, and gives them to it."""
+        marks = self._by_name.get("own_weights")
+        if not marks:
             return {}
-        stepped, read = (_ends_ns(runs, name) for name in (("compute", "step"), ("checkpoint", "restart")))
-        for at_ns, shared, arguments, process in rows:
-            steps, reads = stepped.get(process, []), read.get(process, [])
-            last = bisect_left(steps, at_ns)
-            is_read_since = last and bisect_right(reads, at_ns) > bisect_right(reads, steps[last - 1])
-            if last and not is_read_since:
-                return {"shared": shared, "tensors": arguments.get("tensors"), "where": arguments.get("where")}
+        step_ends = _ends_ns(runs, ("compute", "step"))
+        restart_ends = _ends_ns(runs, ("checkpoint", "restart"))
+        for mark in marks:
+            step_ns = step_ends.get(mark.process, [])
+            restart_ns = restart_ends.get(mark.process, [])
+            n_steps = bisect_left(step_ns, mark.at_ns)
+            if not n_steps:
+                continue
+            n_restarts = bisect_right(restart_ns, mark.at_ns)
+            if n_restarts > bisect_right(restart_ns, step_ns[n_steps - 1]):
+                continue
+            return {
+                "shared": mark.value,
+                "tensors": mark.arguments.get("tensors"),
+                "where": mark.arguments.get("where"),
+            }
         return {}
 
+    def kept_weights(self) -> dict[str, Any]:
+        """``how`` and ``where`` a result of ``state_dict()`` was used first after the model had
+        been trained on."""
+        marks = self._by_name.get("kept_weights")
+        if not marks:
+            return {}
+        arguments = marks[0].arguments
+        return {"how": arguments.get("how"), "where": arguments.get("where")}
+
     def sampler_epochs(self) -> dict[str, int]:
-        """Of the loader with a ``DistributedSampler`` that made most iterators: ``iterators``, and how many ``epochs`` they had."""
+        """How many ``iterators`` the loader with a ``DistributedSampler`` made that made most, and
+        how many ``epochs`` they had."""
         epochs: dict[tuple[Any, Any], list[int]] = {}
-        for _, epoch, arguments, process in self._by_name.get("sampler_epoch", ()):
-            epochs.setdefault((process, arguments.get("loader")), []).append(epoch)
+        for mark in self._by_name.get("sampler_epoch", ()):
+            loader = (mark.process, mark.arguments.get("loader"))
+            epochs.setdefault(loader, []).append(mark.value)
         if not epochs:
             return {}
         longest = max(epochs.values(), key=len)
         return {"iterators": len(longest), "epochs": len(set(longest))}
 
     def worker_memory(self) -> dict[str, Any]:
-        """Where workers had most memory for themselves alone: the median in ``bytes``, ``workers``, and ``objects`` of the dataset."""
-        rows = self._by_name.get("worker_memory", ())
-        if not rows:
+        """Where workers had most memory for themselves alone: the median in ``bytes``, ``workers``,
+        and ``objects`` of the dataset."""
+        marks = self._by_name.get("worker_memory")
+        if not marks:
             return {}
-        _, private, arguments, _ = max(rows, key=lambda row: row[1])
-        return {"bytes": private, **arguments}
+        most = max(marks, key=_value)
+        return {"bytes": most.value, **most.arguments}
 
     def learning_rate(self) -> dict[str, Any]:
-        """Of the optimizer whose learning rate vanished first: its ``highest`` and ``last``, and after how many calls of ``zero_grad`` it
-        fell (``updates``), of all calls, those of other optimizers too (``updates_of``)."""
-        rows = self._by_name.get("learning_rate", ())
-        if not rows:
+        """The learning rate that vanished first, of all optimizers: ``highest`` and ``last``, and
+        after how many calls of ``zero_grad`` it fell (``updates``), of all while it was used, those
+        of other optimizers too (``updates_of``)."""
+        marks = self._by_name.get("learning_rate")
+        if not marks:
             return {}
-        _, zero_grads, rate, _ = min(rows, key=lambda row: row[2]["low_since"] / max(row[1], 1))
-        return {"highest": rate["highest"], "last": rate["last"], "updates": rate["low_since"], "updates_of": zero_grads}
+        first = min(marks, key=lambda mark: _updates(mark) / max(mark.value, 1))
+        return {
+            "highest": first.arguments["highest"],
+            "last": first.arguments["last"],
+            "updates": _updates(first),
+            "updates_of": first.value,
+        }
 
     def memory(self, start_ns: Array) -> dict[str, Any]:
-        """The most that the first rank had held.
+        """The most memory that the first rank had.
 
         Args:
             start_ns: When each step of training began, ascending; shape (steps,).
 
         Returns:
-            ``eighths``: medians by eighth of the steps, bytes, without the first eighth, in which libraries and caches are filled;
-            ``steps``: how many lie between the middles of the first and the last of these; ``samples``; ``kept``: what there is more of
-            since a step, where that was looked at. Empty where there are few samples, or an eighth has none.
+            ``eighths``: medians by eighth of the steps, bytes, without the first eighth, in which
+            libraries and caches are filled;
+            ``steps``: how many lie between the middles of the first and the last of these;
+            ``samples``; ``kept``: what there is more of since a step, where that was looked at.
+            Empty where there are few samples, or an eighth has none.
         """
-        rows = self._by_name.get("memory", [])
-        own = [row for row in rows if row[3] == rows[0][3]]
-        if len(own) < _FEW_SAMPLES or not len(start_ns):
+        samples = self._of_first_process("memory")
+        if len(samples) < _FEW_SAMPLES or not len(start_ns):
             return {}
-        steps, held = np.searchsorted(start_ns, [row[0] for row in own]), np.array([row[1] for row in own], dtype=float)
+        steps = np.searchsorted(start_ns, [sample.at_ns for sample in samples])
+        n_bytes = np.array([sample.value for sample in samples], dtype=float)
         edges = np.linspace(steps[0], steps[-1], _EIGHTHS + 1)
-        eighth = np.minimum(np.searchsorted(edges, steps, side="right") - 1, _EIGHTHS - 1)
-        parts = [held[eighth == number] for number in range(1, _EIGHTHS)]
+        eighth = np.searchsorted(edges, steps, side="right") - 1
+        eighth = np.minimum(eighth, _EIGHTHS - 1)
+        parts = [n_bytes[eighth == number] for number in range(1, _EIGHTHS)]
         if not all(map(len, parts)):
             return {}
         medians = [float(np.median(part)) for part in parts]
         steps_between = int(edges[-2:].mean() - edges[1:3].mean())
-        memory = {"eighths": medians, "steps": steps_between, "samples": len(own)}
-        growths = [row for row in self._by_name.get("growth", ()) if row[3] == rows[0][3]]
+        memory = {"eighths": medians, "steps": steps_between, "samples": len(samples)}
+        process = samples[0].process
+        growths = [mark for mark in self._by_name.get("growth", ()) if mark.process == process]
         if growths:
-            _, since_ns, arguments, _ = growths[-1]
-            kept = json.loads(arguments["more"])
-            memory["kept"] = {"since_step": int(np.searchsorted(start_ns, since_ns)), **kept}
+            last = growths[-1]
+            more = json.loads(last.arguments["more"])
+            memory["kept"] = {"since_step": int(np.searchsorted(start_ns, last.value)), **more}
         return memory
 
+    def _of_first_process(self, name: str) -> list[_Mark]:
+        marks = self._by_name.get(name, [])
+        return [mark for mark in marks if mark.process == marks[0].process]
 
-def _draws_alone(leading: Rank, summary: Mapping[str, Any]) -> bool:
-    """Whether the one process of a run loads its batches itself. Of several ranks all records would have to be read again."""
-    return summary.get("world_size") == 1 and bool(leading.processes) and leading.facts.get("workers") == 0
+
+def _value(mark: _Mark) -> int:
+    return mark.value
+
+
+def _updates(mark: _Mark) -> int:
+    """After how many calls of ``zero_grad`` a learning rate fell."""
+    arguments = mark.arguments
+    # Runs of older versions count from the begin of the run.
+    updates: int = arguments.get("updates", arguments.get("low_since", 0))
+    return updates
+
+
+def _trains_alone(leading: Rank, summary: Mapping[str, Any]) -> bool:
+    """True if a run has one process that trains. Of several ranks all records would have to be read
+    again."""
+    if summary.get("world_size") != 1 or not leading.processes:
+        return False
+    return leading.facts.get("workers") is not None
 
 
 def _drawing(runs: Sequence[Run], leading: Rank) -> dict[str, Any]:
-    """How long the sampler of a loader without workers took to draw the indices of batches: from a request to its indices.
+    """How long the sampler of a loader took to draw the indices of batches.
 
     Returns:
-        ``later_s`` of ``n`` batches of training, without the first of each loop; ``first_s``, that of the first batches of all loops but
-        one. Empty where nothing is known of it.
+        Without workers, from a request to its indices: ``later_s`` of ``n`` batches of training,
+        without the first of each loop; ``first_s``, that of the first batches of all loops but one.
+        With workers, for which indices are drawn ahead of requests: ``start_s``, see
+        ``drawn_at_start_s``. Empty where nothing is known of it.
     """
-    train = leading.steps.train
-    if not len(train):
-        return {}
     for run in runs:
         if not run.recorded(BATCH_KIND):
             continue
         phases = _of_process(records(run), leading)
-        start_ns, end_ns, is_first = _requests(phases)
-        step = np.searchsorted(train.start_ns, start_ns, side="right") - 1
-        is_training = (step >= 0) & (start_ns < (train.start_ns + train.time_ns)[step])
-        start_ns, end_ns, is_first = start_ns[is_training], end_ns[is_training], is_first[is_training]
-        drawn_ns = np.append(np.sort(_of_process(records(run, BATCH_KIND), leading).start_ns), _NEVER)
+        requests = _requests(phases)
+        is_training = leading.steps.training_steps_at(requests.start_ns) != NONE
+        batches = _of_process(records(run, BATCH_KIND), leading)
+        drawn_ns = np.append(np.sort(batches.start_ns), _NEVER)
+        if leading.facts["workers"]:
+            episodes = set(requests.episode[is_training].tolist())
+            start_s = drawn_at_start_s(phases, drawn_ns, episodes)
+            return {"start_s": start_s} if start_s else {}
+        start_ns = requests.start_ns[is_training]
+        end_ns = requests.end_ns[is_training]
+        is_first = requests.is_first[is_training]
         drawn_ns = drawn_ns[np.searchsorted(drawn_ns, start_ns)]
         is_known = drawn_ns <= end_ns
         if is_known.any():
-            spent_s = (drawn_ns - start_ns) * 1e-9
+            drawing_s = (drawn_ns - start_ns) * 1e-9
             is_later = is_known & ~is_first
-            first_s = float(spent_s[is_known & is_first][1:].sum())
-            return {"later_s": float(spent_s[is_later].sum()), "n": int(np.count_nonzero(is_later)), "first_s": first_s}
+            first_s = drawing_s[is_known & is_first]
+            return {
+                "later_s": float(drawing_s[is_later].sum()),
+                "n": int(np.count_nonzero(is_later)),
+                "first_s": float(first_s[1:].sum()),
+            }
     return {}
 
 
-def _of_process(found: Records, rank: Rank) -> Records:
+def drawn_at_start_s(phases: Records, drawn_ns: Array, trained: Collection[int]) -> float:
+    """How long iterators with workers took until their first indices were drawn, but for the start
+    of workers; seconds.
+
+    Args:
+        phases: Of the process that trains.
+        drawn_ns: When indices were drawn, ascending, and a time that never comes.
+        trained: The iterators that training used.
+    """
+    episodes = [arguments.get("episode") for arguments in phases.arguments]
+    is_trained = np.array([episode in trained for episode in episodes], bool)
+    is_iterator = _is_named(phases, ("dataloader", "iter"))
+    iterators = np.flatnonzero(is_iterator & is_trained[phases.args])
+    starts = np.flatnonzero(_is_named(phases, START))
+    begin_ns = phases.start_ns[iterators]
+    end_ns = begin_ns + phases.duration_ns[iterators]
+    first_ns = drawn_ns[np.searchsorted(drawn_ns, begin_ns)]
+    is_known = first_ns <= end_ns
+    started_ns = phases.start_ns[starts][:, None]
+    is_inside = (started_ns >= begin_ns) & (started_ns < first_ns)
+    starting_ns = (phases.duration_ns[starts][:, None] * is_inside).sum(axis=0)
+    drawing_ns = first_ns - begin_ns - starting_ns
+    return float(drawing_ns[is_known].sum() * 1e-9)
+
+
+def _is_named(phases: Records, name: tuple[str, str]) -> Array:
+    """True for each record of a name; shape (records,)."""
+    numbers = [number for number, other in enumerate(phases.names) if other == name]
+    return np.isin(phases.name, numbers)
+
+
+def _of_process(rows: Records, rank: Rank) -> Records:
     """The records of the first process of a rank."""
-    own = [number for number, (_, *process) in enumerate(found.processes) if tuple(process) == rank.processes[0]]
-    return found.chosen(np.isin(found.process, own))
+    numbers = [
+        number
+        for number, (_, *process) in enumerate(rows.processes)
+        if tuple(process) == rank.processes[0]
+    ]
+    return rows.chosen(np.isin(rows.process, numbers))
 
 
-def _requests(phases: Records) -> tuple[Array, Array, Array]:
-    """When requests for batches began and ended, and whether they are the first of their iterators; ascending."""
-    numbers = [number for number, name in enumerate(phases.names) if name == ("dataloader", "fetch")]
-    asked = np.flatnonzero(np.isin(phases.name, numbers))
-    asked = asked[np.argsort(phases.start_ns[asked], kind="stable")]
-    episodes = np.array([arguments.get("episode", -1) for arguments in phases.arguments])[phases.args[asked]]
-    is_first = np.zeros(len(asked), bool)
-    is_first[np.unique(episodes, return_index=True)[1]] = True
-    return phases.start_ns[asked], phases.start_ns[asked] + phases.duration_ns[asked], is_first
+@dataclass(frozen=True)
+class _Requests:
+    """Requests for batches, ascending; arrays of shape (requests,)."""
+
+    start_ns: Array
+    end_ns: Array
+    is_first: Array  # True for the first of an iterator
+    episode: Array  # the number of its iterator; -1 without
+
+
+def _requests(phases: Records) -> _Requests:
+    """All requests for batches."""
+    requests = np.flatnonzero(_is_named(phases, ("dataloader", "fetch")))
+    requests = requests[np.argsort(phases.start_ns[requests], kind="stable")]
+    episodes = np.array([arguments.get("episode", -1) for arguments in phases.arguments])
+    episode = episodes[phases.args[requests]]
+    _, first = np.unique(episode, return_index=True)
+    is_first = np.zeros(len(requests), bool)
+    is_first[first] = True
+    start_ns = phases.start_ns[requests]
+    end_ns = start_ns + phases.duration_ns[requests]
+    return _Requests(start_ns, end_ns, is_first, episode)
 
 
 def _ends_ns(runs: Sequence[Run], name: tuple[str, str]) -> dict[tuple[int, str, int], list[int]]:
     """When spans of a name ended, ascending, by process."""
-    ends: dict[tuple[int, str, int], list[int]] = {}
+    ends_ns: dict[tuple[int, str, int], list[int]] = {}
     for run in runs:
         phases = records(run)
-        numbers = [number for number, known in enumerate(phases.names) if known == name]
-        found = np.flatnonzero(np.isin(phases.name, numbers))
-        for i in found.tolist():
-            ends.setdefault(phases.processes[phases.process[i]], []).append(int(phases.start_ns[i] + phases.duration_ns[i]))
-    return {process: sorted(times) for process, times in ends.items()}
+        for row in np.flatnonzero(_is_named(phases, name)).tolist():
+            process = phases.processes[phases.process[row]]
+            end_ns = int(phases.start_ns[row] + phases.duration_ns[row])
+            ends_ns.setdefault(process, []).append(end_ns)
+    return {process: sorted(times) for process, times in ends_ns.items()}

@@ -1,14 +1,20 @@
-"""Records what tells of common causes, in the process of the script: it judges nothing.
+"""Recording of what tells of common causes, in the process of the script: it judges nothing.
 
-- gradients that ``zero_grad`` of an optimizer or a module clears before an optimizer has used them, and the line that does it;
-- ``load_state_dict`` that is given the model's own tensors;
+- gradients that ``zero_grad`` of an optimizer or a module clears before an optimizer has used them,
+  and the line that does it;
+- ``load_state_dict`` that is given the model's own tensors, and ``state_dict()`` that is saved or
+  loaded after later updates;
 - the epoch of a ``DistributedSampler`` at each iterator of its loader;
-- the memory that forked workers have for themselves when an epoch or they themselves end, and how many objects their dataset holds;
-- the most memory that the process has held, at a ``zero_grad`` in so many; where it has grown, what there is more of (``census``);
-- the learning rate of the optimizer that is there at that ``zero_grad``, where it falls to next to nothing.
+- the memory that forked workers have for themselves when an epoch or they themselves end, and how
+  many objects their dataset holds;
+- the most memory that the process has held, at a ``zero_grad`` in so many; where it has grown, what
+  there is more of (``census``);
+- the learning rate of the optimizer that is there at that ``zero_grad`` and at the first, where it
+  falls to next to nothing.
 
-At each step this is one short call; the rest is done once an epoch or less often. Memory is asked of getrusage: reading it from /proc took
-150 us of a step with cold caches. Checked with torch 2.1 and 2.15.
+At each step this is one short call; the rest is done once an epoch or less often. Memory is asked
+of getrusage: reading it from /proc took 150 us of a step with cold caches. Checked with torch 2.1
+and 2.15.
 """
 
 from __future__ import annotations
@@ -29,17 +35,23 @@ if TYPE_CHECKING:
     from typing import Any
 
     from voirkit.phases import Phase
+    from voirkit.probes.around import Around
     from voirkit.runner.overseer import Overseer
 
 KIND = CATEGORY = "symptom"
-SAMPLE_PERIOD = 7  # calls of zero_grad from one sample to the next, at first: odd, so that of two optimizers by turns each has its turn
+# calls of zero_grad from one sample to the next, at first: odd, so that of two optimizers by turns
+# each has its turn
+SAMPLE_PERIOD = 7
 SAMPLES = 128  # after so many there are half as many
-GROWTH_BYTES = 32 << 20  # of memory, after which what lives is looked at first; then after twice as many, and so on
+# of memory, after which what lives is looked at first; then after twice as many, and so on
+GROWTH_BYTES = 32 << 20
 MOST_CENSUSES = 3  # of a run
 LONG_CENSUS_NS = 50_000_000  # after one that took longer there is one more
 PLACES_LOOKED_UP = 4  # times that a line of the program is looked up for one symptom
 MOST_MARKS = 64  # of one name
+MOST_OPTIMIZERS = 256  # whose learning rates are kept, those of optimizers that are gone too
 _MOST_WORKERS = 8
+_MOST_SAMPLERS = 8  # of a loader, one in another
 
 now = time.perf_counter_ns
 
@@ -49,7 +61,8 @@ class Symptoms:
 
     Args:
         ov: The overseer, for warnings and what instruments share.
-        recorder: The trace plane's recorder; ``voirkit.trace.recorder`` unless a test brings its own.
+        recorder: The trace plane's recorder; ``voirkit.trace.recorder`` unless a test brings its
+            own.
     """
 
     def __init__(self, ov: Overseer, recorder: Any = None) -> None:
@@ -58,14 +71,15 @@ class Symptoms:
         self._marks: dict[str, int] = {}  # how many marks of each name there are
         self._patches: Any = None
         self._places: Any = None
-        self._period = self._countdown = SAMPLE_PERIOD
+        self._period, self._countdown = SAMPLE_PERIOD, 1
         self._samples = self._worker_looks = 0
         self._zero_grads = self._cleared = 0
         self._where_cleared: str | None = None
         self._pid = os.getpid()
         self._grown_at = self._censuses = 0
         self._first_census: Any = None
-        self._zeroed_by = ""  # what has cleared gradients since the last backward pass: optimizers or modules
+        # what has cleared gradients since the last backward pass: optimizers or modules
+        self._zeroed_by = ""
 
     def start(self, torch: ModuleType) -> None:
         """torch has been imported; the steps instrument has not changed it yet."""
@@ -80,27 +94,32 @@ class Symptoms:
             FunctionPatches,
             StepEvents,
         )
+        from voirkit_instruments.symptoms.record_weights import KeptWeights
 
         if self._recorder is None:
             from voirkit.trace import recorder
 
             self._recorder = recorder
-        self._held = _memory_held()
+        self._read_memory = _memory_reader()
         self._torch = torch
         self._guard = Guard(self._ov.warn, "symptoms: nothing more is looked at")
         self._memory = self._recorder.name(CATEGORY, "memory", kind=KIND, value="bytes")
         self._loaders = self._ov.shared(LoaderNumbers)
         self._events = self._ov.shared(StepEvents)
         self._persistent = IdentityMap()  # iterators whose workers stay
+        self._kept_weights = KeptWeights(torch)
         self._objects = IdentityMap()  # how many objects each dataset holds
-        self._learning_rates = IdentityMap()  # of optimizers
-        self._sample, self._note_cleared = self._guard.guarded(self._take_sample), self._guard.guarded(self._look_at_gradients)
+        self._rate_of = IdentityMap()  # the learning rate of an optimizer that is alive
+        # of all: most scripts let go of their optimizer before they end
+        self._learning_rates: list[LearningRate] = []
+        self._sample = self._guard.guarded(self._take_sample)
+        self._note_cleared = self._guard.guarded(self._look_at_gradients)
         self._events.subscribe(ZERO_GRAD, before=self._before_zero_grad)
         self._events.subscribe(MODULE_ZERO_GRAD, before=self._before_module_zero_grad)
         self._events.subscribe(BACKWARD_BEGAN, before=self._before_backward)
         self._events.subscribe(LOADER_ITERATED, before=self._guard.guarded(self._before_iterator))
         self._events.subscribe(WORKERS_STOPPED, before=self._guard.guarded(self._before_shutdown))
-        self._patches = FunctionPatches(lambda said: self._ov.warn(f"symptoms: {said}"))
+        self._patches = FunctionPatches(lambda message: self._ov.warn(f"symptoms: {message}"))
         self._install()
 
     def _install(self) -> None:
@@ -108,42 +127,68 @@ class Symptoms:
         from voirkit.probes.around import Around
         from voirkit_instruments.steps.events import COMPILING, as_function
 
-        here = type("ThreadState", (ThreadState,), {})()
+        thread: Any = type("ThreadState", (ThreadState,), {})()
 
-        def around(before: Callable[..., None], passed: tuple[str, ...]) -> Around:
+        def around(before: Callable[..., None], parameters: tuple[str, ...]) -> Around:
             guarded = self._guard.guarded(before)
 
             def enter(*arguments: Any) -> int:
                 guarded(*arguments)
                 return 0
 
-            return Around(here, 9, enter, as_function(self._leave), passed, False, COMPILING)
+            leave = as_function(self._leave)
+            return Around(thread, 9, enter, leave, parameters, False, COMPILING)
+
+        def after_outermost(after: Callable[..., None]) -> Around:
+            guarded = self._guard.guarded(after)
+
+            def enter(module: Any) -> int:
+                thread.inside = 1
+                return 1
+
+            def leave(start_ns: int, was_inside: int, module: Any, result: Any) -> None:
+                thread.inside = was_inside
+                guarded(module, result)
+
+            return Around(thread, 0, enter, leave, ("self",), True, COMPILING)
 
         load = around(self._before_load, ("self", "state_dict", "assign"))
         if "assign" not in self._torch.nn.Module.load_state_dict.__code__.co_varnames:
             load = around(self._before_load, ("self", "state_dict"))
+        save = around(self._before_save, ("obj",))
+        state_dict = after_outermost(self._after_state_dict)
         self._patches.around_path("torch.nn.modules.module", "Module.load_state_dict", load)
+        self._patches.around_path("torch.serialization", "save", save)
+        self._patches.around_path("torch.nn.modules.module", "Module.state_dict", state_dict)
+        worker_ends = around(self._before_worker_ends, ("self", "shutdown"))
+        path = "_MultiProcessingDataLoaderIter._mark_worker_as_unavailable"
+        self._patches.around_path("torch.utils.data.dataloader", path, worker_ends)
 
     def _leave(self, *_: object) -> None:
         pass
 
     def end(self) -> None:
-        """The script has ended: workers that are still there are looked at, and torch is put back as it was."""
+        """The script has ended: examine workers that are still there, and remove all patches."""
         if self._patches is None:
             return
         self._guard.guarded(self._look_at_all_workers)()
         if self._cleared:
-            self._mark("cleared", self._cleared, {"where": self._where_cleared, "zero_grads": self._zero_grads})
+            arguments = {"where": self._where_cleared, "zero_grads": self._zero_grads}
+            self._mark("cleared", self._cleared, arguments)
         self._guard.guarded(self._mark_learning_rates)()
         self._guard.is_off = True
         self._patches.remove()
-        table = self._patches.table
-        self._ov.summary.setdefault("patches", []).extend({"name": name, "why_not": why or None} for name, why in table.items())
+        patches = self._ov.summary.setdefault("patches", [])
+        for name, why in self._patches.table.items():
+            patches.append({"name": name, "why_not": why or None})
 
     def _mark_learning_rates(self) -> None:
-        for _, rate in self._learning_rates.items():
+        for rate in self._learning_rates:
             if rate.low_since is not None:
-                self._mark("learning_rate", self._zero_grads, rate.document())
+                # nothing else was asked since
+                is_last = self._zero_grads - rate.until <= self._period
+                until = self._zero_grads if is_last else rate.until
+                self._mark("learning_rate", until - rate.since + 1, rate.document())
 
     def _mark(self, name: str, value: int, arguments: Mapping[str, Any]) -> None:
         count = self._marks.get(name, 0)
@@ -165,8 +210,10 @@ class Symptoms:
         self._zeroed_by = ""
 
     def _before_clearing(self, kind: str, owner: Any) -> None:
-        """Gradients are about to be cleared. Where optimizer and module do it, one after the other, it is done once."""
-        # At each step, after which the caches hold nothing of this: what is rare is guarded by itself.
+        """Gradients are about to be cleared. Where optimizer and module do it, one after the other,
+        it is done once."""
+        # At each step, after which the caches hold nothing of this: what is rare is guarded by
+        # itself.
         if self._zeroed_by and self._zeroed_by != kind:
             return
         self._zeroed_by = kind
@@ -178,7 +225,10 @@ class Symptoms:
             self._note_cleared(kind, owner)
 
     def _look_at_gradients(self, kind: str, owner: Any) -> None:
-        parameters = owner.param_groups[0]["params"] if kind == "optimizer" else parameters_of(owner)
+        if kind == "optimizer":
+            parameters = owner.param_groups[0]["params"]
+        else:
+            parameters = parameters_of(owner)
         if all(parameter.grad is None for parameter in parameters):
             return
         self._cleared += 1
@@ -195,23 +245,27 @@ class Symptoms:
         return place
 
     def _take_sample(self, kind: str, owner: Any) -> None:
-        """Of what changes slowly: the memory that the process has held, and the learning rate."""
-        held = self._held()
-        if held:  # another system than Linux and macOS does not tell
-            self._recorder.mark(self._memory, now(), 0, held)
-            self._note_growth(held)
+        """Sample what changes slowly: the learning rate, and the most memory of the process."""
+        self._countdown = self._period
         if kind == "optimizer":
             self._learning_rate(owner).add(self._zero_grads, owner.param_groups)
+        if self._zero_grads == 1:  # libraries have not taken their memory yet
+            self._countdown -= 1
+            return
+        n_bytes = self._read_memory()
+        if n_bytes:  # another system than Linux and macOS does not tell
+            self._recorder.mark(self._memory, now(), 0, n_bytes)
+            self._note_growth(n_bytes)
         self._samples += 1
         if self._samples % SAMPLES == 0:
             self._period = 2 * self._period + 1
-        self._countdown = self._period
 
-    def _note_growth(self, held: int) -> None:
-        """Memory has been sampled: where it has grown, what lives is looked at, and what there is more of than at the first look."""
+    def _note_growth(self, n_bytes: int) -> None:
+        """Where memory has grown, count the objects that live, and mark what there is more of than
+        at the first count."""
         if not self._grown_at:
-            self._grown_at = held + GROWTH_BYTES
-        if held < self._grown_at or self._censuses >= MOST_CENSUSES or os.getpid() != self._pid:
+            self._grown_at = n_bytes + GROWTH_BYTES
+        if n_bytes < self._grown_at or self._censuses >= MOST_CENSUSES or os.getpid() != self._pid:
             return
         from voirkit_instruments.symptoms.census import Census, growth, is_affordable
 
@@ -219,22 +273,26 @@ class Symptoms:
             self._censuses = MOST_CENSUSES
             return
         census = Census(self._torch, self._first_census)
-        self._recorder.span(self._recorder.name("voirkit", "look", kind="phase"), census.at_ns, now())
+        name = self._recorder.name("voirkit", "look", kind="phase")
+        self._recorder.span(name, census.at_ns, now())
         self._recorder.timed(1, census.took_ns, "instruments")
         if self._first_census is None:
             self._first_census = census
         else:
             more = growth(self._first_census, census)
             self._mark("growth", self._first_census.at_ns, {"more": json.dumps(more)})
-        is_long = census.took_ns > LONG_CENSUS_NS
-        self._censuses = max(self._censuses + 1, MOST_CENSUSES - 1) if is_long else self._censuses + 1
-        self._grown_at = held + (GROWTH_BYTES << self._censuses)
+        self._censuses += 1
+        if census.took_ns > LONG_CENSUS_NS:
+            self._censuses = max(self._censuses, MOST_CENSUSES - 1)
+        self._grown_at = n_bytes + (GROWTH_BYTES << self._censuses)
 
     def _learning_rate(self, optimizer: Any) -> LearningRate:
-        known: LearningRate | None = self._learning_rates.get(optimizer)
-        if known is None:
-            known = self._learning_rates[optimizer] = LearningRate()
-        return known
+        rate: LearningRate | None = self._rate_of.get(optimizer)
+        if rate is None:
+            rate = self._rate_of[optimizer] = LearningRate()
+            if len(self._learning_rates) < MOST_OPTIMIZERS:
+                self._learning_rates.append(rate)
+        return rate
 
     # weights
 
@@ -242,18 +300,34 @@ class Symptoms:
         """``load_state_dict`` is called: how many of the tensors are the module's own."""
         if assign or not hasattr(state_dict, "values"):
             return
+        plain = (self._torch.Tensor, self._torch.nn.Parameter)
         with self._torch._C.DisableTorchFunction():
-            own = {tensor.data_ptr() for tensor in tensors_of(module)} - {0}
-            given = [value for value in state_dict.values() if type(value) in (self._torch.Tensor, self._torch.nn.Parameter)]
-            shared = sum(tensor.data_ptr() in own for tensor in given)
-        if shared > len(given) / 2:
-            self._mark("own_weights", shared, {"where": self._place(), "tensors": len(given)})
+            addresses = {tensor.data_ptr() for tensor in tensors_of(module)} - {0}
+            tensors = [value for value in state_dict.values() if type(value) in plain]
+            shared = sum(tensor.data_ptr() in addresses for tensor in tensors)
+        n = len(tensors)
+        if shared > n / 2:
+            self._mark("own_weights", shared, {"where": self._place(), "tensors": n})
+        elif self._kept_weights.is_stale(state_dict):
+            how = "load_state_dict() was given"
+            self._mark("kept_weights", n, {"where": self._place(), "how": how})
+
+    def _before_save(self, saved: Any) -> None:
+        """``torch.save`` is called."""
+        if self._kept_weights.is_stale(saved):
+            self._mark("kept_weights", 0, {"where": self._place(), "how": "torch.save() was given"})
+
+    def _after_state_dict(self, module: Any, result: Any) -> None:
+        """``state_dict()`` was called. What a script asks for before it trains is meant to follow
+        the training."""
+        if self._zero_grads:
+            self._kept_weights.add(module, result)
 
     # loaders
 
-    def _before_iterator(self, *passed: Any) -> None:
+    def _before_iterator(self, *arguments: Any) -> None:
         """An iterator of a loader is about to be made, or to begin again."""
-        loader = passed[-1]
+        loader = arguments[-1]
         self._note_epoch(loader)
         iterator = getattr(loader, "__dict__", {}).get("_iterator")
         if iterator is not None:
@@ -261,15 +335,26 @@ class Symptoms:
             self._look_at_workers(iterator)
 
     def _note_epoch(self, loader: Any) -> None:
-        distributed = sys.modules.get("torch.utils.data.distributed")
-        sampler: Any = getattr(loader, "__dict__", {}).get("sampler")
-        if distributed is None or type(sampler) is not distributed.DistributedSampler:
+        module = sys.modules.get("torch.utils.data.distributed")
+        if module is None:
             return
-        if sampler.shuffle and sampler.num_replicas > 1:
-            self._mark("sampler_epoch", sampler.epoch, {"loader": self._loaders.loader(loader)})
+        distributed = module.DistributedSampler
+        for sampler in _samplers(loader):
+            if not isinstance(sampler, distributed):
+                continue
+            if type(sampler).__iter__ is not distributed.__iter__:
+                continue  # a class with an order of its own may need no epoch
+            if sampler.shuffle and sampler.num_replicas > 1:
+                self._mark("sampler_epoch", sampler.epoch, {"loader": self._loaders.loader(loader)})
 
     def _before_shutdown(self, iterator: Any) -> None:
         if not iterator.__dict__.get("_shutdown", True):
+            self._look_at_workers(iterator)
+
+    def _before_worker_ends(self, iterator: Any, is_shutdown: bool) -> None:
+        """A worker of an ``IterableDataset`` has nothing more and is about to be told to end,
+        before the iterator is shut down."""
+        if not is_shutdown:
             self._look_at_workers(iterator)
 
     def _look_at_all_workers(self) -> None:
@@ -278,23 +363,43 @@ class Symptoms:
                 self._look_at_workers(iterator)
 
     def _look_at_workers(self, iterator: Any) -> None:
-        """How much memory the workers of an iterator have for themselves alone: at the looks 1, 2, 4, 8 … of all."""
+        """How much memory the workers of an iterator have for themselves alone: at the looks 1, 2,
+        4, 8 … of all."""
         self._worker_looks += 1
         if self._worker_looks & (self._worker_looks - 1):
             return
         workers = iterator.__dict__.get("_workers") or ()
         dataset = iterator.__dict__.get("_dataset")
-        private = [size for worker in workers[:_MOST_WORKERS] if (size := private_bytes(worker.pid)) is not None]
+        sizes = [private_bytes(worker.pid) for worker in workers[:_MOST_WORKERS]]
+        private = sorted(size for size in sizes if size is not None)
         if private:
-            median = sorted(private)[len(private) // 2]
-            about = {"workers": len(workers), "objects": self._count_objects(dataset), "dataset": type(dataset).__name__}
-            self._mark("worker_memory", median, about)
+            arguments = {
+                "workers": len(workers),
+                "objects": self._count_objects(dataset),
+                "dataset": type(dataset).__name__,
+            }
+            self._mark("worker_memory", private[len(private) // 2], arguments)
 
     def _count_objects(self, dataset: Any) -> int:
         count: int | None = self._objects.get(dataset)
         if count is None:
             count = self._objects[dataset] = count_objects(dataset)
         return count
+
+
+def _samplers(loader: Any) -> list[Any]:
+    """The samplers of a loader, and those that they draw from, each once. Nothing of the program's
+    is called."""
+    samplers: list[Any] = []
+    owners = [loader]
+    while owners and len(samplers) < _MOST_SAMPLERS:
+        attributes = getattr(owners.pop(), "__dict__", {})
+        for name in ("sampler", "batch_sampler"):
+            sampler = attributes.get(name)
+            if sampler is not None and not any(sampler is other for other in samplers):
+                samplers.append(sampler)
+                owners.append(sampler)
+    return samplers
 
 
 LOW_RATE = 1e-3  # of the highest
@@ -304,18 +409,26 @@ class LearningRate:
     """The learning rate of one optimizer, from what is asked of it now and then.
 
     Attributes:
-        low_since: After how many ``zero_grad`` it fell under ``LOW_RATE`` of its highest, where it has stayed; None: it has not.
+        since: After how many ``zero_grad`` of the run it was asked first.
+        until: The same, last.
+        low_since: The same, when it fell under ``LOW_RATE`` of its highest, where it has stayed;
+            None: it has not.
     """
 
     def __init__(self) -> None:
         self.highest = self.last = 0.0
+        self.since = self.until = 0
         self.low_since: int | None = None
 
     def add(self, zero_grads: int, groups: list[dict[str, Any]]) -> None:
-        """Take in what an optimizer has now, after so many ``zero_grad``. A rate on a device is not read."""
-        rates = [rate for group in groups if (rate := number(group.get("lr"), wait=False)) is not None]
+        """Add what an optimizer has now, after so many ``zero_grad``. A rate on a device is not
+        read."""
+        numbers = [number(group.get("lr"), wait=False) for group in groups]
+        rates = [rate for rate in numbers if rate is not None]
         if not rates:
             return
+        self.since = self.since or zero_grads
+        self.until = zero_grads
         self.last = max(rates)
         self.highest = max(self.highest, self.last)
         if self.last >= LOW_RATE * self.highest:
@@ -324,22 +437,28 @@ class LearningRate:
             self.low_since = zero_grads
 
     def document(self) -> dict[str, Any]:
-        """What is marked of it."""
-        return {"highest": self.highest, "last": self.last, "low_since": self.low_since}
+        """The arguments of its mark."""
+        updates = None if self.low_since is None else self.low_since - self.since
+        return {"highest": self.highest, "last": self.last, "updates": updates}
 
 
 def private_bytes(pid: int | None) -> int | None:
-    """Memory that a process has for itself alone and has written to, in bytes; None where the system does not tell."""
+    """Memory that a process has for itself alone and has written to, in bytes; None where the
+    system does not tell."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             lines = file.read().splitlines()
     except OSError:
         return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(b"Private_Dirty:")), None)
+    for line in lines:
+        if line.startswith(b"Private_Dirty:"):
+            return int(line.split()[1]) * 1024
+    return None
 
 
-def _memory_held() -> Callable[[], int]:
-    """What tells how much memory this process has held: at most; at present, where the former is what its launcher had held."""
+def _memory_reader() -> Callable[[], int]:
+    """The function that reads the memory of this process, in bytes: the most it has had; at
+    present, where the former is what its launcher had."""
     from voirkit_instruments import resources
 
     own_bytes = resources.high_water()
@@ -353,12 +472,14 @@ _SAMPLED = 16  # elements of a list that are looked at
 
 
 def count_objects(dataset: Any) -> int:
-    """About how many Python objects the lists and dictionaries of a dataset's attributes hold, those inside them as well.
+    """About how many Python objects the lists and dictionaries of a dataset's attributes hold,
+    those inside them as well.
 
-    Of the elements of a long list a few are looked at, and the others are taken to be like them. Nothing of the program's is called.
+    Of the elements of a long list a few are looked at, and the others are taken to be like them.
+    Nothing of the program's is called.
     """
-    attributes = getattr(dataset, "__dict__", {})
-    return min(sum(_objects_in(value, 3) for value in list(attributes.values())), _MOST_COUNTED)
+    values = list(getattr(dataset, "__dict__", {}).values())
+    return min(sum(_objects_in(value, 3) for value in values), _MOST_COUNTED)
 
 
 def _objects_in(value: Any, depth: int) -> int:
@@ -370,9 +491,9 @@ def _objects_in(value: Any, depth: int) -> int:
         elements = list(value)
     if not depth:
         return len(elements)
-    looked_at = elements[:: max(len(elements) // _SAMPLED, 1)]
-    inside = sum(_objects_in(element, depth - 1) for element in looked_at)
-    return 1 + round(len(elements) * inside / len(looked_at))
+    sample = elements[:: max(len(elements) // _SAMPLED, 1)]
+    inside = sum(_objects_in(element, depth - 1) for element in sample)
+    return 1 + round(len(elements) * inside / len(sample))
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:

@@ -1,13 +1,17 @@
-"""From symptoms to findings: each rule is a condition over figures of the summary. What is also done on purpose is no finding."""
+"""The findings from symptoms: each rule is a condition over figures of the summary. What is also
+done on purpose is no finding."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
+from math import inf
 from statistics import median
 from typing import Any
 
+from voirkit.analysis.verdict.evidence import first_evidence, flag_for
 from voirkit.findings import Finding
+from voirkit.phase_table import BY_NAME, label_of
 from voirkit.units import duration, size
 
 Summary = Mapping[str, Any]
@@ -27,33 +31,61 @@ SLOWER = 1.5  # times the first fifth
 SPIKE, FEW_LOSSES, AROUND = 50.0, 40, 0.2
 FEW_ITERATORS, ITERATORS_OF_STEPS = 5, 0.5
 COLLECTING = 0.02  # of the run
-LATE, LATE_S, MANY_SAMPLES = 10.0, 0.05, 100_000
+COLLECTED_BY_HAND, FEW_STEPS = 0.5, 10  # full collections, as a part of the steps
+LATE, LATE_S, MANY_SAMPLES, DRAWING = 10.0, 0.05, 100_000, 0.5
 FEW_SINGLE, SINGLE_OF_EVALUATION, EVALUATION_OF_RUN = 20, 0.9, 0.05
 
 
 def findings(summary: Summary) -> Iterator[Finding]:
     """All findings of the rules below."""
     figures = summary.get("symptoms") or {}
-    told = {check["name"] for check in summary.get("checks") or () if check["found"]}  # with more evidence
+    checks = summary.get("checks") or ()
+    # with more evidence
+    found_by_checks = {check["name"] for check in checks if check["found"]}
     for rule in RULES:
-        yield from (finding for finding in rule(figures, summary) if finding.kind not in told)
+        for finding in rule(figures, summary):
+            if finding.kind not in found_by_checks:
+                yield finding
 
 
 def _weights_onto_themselves(figures: Figures, summary: Summary) -> Iterator[Finding]:
     loaded = figures.get("own_weights")
     if loaded:
-        counts = {name: loaded[name] for name in ("shared", "tensors")}
+        shared, tensors = loaded["shared"], loaded["tensors"]
+        words = (
+            f"load_state_dict() was given the model's own tensors ({shared} of {tensors}): it"
+            " copied the weights onto themselves, and restored nothing"
+        )
+        counts = {"shared": shared, "tensors": tensors, "weights_words": words}
         yield Finding.of("weights-onto-themselves", counts, where=_place(loaded))
+        return
+    returned = figures.get("kept_weights")
+    if returned:
+        words = (
+            f"{returned['how']} what state_dict() had returned before, the model's own tensors,"
+            " which later steps have changed: these are the last weights, not those of when it was"
+            " called"
+        )
+        yield Finding.of(
+            "weights-onto-themselves", {"weights_words": words}, where=_place(returned)
+        )
 
 
 def _gradients_cleared_unused(figures: Figures, summary: Summary) -> Iterator[Finding]:
     cleared, steps = figures.get("cleared_gradients"), summary.get("steps") or {}
     updates = steps.get("updates")
-    if not cleared or not updates or steps["n"] < PASSES_AN_UPDATE * updates:
+    if not cleared or not updates:
         return
-    if cleared["n"] >= OFTEN * (steps["n"] - updates):
-        counts = {"cleared": cleared["n"], "cleared_of": cleared["zero_grads"], "steps": updates, "backward_passes": steps["n"]}
-        yield Finding.of("gradients-cleared-unused", counts, where=_place(cleared))
+    n_steps = steps["n"]
+    if n_steps < PASSES_AN_UPDATE * updates or cleared["n"] < OFTEN * (n_steps - updates):
+        return
+    counts = {
+        "cleared": cleared["n"],
+        "cleared_of": cleared["zero_grads"],
+        "steps": updates,
+        "backward_passes": n_steps,
+    }
+    yield Finding.of("gradients-cleared-unused", counts, where=_place(cleared))
 
 
 def _same_order(figures: Figures, summary: Summary) -> Iterator[Finding]:
@@ -76,8 +108,11 @@ def _train_while_evaluating(figures: Figures, summary: Summary) -> Iterator[Find
 
 def _learning_rate_vanishes(figures: Figures, summary: Summary) -> Iterator[Finding]:
     rate = figures.get("learning_rate")
-    if rate and rate["updates_of"] >= FEW_UPDATES and rate["updates_of"] - rate["updates"] >= VANISHED * rate["updates_of"]:
-        yield Finding.of("learning-rate-vanishes", {**rate, "share": rate["updates"] / rate["updates_of"]})
+    if not rate or rate["updates_of"] < FEW_UPDATES:
+        return
+    updates, all_updates = rate["updates"], rate["updates_of"]
+    if all_updates - updates >= VANISHED * all_updates:
+        yield Finding.of("learning-rate-vanishes", {**rate, "share": updates / all_updates})
 
 
 def _evaluation_builds_graphs(figures: Figures, summary: Summary) -> Iterator[Finding]:
@@ -87,13 +122,16 @@ def _evaluation_builds_graphs(figures: Figures, summary: Summary) -> Iterator[Fi
 
 
 def _workers_copy_dataset(figures: Figures, summary: Summary) -> Iterator[Finding]:
-    memory = figures.get("worker_memory")
-    program = (summary.get("memory") or {}).get("process_peak") or (summary.get("memory") or {}).get("peak")
-    if not memory or not program or memory["objects"] < WORKER_OBJECTS:
+    worker_memory, memory = figures.get("worker_memory"), summary.get("memory") or {}
+    program = memory.get("process_peak") or memory.get("peak")
+    if not worker_memory or not program or worker_memory["objects"] < WORKER_OBJECTS:
         return
-    if memory["bytes"] >= max(WORKER_BYTES, BYTES_OF_OBJECT * memory["objects"]):
-        words = {"worker_words": size(memory["bytes"]), "program_words": size(program)}
-        yield Finding.of("workers-copy-dataset", {**memory, "program_bytes": program, **words})
+    n_bytes = worker_memory["bytes"]
+    if n_bytes >= max(WORKER_BYTES, BYTES_OF_OBJECT * worker_memory["objects"]):
+        words = {"worker_words": size(n_bytes), "program_words": size(program)}
+        yield Finding.of(
+            "workers-copy-dataset", {**worker_memory, "program_bytes": program, **words}
+        )
 
 
 def _memory_grows(figures: Figures, summary: Summary) -> Iterator[Finding]:
@@ -101,36 +139,86 @@ def _memory_grows(figures: Figures, summary: Summary) -> Iterator[Finding]:
     if not memory or not memory["steps"]:
         return
     eighths = memory["eighths"]
-    growth = eighths[-1] - eighths[0]
+    first, last = eighths[0], eighths[-1]
+    growth = last - first
     is_steady = all(earlier < later for earlier, later in pairwise(eighths))
-    if is_steady and growth >= max(GROWTH_BYTES, GROWTH_SHARE * eighths[0]):
-        each = growth / memory["steps"]
-        words = {"first_words": size(eighths[0]), "last_words": size(eighths[-1]), "each_words": size(each)}
-        kept = memory.get("kept") or {}
-        words["kept_words"] = _kept(kept)
-        words["look_words"] = "" if summary.get("checks") is not None else "; voirkit --checks names graphs that are kept"
-        evidence = {"first": eighths[0], "last": eighths[-1], "each_step": each, **({"kept": kept} if kept else {})}
-        yield Finding.of("memory-grows", {**evidence, **words})
+    if not is_steady or growth < max(GROWTH_BYTES, GROWTH_SHARE * first):
+        return
+    each_step = growth / memory["steps"]
+    more = memory.get("kept") or {}
+    evidence = {"first": first, "last": last, "each_step": each_step}
+    if more:
+        evidence["kept"] = more
+    words = {
+        "first_words": size(first),
+        "last_words": size(last),
+        "each_words": size(each_step),
+        "kept_words": _words_of_growth(more),
+        **_advice_on_growth(more, summary),
+    }
+    yield Finding.of("memory-grows", {**evidence, **words})
 
 
-def _kept(kept: Mapping[str, Any]) -> str:
-    """What there is more of since a step, as the end of a sentence; empty where that is not known."""
-    tensors, container = kept.get("tensors"), kept.get("container")
-    since = f"more since step {kept.get('since_step', 0):,}"
+def _words_of_growth(more: Mapping[str, Any]) -> str:
+    """The end of a sentence on what there is more of since a step; empty where that is not
+    known."""
+    tensors, container = more.get("tensors"), more.get("container")
+    since = f"more since step {more.get('since_step', 0):,}"
     if tensors:
-        held = container if container and container["holds"] == "Tensor" else None
-        inside = f", in a {held['type']} of {held['length']:,}" if held else ""
-        return f": {tensors['more']:,} tensors of {tensors['of']} {since} ({size(tensors['bytes'])}){inside}"
+        inside = ""
+        if container and container["holds"] == "Tensor":
+            inside = f", in a {container['type']} of {container['length']:,}"
+        return (
+            f": {tensors['more']:,} tensors of {tensors['of']} {since}"
+            f" ({size(tensors['bytes'])}){inside}"
+        )
     if container:
         holds = f" ({container['holds']})" if container["holds"] else ""
-        return f": a {container['type']} of {container['length']:,} has {container['more']:,} elements{holds} {since}"
+        return (
+            f": a {container['type']} of {container['length']:,} has {container['more']:,}"
+            f" elements{holds} {since}"
+        )
     return ""
 
 
-_COMPUTE = ("forward", "backward", "optimizer")
-_VERDICT_OF_PHASE = {"wait": "input-bound", "transfer": "transfer-bound", "communication": "communication-bound", "other": "host-bound"}
-_VERDICT_OF_PHASE |= dict.fromkeys(_COMPUTE, "compute-bound")
-_NAME_OF_PHASE = {"wait": "waiting for input", "optimizer": "the optimizer's step", "other": "untracked host code"}
+def _advice_on_growth(more: Mapping[str, Any], summary: Summary) -> dict[str, str]:
+    """The words on what to look for; none on graphs where what there is more of has none."""
+    if more and "graphs" not in (more.get("tensors") or {}).get("of", ""):
+        return {
+            "held_words": (
+                "where these are kept: a list, a cache or a buffer that nothing is taken out of"
+            ),
+            "look_words": "",
+        }
+    return {
+        "held_words": (
+            "what is kept from every step: losses with their graph (keep loss.item()), lists of"
+            " outputs"
+        ),
+        "look_words": _advice_to_check(summary),
+    }
+
+
+def _advice_to_check(summary: Summary) -> str:
+    """The flag that names graphs which are kept, where it is not on."""
+    if summary.get("checks") is not None:
+        return ""
+    return "; voirkit --checks names graphs that are kept"
+
+
+# By phase, what may grow in it with each step; the rest may be anything.
+_GROWS = {
+    "wait": (
+        "what a sample is read through: subsets of subsets, a list that is searched, a file that is"
+        " read from its begin"
+    ),
+    "forward": (
+        "what the model's call goes through: a memory, hooks that are registered in each step"
+    ),
+    "backward": "a graph that is carried on from step to step (detach it)",
+    "optimizer": "the optimizer's parameters: groups that are added in each step",
+    "other": "what the script's own code goes through: a list that is searched, a buffer",
+}
 
 
 def _steps_get_slower(figures: Figures, summary: Summary) -> Iterator[Finding]:
@@ -138,63 +226,161 @@ def _steps_get_slower(figures: Figures, summary: Summary) -> Iterator[Finding]:
     if not steps or steps["fifths_s"][-1] < SLOWER * steps["fifths_s"][0]:
         return
     fifths_s, phase = steps["phase_fifths_s"], steps["phase"]
-    words = {"first_words": duration(fifths_s[0]), "last_words": duration(fifths_s[-1])}
-    words["fifths_words"] = ", ".join(map(duration, fifths_s))
-    slowest = _NAME_OF_PHASE.get(phase, phase)
-    yield Finding.of("steps-get-slower", {"slowest": slowest, **steps, **words}, explains=_VERDICT_OF_PHASE[phase])
+    words = {
+        "first_words": duration(fifths_s[0]),
+        "last_words": duration(fifths_s[-1]),
+        "fifths_words": ", ".join(map(duration, fifths_s)),
+        "grows_words": _GROWS.get(phase, "what grows with each step"),
+        "look_words": _how_to_see(phase, summary),
+    }
+    slowest = label_of(phase)
+    yield Finding.of(
+        "steps-get-slower",
+        {"slowest": slowest, **steps, **words},
+        explains=BY_NAME[phase].verdict or "",
+    )
+
+
+def _how_to_see(phase: str, summary: Summary) -> str:
+    """The line that takes the time of a phase, or the flags that would show what grows in it, of
+    those that are not on."""
+    line = first_evidence(summary, "line", phase)
+    if line:
+        return f"; {line.share:.0%} of that time is in {line.what}"
+    if phase == "backward":
+        return _advice_to_check(summary)
+    kinds = ["loading", "line"] if phase == "wait" else ["line"]
+    flags = [flag_for(summary, kind) for kind in kinds]
+    words = " ".join(flag for flag in flags if flag)
+    return f"; voirkit {words} shows where" if words else ""
 
 
 def _loss_spike(figures: Figures, summary: Summary) -> Iterator[Finding]:
-    curve = [(at, value) for at, value in (summary.get("loss") or {}).get("curve") or () if value is not None]
-    if len(curve) < FEW_LOSSES:
+    loss, steps = summary.get("loss") or {}, summary.get("steps") or {}
+    curve = [(step, value) for step, value in loss.get("curve") or () if value is not None]
+    # the losses of single samples differ as they do
+    if len(curve) < FEW_LOSSES or (steps.get("items") or inf) <= steps.get("n", 0):
         return
-    usual = median(abs(value) for _, value in curve)
-    at, (step, value) = max(enumerate(curve), key=lambda item: abs(item[1][1]))
-    around = [abs(other) for _, other in curve[max(at - 2, 0) : at] + curve[at + 1 : at + 3]]
-    is_alone = bool(around) and max(around) < AROUND * abs(value)
-    if usual and is_alone and at >= 2 and abs(value) >= SPIKE * usual:
-        yield Finding.of("loss-spike", {"step": step, "value": value, "times": abs(value) / usual, "usual": usual})
+    sizes = [abs(value) for _, value in curve]
+    usual = median(sizes)
+    index = sizes.index(max(sizes))
+    if usual and _is_spike(sizes, index, usual):
+        step, value = curve[index]
+        evidence = {"step": step, "value": value, "times": sizes[index] / usual, "usual": usual}
+        yield Finding.of("loss-spike", evidence)
+
+
+def _is_spike(sizes: list[float], index: int, usual: float) -> bool:
+    """True if a loss is far above the usual one, and above those around it."""
+    if index < 2 or sizes[index] < SPIKE * usual:
+        return False
+    around = sizes[index - 2 : index] + sizes[index + 1 : index + 3]
+    return max(around) < AROUND * sizes[index]
 
 
 def _iterator_each_step(figures: Figures, summary: Summary) -> Iterator[Finding]:
     iterators, steps = figures.get("iterators"), summary.get("steps") or {}
-    if not iterators or iterators["single"] < max(FEW_ITERATORS, ITERATORS_OF_STEPS * steps.get("n", 0)):
+    if not iterators:
+        return
+    if iterators["single"] < max(FEW_ITERATORS, ITERATORS_OF_STEPS * steps.get("n", 0)):
         return
     workers = (steps.get("loader") or {}).get("workers") or 0
-    started = f"; each started {workers} worker{'s' if workers > 1 else ''}" if workers else ""
+    workers_words = ""
+    if workers:
+        plural = "s" if workers > 1 else ""
+        workers_words = f"; each started {workers} worker{plural}"
     again_s = iterators["again_s"] + (figures.get("drawing") or {}).get("first_s", 0.0)
-    yield Finding.of("iterator-each-step", {**iterators, "again_s": again_s, "workers_words": started}, gain=_of_run(again_s, summary))
+    yield Finding.of(
+        "iterator-each-step",
+        {**iterators, "again_s": again_s, "workers_words": workers_words},
+        gain=_share_of_run(again_s, summary),
+    )
 
 
 def _slow_sampler(figures: Figures, summary: Summary) -> Iterator[Finding]:
-    waits, loader = figures.get("first_batches_s"), (summary.get("steps") or {}).get("loader") or {}
+    waits, steps = figures.get("first_batches_s"), summary.get("steps") or {}
+    loader = steps.get("loader") or {}
     samples = loader.get("samples") or 0
-    if not waits or loader.get("workers") or samples < MANY_SAMPLES or not loader.get("sampler"):
+    if not waits or samples < MANY_SAMPLES or not loader.get("sampler"):
         return
+    again_s = waits["again"]
+    if loader.get("workers"):  # they start before the first batch, too
+        drawing_s = (figures.get("drawing") or {}).get("start_s", 0.0)
+        if drawing_s < DRAWING * again_s:
+            return
+        again_s = drawing_s
     if waits["first"] < max(LATE * waits["later"], waits["later"] + LATE_S):
         return
-    words = {"first_words": duration(waits["first"]), "usual_words": duration(waits["later"]), "samples_words": f"{samples:,} samples"}
-    drawn = {"sampler": loader["sampler"], "samples": samples, **waits, **words}
-    yield Finding.of("slow-sampler", drawn, gain=_of_run(waits["again"], summary))
+    words = {
+        "first_words": duration(waits["first"]),
+        "usual_words": duration(waits["later"]),
+        "samples_words": f"{samples:,} samples",
+    }
+    evidence = {"sampler": loader["sampler"], "samples": samples, **waits, **words}
+    yield Finding.of("slow-sampler", evidence, gain=_share_of_run(again_s, summary))
 
 
 def _garbage_collection(figures: Figures, summary: Summary) -> Iterator[Finding]:
-    pauses = figures.get("collections")
-    share = _of_run(pauses["total_s"], summary) if pauses else None
-    if not pauses or share is None or share < COLLECTING:
+    pauses, steps = figures.get("collections"), summary.get("steps") or {}
+    if not pauses:
         return
-    other = ((summary.get("steps") or {}).get("phases") or {}).get("other") or {}
-    in_steps_s = ((other.get("parts") or {}).get("gc") or {}).get("total_s", 0.0)
-    counts = {"pauses": pauses["n"], "total_s": pauses["total_s"], "share": share, "in_steps": _of_run(in_steps_s, summary)}
-    yield Finding.of("garbage-collection", {**counts, "total_words": duration(pauses["total_s"])}, gain=share)
+    total_s = pauses["total_s"]
+    share = _share_of_run(total_s, summary)
+    if share is None or share < COLLECTING:
+        return
+    # runs of older versions have no such figure
+    later_s = pauses.get("later_s", total_s)
+    later = _share_of_run(later_s, summary) or 0.0
+    is_at_begin = later < COLLECTING
+    if is_at_begin:
+        advice = _SWITCH_OFF
+    elif pauses.get("full", 0) >= COLLECTED_BY_HAND * max(steps.get("n", 0), FEW_STEPS):
+        advice = _DO_NOT_COLLECT
+    else:
+        advice = _FREEZE
+    evidence = {
+        "pauses": pauses["n"],
+        "total_s": total_s,
+        "share": share,
+        "in_steps": _share_of_run(_collecting_in_steps_s(steps), summary) or 0.0,
+        "total_words": duration(total_s),
+        "do_words": advice,
+    }
+    yield Finding.of("garbage-collection", evidence, gain=share if is_at_begin else later)
+
+
+def _collecting_in_steps_s(steps: Mapping[str, Any]) -> float:
+    """The seconds of garbage collection inside steps."""
+    other = (steps.get("phases") or {}).get("other") or {}
+    collections = (other.get("parts") or {}).get("gc") or {}
+    seconds: float = collections.get("total_s", 0.0)
+    return seconds
+
+
+_FREEZE = (
+    "Keep what lives long out of garbage collection: gc.collect(); gc.freeze() before the loop."
+    " voirkit --what-if gc-freeze measures what that wins, on the script as it is"
+)
+_SWITCH_OFF = (
+    "Switch the collector off while the data is made, before the first step: gc.disable(), and"
+    " gc.enable() after it"
+)
+_DO_NOT_COLLECT = (
+    "Look for gc.collect() in the loop, and leave it out: there is a full collection in most steps,"
+    " which Python seldom begins by itself"
+)
 
 
 def _evaluation_one_by_one(figures: Figures, summary: Summary) -> Iterator[Finding]:
-    evaluation, single = summary.get("evaluation") or {}, figures.get("single_samples", 0)
-    spent_s = (((summary.get("wall") or {}).get("parts") or {}).get("evaluation") or {}).get("total_s", 0.0)
-    share = _of_run(spent_s, summary) or 0.0
-    if single >= max(FEW_SINGLE, SINGLE_OF_EVALUATION * evaluation.get("n", 0)) and share >= EVALUATION_OF_RUN:
-        yield Finding.of("evaluation-one-by-one", {"batches": single, "share": share})
+    n_single = figures.get("single_samples", 0)
+    n_batches = (summary.get("evaluation") or {}).get("n", 0)
+    if n_single < max(FEW_SINGLE, SINGLE_OF_EVALUATION * n_batches):
+        return
+    parts = (summary.get("wall") or {}).get("parts") or {}
+    evaluation_s = (parts.get("evaluation") or {}).get("total_s", 0.0)
+    share = _share_of_run(evaluation_s, summary) or 0.0
+    if share >= EVALUATION_OF_RUN:
+        yield Finding.of("evaluation-one-by-one", {"batches": n_single, "share": share})
 
 
 RULES: tuple[Callable[[Figures, Summary], Iterator[Finding]], ...] = (
@@ -220,7 +406,7 @@ def _place(figures: Figures) -> str:
     return figures.get("where") or "the script"
 
 
-def _of_run(seconds: float, summary: Summary) -> float | None:
+def _share_of_run(seconds: float, summary: Summary) -> float | None:
     """Share of the run's wall time; None where that is not known."""
     total_s = (summary.get("wall") or {}).get("total_s")
     return min(seconds / total_s, 1.0) if total_s else None

@@ -6,7 +6,8 @@ from voirkit.instrument import Instrument, Option, lazy_names, one_of
 
 FOLDER = "syscalls"  # of a run directory
 
-# Every call's count; with arguments; those on files, with arguments; what this process can count by itself.
+# Every call's count; with arguments; those on files, with arguments; what this process can count by
+# itself.
 MODES = ("full", "files", "counts", "counters")
 
 INSTRUMENT = Instrument(
@@ -15,9 +16,12 @@ INSTRUMENT = Instrument(
     options=(
         Option(
             "--syscalls",
-            "count system calls of each phase, thread and worker, with kernel tracing as root, else with strace; "
-            "=full and =files keep each call with its arguments, =counters needs no tool (default: counts)",
-            type=one_of(*MODES), const="counts", metavar="|".join(MODES),
+            "count system calls of each phase, thread and worker, with kernel tracing as root, else"
+            " with strace; =full and =files keep each call with its arguments, =counters needs no"
+            " tool (default: counts)",
+            type=one_of(*MODES),
+            const="counts",
+            metavar="|".join(MODES),
         ),
     ),
     record="voirkit_instruments.syscalls.record:record",
@@ -30,6 +34,6 @@ INSTRUMENT = Instrument(
     sections="voirkit_instruments.syscalls.show:sections",
     folders=(FOLDER,),
     commands={"syscalls": "voirkit_instruments.syscalls.command"},
-)  # fmt: skip
+)
 
 __getattr__ = lazy_names(__name__, syscalls="record")

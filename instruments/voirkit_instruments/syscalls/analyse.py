@@ -1,6 +1,7 @@
 """The system calls of a run: what its tracers wrote, counted; also of runs that were killed.
 
-The counts of each rank are kept beside the log; a log that was there only to be counted is then removed.
+The counts of each rank are kept beside the log; a log that was there only to be counted is then
+removed.
 """
 
 from __future__ import annotations
@@ -17,129 +18,214 @@ from voirkit.runs.directory import file_beside, kept_counts, read_json, record_s
 from voirkit.runs.other_processes import has_settled
 from voirkit.runs.parquet import quoted
 from voirkit_instruments.syscalls import FOLDER
-from voirkit_instruments.syscalls.analyse_attribution import Attribution, Rows, TraceContext, add_rows
-from voirkit_instruments.syscalls.analyse_calls import DESCRIPTOR_CALLS, WAITS, merge_over_time
+from voirkit_instruments.syscalls.analyse_attribution import (
+    BYTES,
+    CALLS,
+    EMPTY_ROW,
+    ERRORS,
+    SECONDS,
+    WAITED,
+    Attribution,
+    Row,
+    Rows,
+    TraceContext,
+    add_rows,
+)
+from voirkit_instruments.syscalls.analyse_calls import (
+    DESCRIPTOR_CALLS,
+    MESSAGES,
+    WAITS,
+    merge_over_time,
+)
 from voirkit_instruments.syscalls.analyse_kernel import KernelLog, RingError
-from voirkit_instruments.syscalls.analyse_strace import HOW_TO_TRACE, OF_LTRACE, OF_PERF, PACKED, StraceLog, SyscallLogError, bounded_lines
-from voirkit_instruments.syscalls.record_phases import OTHER, OWN
+from voirkit_instruments.syscalls.analyse_strace import (
+    HOW_TO_TRACE,
+    OF_LTRACE,
+    OF_PERF,
+    PACKED,
+    StraceLog,
+    SyscallLogError,
+    bounded_lines,
+)
+from voirkit_instruments.syscalls.record_phases import OTHER, VOIRKIT
 
 if TYPE_CHECKING:
     from voirkit.analysis.document import Rank
     from voirkit.runs.opened import Run
 
 SCHEMA = 1
-_KEPT_MODES = ("full", "files")  # modes whose logs are of use beyond the counts
+_MODES_WITH_LOGS = ("full", "files")  # modes whose logs are of use beyond the counts
 _DEEPEST = 8  # operations that lie in each other
 
 
-def summarise(runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
+def summarise(
+    runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]
+) -> dict[str, Any] | None:
     """``syscalls`` of a summary; see ``voirkit.instrument.Instrument``."""
-    documents = [one for _, one in _documents(runs[0])]
+    documents = [document for _, document in _documents(runs[0])]
     return {"syscalls": merge_documents(documents)} if documents else None
 
 
 def summarise_rank(runs: Sequence[Run], rank: int) -> dict[str, Any] | None:
-    """The same of one rank."""
-    documents = [one for run in runs for stem, one in _documents(run) if (read_json(f"{stem}.json", SCHEMA) or {}).get("rank") == rank]
+    """``syscalls`` of one rank."""
+    documents = []
+    for run in runs:
+        for stem, document in _documents(run):
+            record = read_json(f"{stem}.json", SCHEMA) or {}
+            if record.get("rank") == rank:
+                documents.append(document)
     return merge_documents(documents) if documents else None
 
 
 def _documents(run: Run) -> list[tuple[str, dict[str, Any]]]:
-    """What was counted of each process that was traced, by the stem of its record."""
-    stems = record_stems(os.path.join(run.path, FOLDER))
-    return [(stem, one) for stem in stems if (one := kept_counts(stem, SCHEMA, partial(_count, run, stem))) is not None]
+    """The counts of each process that was traced, by the stem of its record."""
+    documents = []
+    for stem in record_stems(os.path.join(run.path, FOLDER)):
+        document = kept_counts(stem, SCHEMA, partial(_count, run, stem))
+        if document is not None:
+            documents.append((stem, document))
+    return documents
 
 
 def is_by_strace(run: Run) -> bool:
-    """Whether strace has traced a run: each system call stopped for it, so that all times with calls in them are far too long."""
-    records = (read_json(f"{stem}.json", SCHEMA) for stem in record_stems(os.path.join(run.path, FOLDER)))
-    return any(record is not None and record.get("tool") == "strace" for record in records)
+    """True if strace has traced a run: each system call stopped for it, so that all times with
+    calls in them are far too long."""
+    for stem in record_stems(os.path.join(run.path, FOLDER)):
+        record = read_json(f"{stem}.json", SCHEMA)
+        if record is not None and record.get("tool") == "strace":
+            return True
+    return False
 
 
-def _count(run: Run, stem: str, record: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]] | None:
+def _count(
+    run: Run, stem: str, record: Mapping[str, Any]
+) -> tuple[dict[str, Any], Sequence[str]] | None:
+    """(the counts of a record, the endings of its files that are no longer needed)."""
     if not has_settled(record, "tracer_pid"):
         return None
     try:
         document = _document(run, *os.path.split(stem), record)
     except (SyscallLogError, RingError, OSError, KeyError, TypeError, ValueError) as exc:
-        run.warnings.append(f"--syscalls: what {record.get('tool')} wrote cannot be counted ({exc}).".replace("\n", " "))
+        warning = f"--syscalls: what {record.get('tool')} wrote cannot be counted ({exc})."
+        run.warnings.append(warning.replace("\n", " "))
         return None
-    known = {key: record.get(key) for key in ("tool", "mode", "trusted", "cut")}
-    is_over = record.get("ended") and record.get("mode") not in _KEPT_MODES
-    return {"schema": SCHEMA, **known, "cost": _cost(record, document), **document}, (".strace", ".ring", ".mapped") if is_over else ()
+    counts: dict[str, Any] = {"schema": SCHEMA}
+    for key in ("tool", "mode", "trusted", "cut"):
+        counts[key] = record.get(key)
+    counts["cost"] = _cost(record, document)
+    counts.update(document)
+    if record.get("ended") and record.get("mode") not in _MODES_WITH_LOGS:
+        return counts, (".strace", ".ring", ".mapped")
+    return counts, ()
 
 
 def _document(run: Run, folder: str, stem: str, record: Mapping[str, Any]) -> dict[str, Any]:
     if record["tool"] == "counters":
         return counters_document(folder, stem)
     context = _context(run, record)
+    path = os.path.join(folder, stem)
     if record["tool"] == "strace":
-        return read_strace(file_beside(os.path.join(folder, stem), record["log"]), context)
-    if not any(name.startswith(f"{stem}.") and name.endswith(".ring") for name in os.listdir(folder)):
-        raise RingError("the counts that were kept are damaged, and what they were made of was removed")
-    log = KernelLog(os.path.join(folder, stem))
+        return read_strace(file_beside(path, record["log"]), context)
+    names = os.listdir(folder)
+    if not any(name.startswith(f"{stem}.") and name.endswith(".ring") for name in names):
+        raise RingError(
+            "the counts that were kept are damaged, and what they were made of was removed"
+        )
+    log = KernelLog(path)
     document = figures(Attribution(context).add(log.events()), timed=True)
-    return document | ({"lost": log.lost} if log.lost else {})
+    if log.lost:
+        document["lost"] = log.lost
+    return document
 
 
 def read_strace(path: str, context: TraceContext | None = None) -> dict[str, Any]:
     """The figures of a log. Raises SyscallLogError: it is not there, or no log of strace."""
     log = StraceLog()
     try:
-        with open(path, "rb") as raw, TextIOWrapper(raw, encoding="latin-1", newline="\n") as lines:  # strace escapes all that is not ASCII
-            if b"\0" in raw.peek()[:8192]:  # it may have no lines at all, and more than memory holds
+        # strace escapes all that is not ASCII
+        with open(path, "rb") as raw, TextIOWrapper(raw, encoding="latin-1", newline="\n") as lines:
+            # it may have no lines at all, and more than memory holds
+            if b"\0" in raw.peek()[:8192]:
                 packed = ", and has to be unpacked first" if path.endswith(PACKED) else ""
                 raise SyscallLogError(f"it is no text{packed}.", where=path, next=HOW_TO_TRACE)
             attribution = Attribution(context).add(log.events(bounded_lines(lines)))
     except OSError as exc:
         raise SyscallLogError(f"it cannot be read: {exc.strerror}.", where=path) from None
     if any(text.endswith(OF_LTRACE) for _, text in log.examples):
-        raise SyscallLogError("it is a log of ltrace, whose calls are those of libraries.", where=path, next=HOW_TO_TRACE)
+        raise SyscallLogError(
+            "it is a log of ltrace, whose calls are those of libraries.",
+            where=path,
+            next=HOW_TO_TRACE,
+        )
     if not attribution.calls and not attribution.own[0] and not attribution.markers:
         raise SyscallLogError(_why_empty(log), where=path, next=HOW_TO_TRACE)
     document = figures(attribution, log.timed)
     document["log"] = {
-        "lines": log.lines, "unread": log.unread, "torn": log.torn, "dated": log.dated, "signals": log.signals,
+        "lines": log.lines,
+        "unread": log.unread,
+        "torn": log.torn,
+        "dated": log.dated,
+        "signals": log.signals,
         "examples": [{"line": number, "text": text} for number, text in log.examples],
-    }  # fmt: skip
+    }
     return document
 
 
 def _why_empty(log: StraceLog) -> str:
     if not log.lines:
         return "it is empty."
-    if any(OF_PERF.match(text) for _, text in log.examples):
+    texts = [text for _, text in log.examples]
+    if any(OF_PERF.match(text) for text in texts):
         return "it is a log of perf trace, which writes calls otherwise than strace."
-    if any("% time" in text or "usecs/call" in text for _, text in log.examples):
+    if any("% time" in text or "usecs/call" in text for text in texts):
         return "it is the table that strace -c prints, which has no calls in it."
-    return f"no line of it is a system call as strace prints them; line {log.examples[0][0] if log.examples else 1} is not."
+    line = log.examples[0][0] if log.examples else 1
+    return f"no line of it is a system call as strace prints them; line {line} is not."
 
 
 def _context(run: Run, record: Mapping[str, Any]) -> TraceContext:
     by_wall_clock = record["tool"] == "strace"
-    (run_0, wall_0), (run_1, wall_1) = record["clocks"][0], record["clocks"][-1]
-    stretch = (run_1 - run_0) / (wall_1 - wall_0) if wall_1 > wall_0 else 1.0  # the wall clock may be corrected meanwhile
+    clocks: Sequence[tuple[int, int]] = record["clocks"]
+    run_0, wall_0 = clocks[0]
+    run_1, wall_1 = clocks[-1]
+    # the wall clock may be corrected meanwhile
+    stretch = (run_1 - run_0) / (wall_1 - wall_0) if wall_1 > wall_0 else 1.0
 
-    def to_run_ns(time: float) -> int:
-        return run_0 + round((time * 1e9 - wall_0) * stretch) if by_wall_clock else round(time * 1e9)
+    def to_run_ns(time_s: float) -> int:
+        time_ns = time_s * 1e9
+        if by_wall_clock:
+            return run_0 + round((time_ns - wall_0) * stretch)
+        return round(time_ns)
 
-    began_ns = (run.manifest.get("clocks") or {}).get("time_ns") or record["began_time_ns"]
+    # the same for all ranks of a run
+    origin_ns = (run.manifest.get("clocks") or {}).get("time_ns") or record["began_time_ns"]
+    if not by_wall_clock:
+        origin_ns += run_0 - wall_0
+    threads = {int(tid): name for tid, name in record["threads"].items()}
+    files = {int(number): path for number, path in record["files"].items()}
     return TraceContext(
         pid=record["pid"],
-        threads={int(tid): name for tid, name in record["threads"].items()},
-        files={int(number): path for number, path in record["files"].items()},
+        threads=threads,
+        files=files,
         own_threads=frozenset(record.get("own") or ()),
         own_folder=record["run_dir"],
         operation=_loader_operations(run, record["rank"], record["host"], to_run_ns),
-        origin=float(began_ns if by_wall_clock else began_ns - wall_0 + run_0) * 1e-9,  # the same for all ranks of a run
+        origin=float(origin_ns) * 1e-9,
     )
 
 
-def _loader_operations(run: Run, rank: int, host: str, to_run_ns: Callable[[float], int]) -> Callable[[int, float], str | None] | None:
-    """The innermost loader operation of a thread at a time of the tracer's, by what ``--loader`` recorded; None if it recorded none."""
-    chosen = f"rank = {int(rank)} AND host = {quoted(host)} AND kind = 'loader' AND category = 'operation'"
+def _loader_operations(
+    run: Run, rank: int, host: str, to_run_ns: Callable[[float], int]
+) -> Callable[[int, float], str | None] | None:
+    """A function for the innermost loader operation of a thread at a time of the tracer's, by what
+    ``--loader`` recorded; None if it recorded none."""
+    query = (
+        "SELECT tid, start_ns, duration_ns, name FROM spans"
+        f" WHERE rank = {int(rank)} AND host = {quoted(host)}"
+        " AND kind = 'loader' AND category = 'operation'"
+        " ORDER BY tid, start_ns, duration_ns DESC"
+    )
     spans: dict[int, tuple[list[int], list[int], list[str]]] = {}
-    query = f"SELECT tid, start_ns, duration_ns, name FROM spans WHERE {chosen} ORDER BY tid, start_ns, duration_ns DESC"
     for batch in run.fetch(query):
         for tid, start, duration, name in batch:
             starts, ends, names = spans.setdefault(tid, ([], [], []))
@@ -147,68 +233,122 @@ def _loader_operations(run: Run, rank: int, host: str, to_run_ns: Callable[[floa
             ends.append(start + duration)
             names.append(name)
 
-    def operation(tid: int, began: float) -> str | None:
-        if tid not in spans or began != began:
+    def operation(tid: int, time_s: float) -> str | None:
+        if tid not in spans or time_s != time_s:
             return None
         starts, ends, names = spans[tid]
-        now = to_run_ns(began)
-        last = bisect_right(starts, now)
-        return next((names[i] for i in reversed(range(max(last - _DEEPEST, 0), last)) if ends[i] > now), None)
+        time_ns = to_run_ns(time_s)
+        n_begun = bisect_right(starts, time_ns)
+        outermost = max(n_begun - _DEEPEST, 0)
+        for i in reversed(range(outermost, n_begun)):
+            if ends[i] > time_ns:
+                return names[i]
+        return None
 
     return operation if spans else None
 
 
 def _cost(record: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
-    """What tracing cost: the tracer's time on a processor, and how much longer each call took the program."""
+    """The cost of tracing: the tracer's time on a processor, and how much longer each call took the
+    program."""
     if record["tool"] == "counters":
-        edges, edge_s = record.get("edges", 0), record.get("edge_s", 0.0)
-        return {"tracer_s": None, "call_s": None, "edge_s": edge_s, "program_s": edge_s * edges, "events": edges}
-    call_s = max(record.get("traced_call_s", 0.0) - record["plain_call_s"], 0.0)
-    n = (document.get("calls") or 0) + (document.get("markers") or 0) + (document.get("own") or {}).get("calls", 0)
+        edges = record.get("edges", 0)
+        edge_s = record.get("edge_s", 0.0)
+        return {
+            "tracer_s": None,
+            "call_s": None,
+            "edge_s": edge_s,
+            "program_s": edge_s * edges,
+            "events": edges,
+        }
     plain_call_s = record["plain_call_s"]
-    return {"tracer_s": record.get("took_s"), "call_s": call_s, "plain_call_s": plain_call_s, "program_s": call_s * n, "events": n}
+    call_s = max(record.get("traced_call_s", 0.0) - plain_call_s, 0.0)
+    n_calls = document.get("calls") or 0
+    n_markers = document.get("markers") or 0
+    n_own = (document.get("own") or {}).get("calls", 0)
+    n_events = n_calls + n_markers + n_own
+    return {
+        "tracer_s": record.get("took_s"),
+        "call_s": call_s,
+        "plain_call_s": plain_call_s,
+        "program_s": call_s * n_events,
+        "events": n_events,
+    }
 
 
 def counters_document(folder: str, stem: str) -> dict[str, Any]:
-    """What a rank's processes counted of themselves (``--syscalls=counters``), as a document like those of tracers. Calls of all kinds that
-    read are ``read``, those that write ``write``; ``usage`` is {phase: {column: number}}."""
-    from voirkit_instruments.syscalls.record_counters import COLUMNS, ENDING, count_files, read_counts
+    """The counts that a rank's processes took of themselves (``--syscalls=counters``), as a
+    document like those of tracers. Calls of all kinds that read are ``read``, those that write
+    ``write``; ``usage`` is {phase: {column: number}}."""
+    from voirkit_instruments.syscalls.record_counters import (
+        COLUMNS,
+        ENDING,
+        count_files,
+        read_counts,
+    )
 
     threads: dict[str, dict[str, dict[str, Any]]] = {}
     phases: dict[str, dict[str, Any]] = {}
     usage: dict[str, dict[str, float]] = {}
     entered: dict[str, dict[str, int]] = {}
+    main_path = os.path.join(folder, f"{stem}{ENDING}")
     for path in count_files(folder, stem):
         worker, rows = read_counts(path)
-        kind = "main" if path.endswith(f"/{stem}{ENDING}") else f"worker {worker}" if worker >= 0 else "child"
+        is_worker = worker >= 0
+        kind = f"worker {worker}" if is_worker else "child"
+        if path == main_path:
+            kind = "main"
         for name, row in rows.items():
-            if name == OWN:
+            if name == VOIRKIT:
                 continue
-            phase = "worker" if worker >= 0 and name == OTHER else name
-            for calls in (threads.setdefault(kind, {}).setdefault(phase, {}), phases.setdefault(phase, {})):
-                for deed in ("read", "write"):
-                    if row[f"{deed}_calls"]:
-                        call = calls.setdefault(deed, _unseen())
-                        call["calls"] += row[f"{deed}_calls"]
-                        call["bytes"] += row[f"{deed}_bytes"]
+            phase = "worker" if is_worker and name == OTHER else name
+            _add_counted(threads.setdefault(kind, {}).setdefault(phase, {}), row)
+            _add_counted(phases.setdefault(phase, {}), row)
             times = entered.setdefault(kind, {})
             times[phase] = times.get(phase, 0) + row["entered"]
             sums = usage.setdefault(phase, dict.fromkeys(COLUMNS, 0))
             for column, value in row.items():
                 sums[column] += value
-    totals = {}
-    for phase, sums in usage.items():
-        working = {key: sum(call[key] for call in phases[phase].values()) for key in ("calls", "bytes")}
-        totals[phase] = {
-            "entered": int(sums["entered"]), "lasted_s": sums["lasted_ns"] * 1e-9,
-            "working": {**_unseen(), **working, "seconds": sums["system_us"] * 1e-6}, "waiting": _unseen(),
-        }  # fmt: skip
+    totals = {phase: _counted_total(usage[phase], calls) for phase, calls in phases.items()}
+    n_calls = sum(call["calls"] for calls in phases.values() for call in calls.values())
     return {
-        "entered": entered, "phases": {phase: calls for phase, calls in phases.items() if calls}, "threads": threads, "usage": usage,
-        "waits": [], "operations": {}, "files": [], "folders": [], "over_time": None, "totals": totals,
-        "calls": sum(call["calls"] for calls in phases.values() for call in calls.values()), "markers": 0, "uring": 0,
+        "entered": entered,
+        "phases": {phase: calls for phase, calls in phases.items() if calls},
+        "threads": threads,
+        "usage": usage,
+        "waits": [],
+        "operations": {},
+        "files": [],
+        "folders": [],
+        "over_time": None,
+        "totals": totals,
+        "calls": n_calls,
+        "markers": 0,
+        "uring": 0,
         "own": {"calls": 0, "seconds": None},
-    }  # fmt: skip
+    }
+
+
+def _add_counted(calls: dict[str, Any], row: Mapping[str, int]) -> None:
+    """Add a row of counters to ``read`` and ``write`` of a phase."""
+    for name in ("read", "write"):
+        if row[f"{name}_calls"]:
+            call = calls.setdefault(name, _unseen())
+            call["calls"] += row[f"{name}_calls"]
+            call["bytes"] += row[f"{name}_bytes"]
+
+
+def _counted_total(usage: Mapping[str, float], calls: Mapping[str, Any]) -> dict[str, Any]:
+    working = _unseen()
+    working["calls"] = sum(call["calls"] for call in calls.values())
+    working["bytes"] = sum(call["bytes"] for call in calls.values())
+    working["seconds"] = usage["system_us"] * 1e-6
+    return {
+        "entered": int(usage["entered"]),
+        "lasted_s": usage["lasted_ns"] * 1e-9,
+        "working": working,
+        "waiting": _unseen(),
+    }
 
 
 def _unseen() -> dict[str, Any]:
@@ -223,118 +363,199 @@ def figures(attribution: Attribution, timed: bool) -> dict[str, Any]:
     """``syscalls`` of a summary (docs/syscalls.md).
 
     Args:
-        timed: Whether the log has durations; without, ``seconds`` are None.
+        timed: True if the log has durations; without, ``seconds`` are None.
 
     Returns:
-        ``phases``: {phase: {call: {calls, errors, seconds, bytes}}} of all threads (``all`` of a log without markers);
-        ``threads``: the same by kind of thread; ``entered``: {kind: {phase: times}}; ``totals``: {phase: {entered, lasted_s,
-        working, waiting}}; ``waits``: which calls count as waiting; ``operations``; ``files``; ``folders``;
-        ``shared_memory``: {phase: opens}; ``over_time``: as ``OverTime.document``, None of a log without times; ``calls``; ``markers``;
-        ``own``; ``uring``.
+        ``phases``: {phase: {call: {calls, errors, seconds, bytes}}} of all threads (``all`` of a
+        log without markers);
+        ``threads``: the same by kind of thread; ``entered``: {kind: {phase: times}}; ``lasted_s``:
+        {kind: {phase: seconds}};
+        ``totals``: {phase: {entered, lasted_s, working, waiting}}; ``waits``: which calls count as
+        waiting; ``operations``; ``files``; ``folders``; ``shared_memory``: {phase: opens};
+        ``over_time``: as ``OverTime.document``, None of a log without times; ``calls``;
+        ``markers``; ``own``; ``uring``.
     """
+    phases, threads = _rows_by_phase(attribution)
+    times: dict[str, list[float]] = {}
+    entered: dict[str, dict[str, int]] = {}
+    lasted_s: dict[str, dict[str, float]] = {}
+    for (kind, phase), (n, duration_s) in attribution.times.items():
+        entered.setdefault(kind, {})[phase] = int(n)
+        lasted_s.setdefault(kind, {})[phase] = duration_s
+        sums = times.setdefault(phase, [0, 0.0])
+        sums[0] += n
+        sums[1] += duration_s
+    names = {name for rows in phases.values() for name in rows}
+    calls_by_thread = {}
+    for kind in sorted(threads, key=_kind_order):
+        calls_by_thread[kind] = _calls_by_phase(_by_calls(threads[kind]), timed)
+    totals = {phase: _total(rows, times.get(phase), timed) for phase, rows in phases.items()}
+    files = attribution.files
+    own_calls, own_s = attribution.own
+    return {
+        "phases": _calls_by_phase(phases, timed),
+        "threads": calls_by_thread,
+        "totals": totals,
+        "entered": entered,
+        "lasted_s": lasted_s,
+        "waits": sorted(names & WAITS),
+        "operations": _calls_by_phase(_by_calls(attribution.operations), timed),
+        "files": files.files.top(_TOP),
+        "folders": files.folders.top(_TOP),
+        "shared_memory": attribution.shared_memory,
+        "over_time": attribution.over_time.document(timed),
+        "calls": attribution.calls,
+        "markers": attribution.markers,
+        "uring": attribution.uring,
+        "own": {"calls": own_calls, "seconds": own_s if timed else None},
+    }
+
+
+def _rows_by_phase(attribution: Attribution) -> tuple[dict[str, Rows], dict[str, dict[str, Rows]]]:
+    """The rows of all threads by phase, those with the most calls first, and by kind of thread and
+    phase."""
     phases: dict[str, Rows] = {}
     threads: dict[str, dict[str, Rows]] = {}
     for process in attribution.tree.processes:
         for (kind, phase), rows in process.rows.items():
             if kind not in ("main", "autograd", "other"):
                 kind = process.kind
-            # A worker names itself with its first marker: what stood before it belongs there too.
-            phase = "all" if not attribution.markers else "worker" if kind.startswith("worker") and phase == "other" else phase
+            if not attribution.markers:
+                phase = "all"
+            elif kind.startswith("worker") and phase == "other":
+                # A worker names itself with its first marker: what stood before it belongs there
+                # too.
+                phase = "worker"
             add_rows(phases.setdefault(phase, {}), rows)
             add_rows(threads.setdefault(kind, {}).setdefault(phase, {}), rows)
-    times: dict[str, list[float]] = {}
-    entered: dict[str, dict[str, int]] = {}
-    for (kind, phase), (n, lasted) in attribution.times.items():
-        entered.setdefault(kind, {})[phase] = int(n)
-        sums = times.setdefault(phase, [0, 0.0])
-        sums[0] += n
-        sums[1] += lasted
-    phases = _by_calls(phases)
-    return {
-        "phases": {phase: calls(rows, timed) for phase, rows in phases.items()},
-        "threads": {
-            kind: {phase: calls(rows, timed) for phase, rows in _by_calls(threads[kind]).items()}
-            for kind in sorted(threads, key=_kind_order)
-        },
-        "totals": {phase: _total(rows, times.get(phase), timed) for phase, rows in phases.items()},
-        "entered": entered,
-        "waits": sorted({name for rows in phases.values() for name in rows if name in WAITS}),
-        "operations": {name: calls(rows, timed) for name, rows in _by_calls(attribution.operations).items()},
-        "files": attribution.files.files.top(_TOP),
-        "folders": attribution.files.folders.top(_TOP),
-        "shared_memory": attribution.shared_memory,
-        "over_time": attribution.over_time.document(timed),
-        "calls": attribution.calls, "markers": attribution.markers, "uring": attribution.uring,
-        "own": {"calls": attribution.own[0], "seconds": attribution.own[1] if timed else None},
-    }  # fmt: skip
+    return _by_calls(phases), threads
+
+
+def _calls_by_phase(phases: Mapping[str, Rows], timed: bool) -> dict[str, Any]:
+    return {phase: calls(rows, timed) for phase, rows in phases.items()}
 
 
 def calls(rows: Rows, timed: bool) -> dict[str, dict[str, Any]]:
     """Rows by name, those with the most calls first."""
+    documents = {}
+    for name, row in sorted(rows.items(), key=lambda item: (-item[1][CALLS], item[0])):
+        document = _columns(row, row[SECONDS], timed)
+        if row[WAITED] and name not in WAITS:
+            document["waited"] = row[WAITED]
+        documents[name] = document
+    return documents
+
+
+def _columns(row: Row, seconds: float, timed: bool) -> dict[str, Any]:
     return {
-        name: {
-            "calls": int(row[0]), "errors": int(row[1]), "seconds": row[2] if timed else None, "bytes": int(row[3]),
-            **({"waited": row[4]} if row[4] and name not in WAITS else {}),
-        }
-        for name, row in sorted(rows.items(), key=lambda item: (-item[1][0], item[0]))
-    }  # fmt: skip
+        "calls": int(row[CALLS]),
+        "errors": int(row[ERRORS]),
+        "seconds": seconds if timed else None,
+        "bytes": int(row[BYTES]),
+    }
 
 
-def working_and_waiting_s(name: str, call: Mapping[str, Any], waits: Collection[str]) -> tuple[float, float]:
-    """The seconds of a row in which its calls worked, and those in which they waited, as those in ``waits`` do all the time; 0: unknown."""
+def working_and_waiting_s(
+    name: str, call: Mapping[str, Any], waits: Collection[str]
+) -> tuple[float, float]:
+    """The seconds of a row in which its calls worked, and those in which they waited, as those in
+    ``waits`` do all the time; 0: unknown."""
     seconds = call["seconds"] or 0.0
     waited = seconds if name in waits else call.get("waited", 0.0)
     return seconds - waited, waited
 
 
 def _total(rows: Rows, times: list[float] | None, timed: bool) -> dict[str, Any]:
-    total: dict[str, Any] = {"entered": int(times[0]) if times else None, "lasted_s": times[1] if times else None}
-    waited = sum(row[4] for name, row in rows.items() if name not in WAITS)
-    for key, waits, moved_s in (("working", False, -waited), ("waiting", True, waited)):
-        chosen = [row for name, row in rows.items() if (name in WAITS) is waits]
-        counts, errors, seconds, moved = (sum(row[column] for row in chosen) for column in range(4))
-        total[key] = {"calls": int(counts), "errors": int(errors), "seconds": seconds + moved_s if timed else None, "bytes": int(moved)}
-    return total
+    """The sums of a phase; the seconds for which calls that work waited count as waiting."""
+    working = _sum_rows([row for name, row in rows.items() if name not in WAITS])
+    waiting = _sum_rows([row for name, row in rows.items() if name in WAITS])
+    waited_s = working[WAITED]
+    return {
+        "entered": int(times[0]) if times else None,
+        "lasted_s": times[1] if times else None,
+        "working": _columns(working, working[SECONDS] - waited_s, timed),
+        "waiting": _columns(waiting, waiting[SECONDS] + waited_s, timed),
+    }
+
+
+def _sum_rows(rows: Sequence[Row]) -> Row:
+    return [sum(row[column] for row in rows) for column in range(len(EMPTY_ROW))]
 
 
 def _by_calls(phases: Mapping[str, Rows]) -> dict[str, Rows]:
-    return dict(sorted(phases.items(), key=lambda item: (-sum(row[0] for row in item[1].values()), item[0])))
+    """Phases, or operations, with the most calls first."""
+
+    def order(item: tuple[str, Rows]) -> tuple[float, str]:
+        phase, rows = item
+        return -sum(row[CALLS] for row in rows.values()), phase
+
+    return dict(sorted(phases.items(), key=order))
 
 
 def _kind_order(kind: str) -> tuple[int, int, str]:
     word, _, number = kind.partition(" ")
-    return _THREAD_KINDS.index(word) if word in _THREAD_KINDS else len(_THREAD_KINDS), int(number) if number.isdigit() else 0, kind
+    rank = _THREAD_KINDS.index(word) if word in _THREAD_KINDS else len(_THREAD_KINDS)
+    return rank, int(number) if number.isdigit() else 0, kind
 
 
 def merge_documents(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The figures of several logs as those of one, such as those of a run's ranks."""
     if len(documents) == 1:
         return documents[0]
-    merged: dict[str, Any] = merge([{key: value for key, value in one.items() if key != "over_time"} for one in documents])
-    return {**merged, "over_time": merge_over_time([one.get("over_time") for one in documents])}
+    without_times = [
+        {key: value for key, value in document.items() if key != "over_time"}
+        for document in documents
+    ]
+    merged: dict[str, Any] = merge(without_times)
+    over_time = merge_over_time([document.get("over_time") for document in documents])
+    return {**merged, "over_time": over_time}
 
 
 def merge(values: Sequence[Any]) -> Any:
-    """Documents or parts of them as one: sums numbers, unites what has names; of files those of all."""
-    values = [value for value in values if value is not None]
-    first = values[0] if values else None
+    """Documents or parts of them as one: sums numbers, unites what has names; of files those of
+    all."""
+    present = [value for value in values if value is not None]
+    first = present[0] if present else None
     if isinstance(first, dict):
-        keys = dict.fromkeys(key for value in values for key in value)
-        return {key: merge([value[key] for value in values if key in value]) for key in keys}
+        return _merge_dicts(present)
     if isinstance(first, list):
-        items = [item for value in values for item in value]
-        if not all(isinstance(item, dict) and "path" in item for item in items):
-            return [item for at, item in enumerate(items) if item not in items[:at]]
-        rows: dict[str, dict[str, Any]] = {}
-        for row in items:
-            rows[row["path"]] = merge([rows[row["path"]], row]) if row["path"] in rows else row
-        return sorted(rows.values(), key=lambda row: -(row["read"] + row["written"]))[: 2 * _TOP]
-    return first if isinstance(first, bool) or not isinstance(first, int | float) else sum(values)
+        return _merge_lists(present)
+    if isinstance(first, bool) or not isinstance(first, int | float):
+        return first
+    return sum(present)
+
+
+def _merge_dicts(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    keys = dict.fromkeys(key for document in documents for key in document)
+    return {
+        key: merge([document[key] for document in documents if key in document]) for key in keys
+    }
+
+
+def _merge_lists(lists: Sequence[list[Any]]) -> list[Any]:
+    items = [item for values in lists for item in values]
+    if all(isinstance(item, dict) and "path" in item for item in items):
+        return _merge_files(items)
+    unique: list[Any] = []
+    for item in items:
+        if item not in unique:
+            unique.append(item)
+    return unique
+
+
+def _merge_files(rows: Sequence[dict[str, Any]]) -> list[Any]:
+    by_path: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        path = row["path"]
+        by_path[path] = merge([by_path[path], row]) if path in by_path else row
+    ordered = sorted(by_path.values(), key=lambda row: -(row["read"] + row["written"]))
+    return ordered[: 2 * _TOP]
 
 
 class Difference(NamedTuple):
-    """A call in two logs: how many, how many failed, how long and how many bytes in the first and the second. ``more_...`` is the second's
-    less the first's. None is what a log does not have, and a difference from it."""
+    """A call in two logs: how many, how many failed, how long and how many bytes in the first and
+    the second. ``more_...`` is the second's less the first's. None is what a log does not have, and
+    a difference from it."""
 
     phase: str
     name: str
@@ -352,58 +573,118 @@ _ALL = "all"
 
 
 def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
-    """What two documents differ in, by phase and call, the largest difference of calls first; calls that are the same too. If one of them
-    has no phases, all are compared as one; of two tracers the seconds are not compared, since they measure different things."""
-    phases = [first["phases"], second["phases"]]
-    if (_ALL in phases[0]) is not (_ALL in phases[1]):
-        phases = [{_ALL: _sum_phases(one)} for one in phases]
-    missing = [_missing_call(one) for one in phases]
-    same_tool = first.get("tool", "strace") == second.get("tool", "strace")  # a log of one's own is strace's
+    """The differences of two documents, by phase and call, the largest difference of calls first;
+    calls that are the same too. If one of them has no phases, all are compared as one; of two
+    tracers the seconds are not compared, since they measure different things."""
+    phases_a, phases_b = first["phases"], second["phases"]
+    if (_ALL in phases_a) is not (_ALL in phases_b):
+        phases_a = {_ALL: _sum_phases(phases_a)}
+        phases_b = {_ALL: _sum_phases(phases_b)}
+    missing_a, missing_b = _missing_call(phases_a), _missing_call(phases_b)
+    # a log of one's own is strace's
+    same_tool = first.get("tool", "strace") == second.get("tool", "strace")
     differences = []
-    for phase in dict.fromkeys([*phases[0], *phases[1]]):
-        rows = [one.get(phase, {}) for one in phases]
-        for name in dict.fromkeys([*rows[0], *rows[1]]):
-            a, b = (row.get(name, empty) for row, empty in zip(rows, missing, strict=True))
-            pairs: list[Any] = [(a[column], b[column]) for column in _COLUMNS]
-            if not same_tool:
-                pairs[_COLUMNS.index("seconds")] = None, None
-            more = [None if None in pair else pair[1] - pair[0] for pair in pairs[:3]]
-            differences.append(Difference(phase, name, *pairs, *more))
-    return sorted(differences, key=lambda row: (-abs(row.more_calls), -abs(row.more_seconds or 0), row.phase, row.name))
+    for phase in dict.fromkeys([*phases_a, *phases_b]):
+        rows_a, rows_b = phases_a.get(phase, {}), phases_b.get(phase, {})
+        for name in dict.fromkeys([*rows_a, *rows_b]):
+            a, b = rows_a.get(name, missing_a), rows_b.get(name, missing_b)
+            differences.append(_difference(phase, name, a, b, same_tool))
+    return sorted(
+        differences,
+        key=lambda row: (-abs(row.more_calls), -abs(row.more_seconds or 0), row.phase, row.name),
+    )
+
+
+def _difference(
+    phase: str, name: str, a: Mapping[str, Any], b: Mapping[str, Any], same_tool: bool
+) -> Difference:
+    n_calls = a["calls"], b["calls"]
+    errors = a["errors"], b["errors"]
+    seconds = (a["seconds"], b["seconds"]) if same_tool else (None, None)
+    return Difference(
+        phase=phase,
+        name=name,
+        calls=n_calls,
+        errors=errors,
+        seconds=seconds,
+        bytes=(a["bytes"], b["bytes"]),
+        more_calls=_more(*n_calls),
+        more_errors=_more(*errors),
+        more_seconds=_more(*seconds),
+    )
+
+
+def _more(a: float | None, b: float | None) -> Any:
+    return None if a is None or b is None else b - a
 
 
 def _sum_phases(phases: Mapping[str, Any]) -> dict[str, Any]:
-    sums: dict[str, Any] = {}
+    by_name: dict[str, list[Any]] = {}
     for rows in phases.values():
         for name, call in rows.items():
-            sums.setdefault(name, []).append(call)
-    return {name: {column: total(call[column] for call in rows) for column in _COLUMNS} for name, rows in sums.items()}
+            by_name.setdefault(name, []).append(call)
+    return {
+        name: {column: total(call[column] for call in rows) for column in _COLUMNS}
+        for name, rows in by_name.items()
+    }
 
 
 def total(values: Iterable[float | None]) -> Any:
     """A sum; None if one of them is unknown."""
     values = list(values)
-    return None if None in values else sum(value for value in values if value is not None)
+    known_values = [value for value in values if value is not None]
+    return sum(known_values) if len(known_values) == len(values) else None
 
 
 def _missing_call(phases: Mapping[str, Any]) -> dict[str, Any]:
-    """A call that a document does not have: of a column that no call has a value in, zero would not be known."""
+    """A call that a document does not have: of a column that no call has a value in, zero would not
+    be known."""
     rows = [call for calls in phases.values() for call in calls.values()]
-    return {column: None if rows and all(call[column] is None for call in rows) else 0 for column in _COLUMNS}
+    missing = {}
+    for column in _COLUMNS:
+        is_unknown = rows and all(call[column] is None for call in rows)
+        missing[column] = None if is_unknown else 0
+    return missing
 
 
-def system_calls(found: Mapping[str, Any], phases: Sequence[str]) -> list[Evidence]:
-    """The one that takes most of the phases, one on files with that which most was moved to or from, and its share of their time."""
-    lasted = sum((found.get("totals") or {}).get(phase, {}).get("lasted_s") or 0.0 for phase in phases)
-    spent: dict[str, float] = {}
-    moved = 0
-    for phase in phases:
-        for name, row in ((found.get("phases") or {}).get(phase) or {}).items():
-            spent[name] = spent.get(name, 0.0) + (row.get("seconds") or 0.0)
-            moved += row.get("bytes") or 0
-    name, seconds = max(spent.items(), key=lambda item: item[1], default=("", 0.0))
-    if not lasted or seconds < LEAST * lasted:
+def system_calls(part: Mapping[str, Any], phases: Sequence[str]) -> list[Evidence]:
+    """The call of the main thread that takes most of its time in the phases, one on files with its
+    file, and its share of that time. What other threads wait for meanwhile is no time of a phase.
+    """
+    phase_times_s = _of_main_thread(part, "lasted_s")
+    phase_rows = _of_main_thread(part, "threads")
+    lasted_s = sum(phase_times_s.get(phase, 0.0) for phase in phases)
+    rows = [item for phase in phases for item in phase_rows.get(phase, {}).items()]
+    if not lasted_s or not rows:
         return []
-    file = max(found.get("files") or (), key=lambda row: row["read"] + row["written"], default=None)
-    where = f" on {file['path']}" if file and moved and name in DESCRIPTOR_CALLS else ""
-    return [Evidence(f"{name}(){where}", min(seconds / lasted, 1.0))]
+    name, seconds = _longest_call(rows)
+    if seconds < LEAST * lasted_s:
+        return []
+    where = ""
+    if name in DESCRIPTOR_CALLS - MESSAGES:
+        path = _file_of_most_bytes(part, sum(row.get("bytes") or 0 for _, row in rows))
+        where = f" on {path}" if path else ""
+    return [Evidence(f"{name}(){where}", min(seconds / lasted_s, 1.0))]
+
+
+def _of_main_thread(part: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    return (part.get(key) or {}).get("main") or {}
+
+
+def _longest_call(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> tuple[str, float]:
+    """The call with the most seconds in all rows, and these."""
+    seconds_by_call: dict[str, float] = {}
+    for name, row in rows:
+        seconds = row.get("seconds") or 0.0
+        seconds_by_call[name] = seconds_by_call.get(name, 0.0) + seconds
+    return max(seconds_by_call.items(), key=lambda item: item[1])
+
+
+def _file_of_most_bytes(part: Mapping[str, Any], n_bytes: int) -> str | None:
+    """The file of most of the bytes that were read and written in some phases. Files are counted
+    over the whole run: one is named where its bytes can be most of these, and no more."""
+    by_path = {row["path"]: row["read"] + row["written"] for row in part.get("files") or ()}
+    for path, n_bytes_of_file in by_path.items():
+        if n_bytes / 2 < n_bytes_of_file <= n_bytes:
+            return str(path)
+    return None

@@ -1,11 +1,14 @@
-"""Gives each call to a phase and a kind of thread, and sums: events in, figures out, in memory that does not grow with the log.
+"""Gives each call to a phase and a kind of thread, and sums: events in, figures out, in memory that
+does not grow with the log.
 
-The rules: a thread's own innermost phase; for a thread that names none, that of its process's first thread, and a call that blocks while
-that goes on is split over the phases it overlaps (it counts where it began). What stands before the first marker is ``before``; outside of
-phases a worker's calls are ``worker``, all others ``other``. Markers and what voirkit does for itself are summed separately.
+The rules: a thread's own innermost phase; for a thread that names none, that of its process's first
+thread, and a call that blocks while that goes on is split over the phases it overlaps (it counts
+where it began). What stands before the first marker is ``before``; outside of phases a worker's
+calls are ``worker``, all others ``other``. Markers and what voirkit does for itself are summed
+separately.
 
-A log may show a child's first calls before the line with its parent. They wait until that comes; where no thread is about to create
-another one, an unknown thread is a process of its own.
+A log may show a child's first calls before the line with its parent. They wait until that comes;
+where no thread is about to create another one, an unknown thread is a process of its own.
 """
 
 from __future__ import annotations
@@ -29,11 +32,13 @@ from voirkit_instruments.syscalls.analyse_calls import (
     ThreadName,
     follow_descriptors,
 )
-from voirkit_instruments.syscalls.record_phases import IMPORT, OWN, message_of_text
+from voirkit_instruments.syscalls.record_phases import IMPORT, VOIRKIT, message_of_text
 
 _CHECKPOINT = "checkpoint"
 _AFTER_PIECE = "after a piece of a checkpoint"  # until it is known whose that is
-_FINISHES = frozenset({"fsync", "fdatasync", "sync", "syncfs", "sync_file_range", "rename", "renameat", "renameat2"})
+_FINISHES = frozenset(
+    {"fsync", "fdatasync", "sync", "syncfs", "sync_file_range", "rename", "renameat", "renameat2"}
+)
 _SHARED_MEMORY = "/dev/shm/"
 BEFORE, OTHER, WORKER = "before", "other", "worker"
 
@@ -42,19 +47,23 @@ Rows = dict[str, Row]  # by name of the call
 
 
 class Process:
-    """What its threads share.
+    """A process, with all that its threads share.
 
     Attributes:
         kind: ``main``, ``worker 3`` or ``child``.
-        has_markers: Whether it has named a phase, or what it is.
-        is_headless: Whether its first thread has ended, and others go on.
+        has_markers: True if it has named a phase, or what it is.
+        is_headless: True if its first thread has ended, and others go on.
     """
 
     def __init__(self, pid: int, kind: str, files: dict[int, str]) -> None:
-        self.pid, self.kind, self.files = pid, kind, files
+        self.pid = pid
+        self.kind = kind
+        self.files = files
         self.rows: dict[tuple[str, str], Rows] = {}  # by kind of thread and phase, its calls
-        self.seconds: dict[str, float] = {}  # how long its first thread has been in each phase, except the one that it is in
-        self.has_markers = self.is_headless = False
+        # how long its first thread has been in each phase, except the one that it is in
+        self.seconds: dict[str, float] = {}
+        self.has_markers = False
+        self.is_headless = False
         self.main = Thread(pid, self)
 
     def outer_phase(self) -> str:
@@ -65,19 +74,23 @@ class Process:
 
 
 class Thread:
-    """A thread. ``name``: that the program has given it, if it has; ``snapshot``: at the beginning of a call that has not returned: its
-    phase, and how long its process has been in each phase."""
+    """A thread. ``name``: that the program has given it, if it has; ``snapshot``: at the beginning
+    of a call that has not returned: its phase, and how long its process has been in each phase."""
 
     def __init__(self, tid: int, process: Process, name: str = "") -> None:
-        self.tid, self.process, self.name = tid, process, name
-        self.stack: list[tuple[str, float]] = []  # the phases that it is in, outermost first, and when each began
-        self.has_markers = False  # whether it has ever named a phase itself
+        self.tid = tid
+        self.process = process
+        self.name = name
+        # the phases that it is in, outermost first, and when each began
+        self.stack: list[tuple[str, float]] = []
+        self.has_markers = False  # True once it has named a phase itself
         self.own_depth = 0  # how often voirkit has begun to work for itself in it and not ended
         self.since = float("nan")  # since when it is in its phase
         self.snapshot: tuple[str, dict[str, float]] | None = None
 
     def phase(self) -> str:
-        """The phase that its calls belong to: its own innermost one, or, if it never named any, that of its process's first thread."""
+        """The phase that its calls belong to: its own innermost one, or, if it never named any,
+        that of its process's first thread."""
         stack = self.stack if self.has_markers else self.process.main.stack
         return stack[-1][0] if stack else self.process.outer_phase()
 
@@ -91,20 +104,22 @@ class Thread:
 
     def enter(self, phase: str, time: float) -> None:
         """A phase begins. What voirkit imports for its own work is no import of the program's."""
-        if phase == IMPORT and self.stack and self.stack[-1][0] == OWN:
+        if phase == IMPORT and self.stack and self.stack[-1][0] == VOIRKIT:
             return
         self._close_phase(time)
-        self.has_markers = self.process.has_markers = True
+        self.has_markers = True
+        self.process.has_markers = True
         self.stack.append((phase, time))
 
     def leave(self, phase: str, time: float) -> float | None:
-        """A phase ends, and with it those inside of it that did not; how long it was. None: it never began, and nothing changes."""
+        """A phase ends, and with it those inside of it that did not; how long it was. None: it
+        never began, and nothing changes."""
         for depth in range(len(self.stack) - 1, -1, -1):
-            if self.stack[depth][0] == phase:
+            name, start = self.stack[depth]
+            if name == phase:
                 self._close_phase(time)
-                began = self.stack[depth][1]
                 del self.stack[depth:]
-                return time - began
+                return time - start
         return None
 
     def _close_phase(self, time: float) -> None:
@@ -113,7 +128,7 @@ class Thread:
             self.since = time
 
     def phase_seconds(self, time: float) -> dict[str, float]:
-        """How long the first thread of its process has been in each phase until a time."""
+        """The seconds of the first thread of its process in each phase, until a time."""
         main = self.process.main
         seconds = dict(self.process.seconds)
         if main.since == main.since:
@@ -130,10 +145,16 @@ class ProcessTree:
         threads: Its threads when the log began, with their names.
     """
 
-    def __init__(self, pid: int | None = None, threads: Mapping[int, str] | None = None, files: Mapping[int, str] | None = None) -> None:
+    def __init__(
+        self,
+        pid: int | None = None,
+        threads: Mapping[int, str] | None = None,
+        files: Mapping[int, str] | None = None,
+    ) -> None:
         self.processes: dict[Process, None] = {}  # all of them, in the order in which they appear
         self.threads: dict[int, Thread] = {}  # those that run, by number
-        self.creators: dict[int, Thread] = {}  # threads that are about to create another one, by number
+        # threads that are about to create another one, by number
+        self.creators: dict[int, Thread] = {}
         self.main: Thread | None = None  # the first thread of the run
         if pid is not None:
             process = self._add_process(pid, "main", dict(files or {}))
@@ -149,11 +170,17 @@ class ProcessTree:
         return process
 
     def thread(self, tid: int) -> Thread:
-        """A thread by its number. If nobody is known to have created it, it is the run itself if it is the first, else a new process."""
-        return self.threads.get(tid) or self._add_process(tid, "child" if self.threads else "main", {}).main
+        """A thread by its number. If nobody is known to have created it, it is the run itself if it
+        is the first, else a new process."""
+        thread = self.threads.get(tid)
+        if thread is not None:
+            return thread
+        kind = "child" if self.threads else "main"
+        return self._add_process(tid, kind, {}).main
 
     def add_created(self, creator: Thread, tid: int, is_thread: bool) -> Thread:
-        """A thread has created another one. ``is_thread``: whether it is a thread of the same process."""
+        """A thread has created another one. ``is_thread``: True if it is a thread of the same
+        process."""
         thread = self.threads.get(tid)
         if thread is not None:  # it is known already, though perhaps not whose it is
             if is_thread:
@@ -165,8 +192,8 @@ class ProcessTree:
         return self._add_process(tid, "child", dict(creator.process.files)).main
 
     def end_thread(self, tid: int) -> Process | None:
-        """A thread has ended; its number may be another's from now on. The first thread of a process stays as long as any does. Returns its
-        process, if that has ended with it."""
+        """A thread has ended; its number may be another's from now on. The first thread of a
+        process stays as long as any does. Returns its process, if that has ended with it."""
         thread = self.threads.get(tid)
         if thread is None:
             return None
@@ -183,16 +210,17 @@ class ProcessTree:
 
 
 _MOST_WAITING = 20_000  # calls of threads that wait until their creator is known
-_CALLS, _ERRORS, _SECONDS, _BYTES, _WAITED = range(5)
-_EMPTY: Row = [0, 0, 0.0, 0, 0.0]
+CALLS, ERRORS, SECONDS, BYTES, WAITED = range(5)  # columns of a row
+EMPTY_ROW: Row = [0, 0, 0.0, 0, 0.0]
 
 
 @dataclass(frozen=True)
 class TraceContext:
-    """What is known of a run that was traced; nothing of a log made elsewhere."""
+    """The facts of a run that was traced; none of a log made elsewhere."""
 
     pid: int | None = None
-    threads: Mapping[int, str] = field(default_factory=dict)  # its threads when tracing began, and the names of those that have any
+    # its threads when tracing began, and the names of those that have any
+    threads: Mapping[int, str] = field(default_factory=dict)
     files: Mapping[int, str] = field(default_factory=dict)
     own_threads: frozenset[int] = frozenset()  # threads of voirkit, found at the end
     own_folder: str | None = None  # the run directory: calls about files in it are voirkit's
@@ -204,30 +232,38 @@ class TraceContext:
 def add_rows(sums: Rows, rows: Mapping[str, Row]) -> None:
     """Add rows to others, by name of the call."""
     for name, row in rows.items():
-        total = sums.setdefault(name, _EMPTY[:])
+        total = sums.setdefault(name, EMPTY_ROW[:])
         for column, value in enumerate(row):
             total[column] += value
 
 
 class Attribution:
-    """The sums of a log. ``times``: by kind of thread and phase: how often it was entered, and how long it lasted in all; ``uring``: calls
-    that hide others."""
+    """The sums of a log. ``times``: by kind of thread and phase: how often it was entered, and how
+    long it lasted in all; ``uring``: calls that hide others."""
 
     def __init__(self, context: TraceContext | None = None) -> None:
-        self._context = context = context or TraceContext()
+        context = context or TraceContext()
+        self._context = context
         self.tree = ProcessTree(context.pid, context.threads, context.files)
-        self._own_folder = None if context.own_folder is None else context.own_folder.rstrip("/") + "/"
+        self._own_folder: str | None = None
+        if context.own_folder is not None:
+            self._own_folder = context.own_folder.rstrip("/") + "/"
         self.times: dict[tuple[str, str], list[float]] = {}
         self.operations: dict[str, Rows] = {}  # rows by operation of the loaders
         self.files = FileTotals()
-        self.shared_memory: dict[str, int] = {}  # by phase, how often shared memory was opened, which tensors of workers are handed over in
+        # by phase, how often shared memory was opened, which tensors of workers are handed over in
+        self.shared_memory: dict[str, int] = {}
         self.over_time = OverTime(context.origin)
         self.own = [0, 0.0]  # calls of voirkit itself and their seconds
-        self.markers = self.uring = self.calls = 0
-        # Since when, and in which phase, the first thread is behind a piece of a checkpoint: of the next piece, that is the checkpoint's.
+        self.markers = 0
+        self.uring = 0
+        self.calls = 0
+        # Since when, and in which phase, the first thread is behind a piece of a checkpoint: of the
+        # next piece, that is the checkpoint's.
         self._after_piece: tuple[float, str] | None = None
         self._waiting: dict[int, list[Event]] = {}
-        self._ended: dict[str, Process] = {}  # by kind, the process that has the rows of all that have ended
+        # by kind, the process that has the rows of all that have ended
+        self._ended: dict[str, Process] = {}
 
     def add(self, events: Iterable[Event]) -> Attribution:
         """Sum events, in their order."""
@@ -242,39 +278,44 @@ class Attribution:
         return self
 
     def _add_event(self, event: Event) -> None:
-        kind, tid = type(event), event[0]
-        thread = self.tree.threads.get(tid)
-        if kind is Call or kind is CallEntry:
+        if isinstance(event, (Call, CallEntry)):
+            thread = self.tree.threads.get(event.tid)
             if thread is None:
                 if self._must_wait(event):
                     return
-                thread = self.tree.thread(tid)
-            if kind is Call:
-                self._add_call(thread, event)  # type: ignore[arg-type]  # mypy does not narrow by type()
-            elif event[2] in FORKS:
-                self.tree.creators[tid] = thread
-            elif not thread.has_markers:
-                thread.snapshot = thread.phase(), thread.phase_seconds(event[1])  # type: ignore[arg-type]
+                thread = self.tree.thread(event.tid)
+            if isinstance(event, Call):
+                self._add_call(thread, event)
+            else:
+                self._add_entry(thread, event)
         elif isinstance(event, ThreadExit):
-            if tid in self._waiting:
-                self._waiting[tid].append(event)
-            self._end_process(self.tree.end_thread(tid))
-            self.tree.creators.pop(tid, None)
+            if event.tid in self._waiting:
+                self._waiting[event.tid].append(event)
+            self._end_process(self.tree.end_thread(event.tid))
+            self.tree.creators.pop(event.tid, None)
         elif isinstance(event, ThreadName):
             if event.parent is not None:
-                self.tree.add_created(self.tree.thread(event.parent), tid, event.is_thread)
+                parent = self.tree.thread(event.parent)
+                self.tree.add_created(parent, event.tid, event.is_thread)
             if event.name:
-                self.tree.thread(tid).name = event.name
+                self.tree.thread(event.tid).name = event.name
+
+    def _add_entry(self, thread: Thread, entry: CallEntry) -> None:
+        if entry.name in FORKS:
+            self.tree.creators[entry.tid] = thread
+        elif not thread.has_markers:
+            thread.snapshot = thread.phase(), thread.phase_seconds(entry.start)
 
     def _must_wait(self, event: Event) -> bool:
-        """Whether an event of an unknown thread must wait: the log is about to show which thread has created it."""
-        waiting = self._waiting.get(event[0])
+        """True if an event of an unknown thread must wait: the log is about to show which thread
+        has created it."""
+        waiting = self._waiting.get(event.tid)
         if waiting is None:
             if not self.tree.creators:
                 return False
-            waiting = self._waiting[event[0]] = []
+            waiting = self._waiting[event.tid] = []
         if len(waiting) >= _MOST_WAITING:
-            self._release(event[0])
+            self._release(event.tid)
             return False
         waiting.append(event)
         return True
@@ -287,7 +328,8 @@ class Attribution:
             self._add_event(event)
 
     def _end_process(self, process: Process | None) -> None:
-        """Sum the rows of a process that has ended with those of others of its kind: a program may start any number of them."""
+        """Sum the rows of a process that has ended with those of others of its kind: a program may
+        start any number of them."""
         if process is None or process.kind == "main":
             return
         total = self._ended.setdefault(process.kind, process)
@@ -297,13 +339,17 @@ class Attribution:
             del self.tree.processes[process]
 
     def _add_call(self, thread: Thread, call: Call) -> None:
-        _, began, name, args, result, _, seconds, _, _ = call
-        if name in ACCESSES and (message := message_of_text(args)) is not None:
-            self.markers += 1
-            self._mark(thread, message, began)
-            return
+        _, start, name, args, result, _, seconds, _, _ = call
+        if name in ACCESSES:
+            message = message_of_text(args)
+            if message is not None:
+                self.markers += 1
+                self._mark(thread, message, start)
+                return
         phase = thread.phase()
-        path = follow_descriptors(thread.process.files, name, args, result) if name in DESCRIPTOR_CALLS else None
+        path = None
+        if name in DESCRIPTOR_CALLS:
+            path = follow_descriptors(thread.process.files, name, args, result)
         if self._is_own(thread, phase, path):
             self.own[0] += 1
             self.own[1] += seconds if seconds == seconds else 0.0
@@ -319,86 +365,101 @@ class Attribution:
             thread.name = args.partition('"')[2].partition('"')[0]
 
     def _count(self, thread: Thread, call: Call, phase: str, path: str | None) -> None:
-        _, began, name, _, result, error, seconds, is_joined, waited = call
+        _, start, name, _, result, error, seconds, is_joined, waited = call
         snapshot, thread.snapshot = thread.snapshot, None
         split: dict[str, float] = {}
         if is_joined and snapshot is not None:
             phase, before = snapshot
-            split = _split(thread, before, began + seconds)
-        moved = result if result is not None and result > 0 and name in TRANSFERS else 0
+            split = _split(thread, before, start + seconds)
+        n_bytes = result if result is not None and result > 0 and name in TRANSFERS else 0
         kind = thread.kind()
         if self._after_piece is not None and thread is self.tree.main:
             phase = _AFTER_PIECE
-        rows = [_row(thread.process, kind, phase, name)]
+        row = _row(thread.process, kind, phase, name)
+        _add_call(row, n_bytes, error)
+        if not split:
+            _add_time(row, seconds, waited)
+        for part_phase, part in split.items():
+            part_row = _row(thread.process, kind, part_phase, name)
+            _add_time(part_row, part, waited * part / seconds)
         if self._context.operation is not None:
-            operation = self._context.operation(thread.tid, began)
+            operation = self._context.operation(thread.tid, start)
             if operation is not None:
-                rows.append(self.operations.setdefault(operation, {}).setdefault(name, _EMPTY[:]))
-        for row in rows:
-            row[_CALLS] += 1
-            row[_BYTES] += moved
-            if error:
-                row[_ERRORS] += 1
-            if seconds == seconds and not (split and row is rows[0]):
-                row[_SECONDS] += seconds
-                row[_WAITED] += waited
-        for other, part in split.items():
-            row = _row(thread.process, kind, other, name)
-            row[_SECONDS] += part
-            row[_WAITED] += waited * part / seconds
+                rows = self.operations.setdefault(operation, {})
+                row = rows.setdefault(name, EMPTY_ROW[:])
+                _add_call(row, n_bytes, error)
+                _add_time(row, seconds, waited)
         self.calls += 1
-        if began == began:
-            self.over_time.add(name, began, seconds)
+        if start == start:
+            self.over_time.add(name, start, seconds)
         if name == URING:
             self.uring += 1
-        if path and result is not None and (moved or (result >= 0 and name in OPENS)):
-            self.files.add(path, name, moved)
-            if name in OPENS and path.startswith(_SHARED_MEMORY):
-                self.shared_memory[phase] = self.shared_memory.get(phase, 0) + 1
+        if path and result is not None:
+            self._count_file(path, name, result, n_bytes, phase)
+
+    def _count_file(self, path: str, name: str, result: int, n_bytes: int, phase: str) -> None:
+        """Count a call about a file, if it opened it, or read or wrote any of it."""
+        is_opened = name in OPENS and result >= 0
+        if n_bytes or is_opened:
+            self.files.add(path, name, n_bytes)
+        if is_opened and path.startswith(_SHARED_MEMORY):
+            self.shared_memory[phase] = self.shared_memory.get(phase, 0) + 1
 
     def _is_own(self, thread: Thread, phase: str, path: str | None) -> bool:
-        """Whether a call is voirkit's own: of its threads, about the run directory, between the tracer's beginning and the program's."""
-        if thread.own_depth or thread.tid in self._context.own_threads or (phase == BEFORE and self._context.pid is not None):
+        """True if a call is voirkit's own: of its threads, about the run directory, between the
+        tracer's beginning and the program's."""
+        if thread.own_depth or thread.tid in self._context.own_threads:
             return True
-        return path is not None and self._own_folder is not None and path.startswith(self._own_folder)
+        if phase == BEFORE and self._context.pid is not None:
+            return True
+        if path is None or self._own_folder is None:
+            return False
+        return path.startswith(self._own_folder)
 
     def _mark(self, thread: Thread, message: str, time: float) -> None:
         """A marker: a phase begins or ends, or a process names what it is."""
         phase, edge = message[:-1], message[-1:]
         since, inside = thread.since, thread.phase()
-        if phase != OWN and thread is self.tree.main and self._end_piece(thread, message, time):
+        if phase != VOIRKIT and thread is self.tree.main and self._end_piece(thread, message, time):
             inside = _CHECKPOINT
-        if phase == OWN:
-            thread.own_depth = max(thread.own_depth + (1 if edge == "+" else -1), 0)
+        if phase == VOIRKIT:
+            change = 1 if edge == "+" else -1
+            thread.own_depth = max(thread.own_depth + change, 0)
         elif edge == "+":
             thread.enter(phase, time)
         elif edge == "-":
-            lasted = thread.leave(phase, time)
-            if lasted is not None:
-                times = self.times.setdefault((thread.kind(), phase), [0, 0.0])
-                times[0] += 1
-                times[1] += lasted if lasted == lasted else 0.0
-                if phase == _CHECKPOINT and thread is self.tree.main and self._has_trained():
-                    self._after_piece = time, thread.phase()
+            self._leave(thread, phase, time)
         else:
             thread.process.kind = message
             thread.process.has_markers = True
         if thread.since != since and thread is self.tree.main:
             self.over_time.add_phase(inside, since, thread.since)
 
+    def _leave(self, thread: Thread, phase: str, time: float) -> None:
+        lasted = thread.leave(phase, time)
+        if lasted is None:
+            return
+        times = self.times.setdefault((thread.kind(), phase), [0, 0.0])
+        times[0] += 1
+        times[1] += lasted if lasted == lasted else 0.0
+        if phase == _CHECKPOINT and thread is self.tree.main and self._has_trained():
+            self._after_piece = time, thread.phase()
+
     def _has_trained(self) -> bool:
         return ("main", "backward") in self.times or ("main", "optimizer") in self.times
 
     def _end_piece(self, main: Thread, message: str, time: float) -> bool:
-        """Decide whose the calls behind a piece of a checkpoint are, now that something else comes: the checkpoint's where that is its next
-        piece, and some of them see to it that a file is written; returns that."""
+        """Decide whose the calls behind a piece of a checkpoint are, now that something else comes:
+        the checkpoint's where that is its next piece, and some of them see to it that a file is
+        written; returns that."""
         if self._after_piece is None:
             return False
         since, outside = self._after_piece
         self._after_piece = None
         rows = main.process.rows.pop(("main", _AFTER_PIECE), {})
         is_checkpoint = message == f"{_CHECKPOINT}+" and not _FINISHES.isdisjoint(rows)
-        add_rows(main.process.rows.setdefault(("main", _CHECKPOINT if is_checkpoint else outside), {}), rows)
+        phase = _CHECKPOINT if is_checkpoint else outside
+        add_rows(main.process.rows.setdefault(("main", phase), {}), rows)
         if is_checkpoint and time == time:
             self.times["main", _CHECKPOINT][1] += time - since
         return is_checkpoint
@@ -410,13 +471,29 @@ def _row(process: Process, kind: str, phase: str, name: str) -> Row:
         rows = process.rows[kind, phase] = {}
     row = rows.get(name)
     if row is None:
-        row = rows[name] = _EMPTY[:]
+        row = rows[name] = EMPTY_ROW[:]
     return row
 
 
+def _add_call(row: Row, n_bytes: int, error: str) -> None:
+    row[CALLS] += 1
+    row[BYTES] += n_bytes
+    if error:
+        row[ERRORS] += 1
+
+
+def _add_time(row: Row, seconds: float, waited: float) -> None:
+    if seconds == seconds:
+        row[SECONDS] += seconds
+        row[WAITED] += waited
+
+
 def _split(thread: Thread, before: Mapping[str, float], end: float) -> dict[str, float]:
-    """How long a call that blocked overlapped each phase; empty if no time is known."""
+    """The seconds of a call that blocked in each phase; empty if no time is known."""
     if end != end:
         return {}
-    parts = {phase: seconds - before.get(phase, 0.0) for phase, seconds in thread.phase_seconds(end).items()}
+    parts = {
+        phase: seconds - before.get(phase, 0.0)
+        for phase, seconds in thread.phase_seconds(end).items()
+    }
     return {phase: part for phase, part in parts.items() if part > 0}

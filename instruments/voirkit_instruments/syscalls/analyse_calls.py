@@ -1,4 +1,5 @@
-"""Calls as every reader of a tracer's log yields them, which of them do what, and their sums by file and over time, in bounded memory.
+"""Calls as every reader of a tracer's log yields them, what they do, and their sums by
+file and over time, in bounded memory.
 
 All times are seconds on the tracer's clock, ``nan`` where the log has none.
 """
@@ -18,27 +19,31 @@ class Call(NamedTuple):
     """A system call that has returned, or never will."""
 
     tid: int
-    began: float  # when it was entered
+    start: float  # when it was entered
     name: str
-    args: str  # its arguments as strace prints them, without the brackets; of the kernel's own events only those that are needed
+    # its arguments as strace prints them, without the brackets; of the kernel's own events only
+    # those that are needed
+    args: str
     result: int | None  # what it returned; None if it did not (``?``)
     error: str  # name of the error, or ""
     seconds: float  # how long it took, ``nan`` if the log does not have it
-    is_joined: bool  # whether other threads' calls stand between its beginning and its end
-    waited: float = 0.0  # seconds of it for which the thread slept until something came; 0 where that is not seen
+    is_joined: bool  # True if other threads' calls stand between its beginning and its end
+    # seconds of it for which the thread slept until something came; 0 where that is not seen
+    waited: float = 0.0
 
 
 class CallEntry(NamedTuple):
     """A call that has been entered and has not returned yet; its ``Call`` follows, if it does."""
 
     tid: int
-    began: float
+    start: float
     name: str
     args: str
 
 
 class ThreadExit(NamedTuple):
-    """A thread has ended. ``how`` is ``exited with 0``, ``killed by SIGKILL``, ``superseded by execve in pid 7``."""
+    """A thread has ended. ``how`` is ``exited with 0``, ``killed by SIGKILL``, ``superseded by
+    execve in pid 7``."""
 
     tid: int
     time: float
@@ -54,12 +59,13 @@ class Signal(NamedTuple):
 
 
 class ThreadName(NamedTuple):
-    """A thread has a name, or has been created; only the kernel's own events have this apart from calls."""
+    """A thread has a name, or has been created; only the kernel's own events have this apart from
+    calls."""
 
     tid: int
     name: str  # its name, or ""
     parent: int | None  # the thread that has created it, or None
-    is_thread: bool  # whether it is a thread of its parent's process
+    is_thread: bool  # True if it is a thread of its parent's process
 
 
 Event = Call | CallEntry | ThreadExit | Signal | ThreadName
@@ -69,12 +75,42 @@ READS = frozenset(["read", "pread64", "readv", "preadv", "preadv2", "recvfrom", 
 WRITES = frozenset(["write", "pwrite64", "writev", "pwritev", "pwritev2", "sendto", "sendmsg"])
 COPIES = frozenset(["sendfile", "sendfile64", "copy_file_range", "splice", "tee", "vmsplice"])
 TRANSFERS = READS | WRITES | COPIES
-# They wait, for another thread or process, a time or a peer, and are summed separately from calls that work.
-WAITS = frozenset([
-    "futex", "futex_wait", "futex_waitv", "futex_time64", "poll", "ppoll", "ppoll_time64", "select", "_newselect", "pselect6",
-    "pselect6_time64", "epoll_wait", "epoll_pwait", "epoll_pwait2", "accept", "accept4", "wait4", "waitid", "waitpid", "nanosleep",
-    "clock_nanosleep", "clock_nanosleep_time64", "recvmsg", "pause", "rt_sigsuspend", "rt_sigtimedwait", "restart_syscall", "sigsuspend",
-])  # fmt: skip
+# of these, those of sockets, which no file has
+MESSAGES = frozenset(["recvfrom", "recvmsg", "sendto", "sendmsg"])
+# They wait, for another thread or process, a time or a peer, and are summed separately from calls
+# that work.
+WAITS = frozenset(
+    [
+        "futex",
+        "futex_wait",
+        "futex_waitv",
+        "futex_time64",
+        "poll",
+        "ppoll",
+        "ppoll_time64",
+        "select",
+        "_newselect",
+        "pselect6",
+        "pselect6_time64",
+        "epoll_wait",
+        "epoll_pwait",
+        "epoll_pwait2",
+        "accept",
+        "accept4",
+        "wait4",
+        "waitid",
+        "waitpid",
+        "nanosleep",
+        "clock_nanosleep",
+        "clock_nanosleep_time64",
+        "recvmsg",
+        "pause",
+        "rt_sigsuspend",
+        "rt_sigtimedwait",
+        "restart_syscall",
+        "sigsuspend",
+    ]
+)
 OPENS = frozenset(["open", "openat", "openat2", "creat"])
 FORKS = frozenset(["clone", "clone2", "clone3", "fork", "vfork"])
 ACCESSES = frozenset(["access", "faccessat", "faccessat2"])
@@ -85,10 +121,30 @@ _MOST = 20_000  # files, or folders; beyond that those with the fewest bytes are
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\.\.\.)?')
 _DESCRIPTOR = re.compile(r"(\d+)(?:<([^>]*)>)?")
 _MAPPED_DESCRIPTOR = re.compile(r", (\d+)(?:<[^>]*>)?, [^,]*$")
-DESCRIPTOR_CALLS = OPENS | TRANSFERS | frozenset([
-    "close", "close_range", "dup", "dup2", "dup3", "fcntl", "mmap", "fstat", "newfstatat", "lseek", "ftruncate", "fsync", "fdatasync",
-    "fallocate", "ioctl", "fadvise64",
-])  # fmt: skip
+DESCRIPTOR_CALLS = (
+    OPENS
+    | TRANSFERS
+    | frozenset(
+        [
+            "close",
+            "close_range",
+            "dup",
+            "dup2",
+            "dup3",
+            "fcntl",
+            "mmap",
+            "fstat",
+            "newfstatat",
+            "lseek",
+            "ftruncate",
+            "fsync",
+            "fdatasync",
+            "fallocate",
+            "ioctl",
+            "fadvise64",
+        ]
+    )
+)
 
 
 def first_path(args: str) -> str:
@@ -103,8 +159,11 @@ def first_path(args: str) -> str:
     return text + (match[2] or "")
 
 
-def follow_descriptors(files: dict[int, str], name: str, args: str, result: int | None) -> str | None:
-    """What a call does to a process's descriptors, and the path that it is about; None if that is unknown.
+def follow_descriptors(
+    files: dict[int, str], name: str, args: str, result: int | None
+) -> str | None:
+    """Follow what a call does to a process's descriptors; returns the path that it is about, None
+    if that is unknown.
 
     Args:
         files: The paths of the process's descriptors; changed.
@@ -117,20 +176,25 @@ def follow_descriptors(files: dict[int, str], name: str, args: str, result: int 
     match = _DESCRIPTOR.match(args, 6 if args.startswith("AT_FDC") else 0)
     if match is None:
         return None
-    descriptor = int(match[1])
-    open_path = match[2] if match[2] and match[2].startswith("/") else files.get(descriptor)
+    descriptor, shown_path = int(match[1]), match[2] or ""
+    open_path = shown_path if shown_path.startswith("/") else files.get(descriptor)
     if name == "close":
         if result == 0:
             files.pop(descriptor, None)
-    elif result is not None and result >= 0 and (name in ("dup", "dup2", "dup3") or (name == "fcntl" and "F_DUPFD" in args)):
+    elif name == "mmap":
+        mapped = _MAPPED_DESCRIPTOR.search(args)
+        return files.get(int(mapped[1])) if mapped else None
+    elif result is not None and result >= 0 and _duplicates(name, args):
         if open_path is None:
             files.pop(result, None)
         else:
             files[result] = open_path
-    elif name == "mmap":
-        mapped = _MAPPED_DESCRIPTOR.search(args)
-        return files.get(int(mapped[1])) if mapped else None
     return open_path
+
+
+def _duplicates(name: str, args: str) -> bool:
+    """True if a call makes a second descriptor of a file."""
+    return name in ("dup", "dup2", "dup3") or (name == "fcntl" and "F_DUPFD" in args)
 
 
 class PathTotals(dict[str, list[int]]):
@@ -138,35 +202,49 @@ class PathTotals(dict[str, list[int]]):
 
     def __missing__(self, path: str) -> list[int]:
         if len(self) >= _MOST:
-            for unused in sorted(self, key=lambda path: (self[path][1] + self[path][2], self[path][0]))[: _MOST // 2]:
+            fewest_first = sorted(self, key=self._importance)
+            for unused in fewest_first[: _MOST // 2]:
                 del self[unused]
         row = self[path] = [0, 0, 0, 0]
         return row
 
+    def _importance(self, path: str) -> tuple[int, int]:
+        n_opens, n_read, n_written, _ = self[path]
+        return n_read + n_written, n_opens
+
     def top(self, n: int) -> list[dict[str, Any]]:
         """The rows with the most bytes and those with the most opens, at most ``n`` of each."""
-        by_bytes = sorted(self.items(), key=lambda item: -(item[1][1] + item[1][2]))[:n]
-        by_opens = sorted(self.items(), key=lambda item: -item[1][0])[:n]
+        by_bytes = sorted(self.items(), key=lambda item: -(item[1][1] + item[1][2]))
+        by_opens = sorted(self.items(), key=lambda item: -item[1][0])
+        keys = ("path", "opens", "read", "written", "files")
         return [
-            dict(zip(("path", "opens", "read", "written", "files"), (path, *row), strict=True))
-            for path, row in dict(by_bytes + by_opens).items()
+            dict(zip(keys, (path, *row), strict=True))
+            for path, row in dict(by_bytes[:n] + by_opens[:n]).items()
         ]
 
 
 class FileTotals:
-    """Which files were opened, read and written."""
+    """The files that were opened, read and written, and their folders."""
 
     def __init__(self) -> None:
-        self.files, self.folders = PathTotals(), PathTotals()
+        self.files = PathTotals()
+        self.folders = PathTotals()
 
     def add(self, path: str, name: str, result: int) -> None:
-        """Add a call that succeeded, about a path. ``name``: of the call: one of ``OPENS`` or ``TRANSFERS``; ``result``: bytes, of a
-        transfer."""
-        column = 0 if name in OPENS else 1 if name in READS else 2 if name in WRITES or name in COPIES else None
-        if column is None or not path:
+        """Add a call that succeeded, about a path. ``name``: of the call: one of ``OPENS`` or
+        ``TRANSFERS``; ``result``: bytes, of a transfer."""
+        if not path:
             return
-        amount = 1 if column == 0 else result
-        row, folder = self.files[path], self.folders[os.path.dirname(path) or "."]
+        if name in OPENS:
+            column, amount = 0, 1
+        elif name in READS:
+            column, amount = 1, result
+        elif name in WRITES or name in COPIES:
+            column, amount = 2, result
+        else:
+            return
+        row = self.files[path]
+        folder = self.folders[os.path.dirname(path) or "."]
         if not row[3]:
             row[3] = 1
             folder[3] += 1
@@ -175,7 +253,7 @@ class FileTotals:
 
 
 MOST_BINS, MOST_NAMES = 240, 16
-OTHERS = "others"
+REMAINDER = "others"
 _FIRST_S = 2.0**-10
 
 Bins = dict[int, float]  # by number of the bin after the origin; a bin without anything is missing
@@ -185,41 +263,52 @@ class OverTime:
     """Bins of calls and seconds by name, and of phases.
 
     Args:
-        origin: The time of the log from which ``begin_s`` is counted; None: that of the first event.
+        origin: The time of the log from which ``begin_s`` is counted; None: that of the first
+            event.
     """
 
     def __init__(self, origin: float | None = None) -> None:
         self._origin = origin
         self._bin_s = _FIRST_S
-        self._first, self._last = float("inf"), float("-inf")  # bins in use
+        # bins in use
+        self._first = float("inf")
+        self._last = float("-inf")
         self._calls: dict[str, Bins] = {}
         self._seconds: dict[str, Bins] = {}
         self._phases: dict[str, Bins] = {}
         self.end = float("-inf")  # the last time that was added
 
-    def add(self, name: str, began: float, seconds: float) -> None:
-        """Add a call. It counts where it began; its seconds (``nan``: the log does not have them) belong to the bins that it lasted in."""
-        ended = began + seconds if seconds > 0 else began  # not if unknown, nor where the log's clock was set back
-        first, last = self._bins_between(began, ended)
+    def add(self, name: str, start: float, seconds: float) -> None:
+        """Add a call. It counts where it began; its seconds (``nan``: the log does not have them)
+        belong to the bins that it lasted in."""
+        # not if unknown, nor where the log's clock was set back
+        end = start + seconds if seconds > 0 else start
+        first, last = self._bins_between(start, end)
         row = self._calls.get(name)
         if row is None:
-            row, self._seconds[name] = self._calls.setdefault(name, {}), {}
+            row = self._calls[name] = {}
+            self._seconds[name] = {}
         row[first] = row.get(first, 0) + 1
-        self._spread(self._seconds[name], began, ended - began, first, last)
+        self._spread(self._seconds[name], start, end - start, first, last)
 
-    def add_phase(self, phase: str, began: float, ended: float) -> None:
-        """Add a time in which the first thread of the training process was in a phase, and in none inside of it."""
-        if ended > began:  # not of unknown times, either
-            first, last = self._bins_between(began, ended)
-            self._spread(self._phases.setdefault(phase, {}), began, ended - began, first, last)
+    def add_phase(self, phase: str, start: float, end: float) -> None:
+        """Add a time in which the first thread of the training process was in a phase, and in none
+        inside of it."""
+        if end > start:  # not of unknown times, either
+            first, last = self._bins_between(start, end)
+            self._spread(self._phases.setdefault(phase, {}), start, end - start, first, last)
 
     def add_document(self, document: Mapping[str, Any], phase_weight: float) -> None:
-        """Add the bins of another log with the same origin. ``document``: as ``document`` returns it; ``phase_weight``: by what the time in
-        its phases is multiplied."""
+        """Add the bins of another log with the same origin. ``document``: as ``document`` returns
+        it; ``phase_weight``: by what the time in its phases is multiplied."""
         bin_s = document["bin_s"]
-        weights = ((self._calls, "calls", 1), (self._seconds, "seconds", 1), (self._phases, "phases", bin_s * phase_weight))
-        n = max((len(values) for key in ("calls", "phases") for values in document[key].values()), default=0)
-        for i in range(n):
+        weights = (
+            (self._calls, "calls", 1),
+            (self._seconds, "seconds", 1),
+            (self._phases, "phases", bin_s * phase_weight),
+        )
+        rows = [*document["calls"].values(), *document["phases"].values()]
+        for i in range(max(map(len, rows), default=0)):
             middle = document["begin_s"] + (i + 0.5) * bin_s
             number, _ = self._bins_between(middle, middle)
             for table, key, weight in weights:
@@ -232,18 +321,20 @@ class OverTime:
         while self._bin_s < bin_s:
             self._double()
 
-    def _bins_between(self, began: float, ended: float) -> tuple[int, int]:
+    def _bins_between(self, start: float, end: float) -> tuple[int, int]:
         """The bins of two times, after bins have become long enough for both."""
         if self._origin is None:
-            self._origin = began
-        if ended > self.end:
-            self.end = ended
+            self._origin = start
+        if end > self.end:
+            self.end = end
         while True:
-            first, last = floor((began - self._origin) / self._bin_s), floor((ended - self._origin) / self._bin_s)
+            first = floor((start - self._origin) / self._bin_s)
+            last = floor((end - self._origin) / self._bin_s)
             if first >= self._first and last <= self._last:
                 return first, last
             if max(last, self._last) - min(first, self._first) < MOST_BINS:
-                self._first, self._last = min(first, self._first), max(last, self._last)
+                self._first = min(first, self._first)
+                self._last = max(last, self._last)
                 return first, last
             self._double()
 
@@ -256,62 +347,81 @@ class OverTime:
                 table[name] = doubled
         self._bin_s *= 2
         if self._first <= self._last:
-            self._first, self._last = int(self._first) >> 1, int(self._last) >> 1
+            self._first = int(self._first) >> 1
+            self._last = int(self._last) >> 1
 
-    def _spread(self, row: Bins, began: float, seconds: float, first: int, last: int) -> None:
-        rest = seconds
+    def _spread(self, row: Bins, start: float, seconds: float, first: int, last: int) -> None:
+        remaining = seconds
         for number in range(first, last):
-            begin = (self._origin or 0.0) + number * self._bin_s
-            part = min(begin + self._bin_s - max(began, begin), rest)
+            bin_start = (self._origin or 0.0) + number * self._bin_s
+            part = min(bin_start + self._bin_s - max(start, bin_start), remaining)
             row[number] = row.get(number, 0.0) + part
-            rest -= part
-        row[last] = row.get(last, 0.0) + rest
+            remaining -= part
+        row[last] = row.get(last, 0.0) + remaining
 
     def document(self, timed: bool) -> dict[str, Any] | None:
-        """``over_time`` in ``syscalls`` of a summary (docs/syscalls.md); None if the log has no times, ``seconds`` None if no durations.
+        """``over_time`` in ``syscalls`` of a summary (docs/syscalls.md); None if the log has no
+        times, ``seconds`` None if no durations.
 
         Returns:
-            ``begin_s``: when the first bin begins, after the origin; ``bin_s``: how long each is; ``calls``: {call: [calls in each bin]};
-            ``seconds``: {call: [seconds of all threads in each bin]}; ``phases``: {phase: [share of the bin's time]}. The calls with the
-            most calls and seconds, and ``others``.
+            ``begin_s``: when the first bin begins, after the origin; ``bin_s``: how long each is;
+            ``calls``: {call: [calls in each bin]};
+            ``seconds``: {call: [seconds of all threads in each bin]}; ``phases``: {phase: [share of
+            the bin's time]}. The calls with the most calls and seconds, and ``others``.
         """
-        tables = (self._calls, self._seconds, self._phases)
-        used = {number for table in tables for row in table.values() for number, value in row.items() if value}
-        if not used:
+        bins: set[int] = set()
+        for table in (self._calls, self._seconds, self._phases):
+            for row in table.values():
+                bins.update(number for number, value in row.items() if value)
+        if not bins:
             return None
-        numbers = range(min(used), max(used) + 1)
+        numbers = range(min(bins), max(bins) + 1)
         names = _most_frequent(self._calls, self._seconds)
-        shares = {phase: [row.get(number, 0.0) / self._bin_s for number in numbers] for phase, row in self._phases.items()}
+        shares = {
+            phase: [row.get(number, 0.0) / self._bin_s for number in numbers]
+            for phase, row in self._phases.items()
+        }
         return {
-            "begin_s": numbers[0] * self._bin_s, "bin_s": self._bin_s,
+            "begin_s": numbers[0] * self._bin_s,
+            "bin_s": self._bin_s,
             "calls": _rows(self._calls, names, numbers),
             "seconds": _rounded(_rows(self._seconds, names, numbers)) if timed else None,
             "phases": _rounded(shares),
-        }  # fmt: skip
+        }
 
 
 def merge_over_time(documents: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
-    """The bins of several logs that have one origin, as of a run's ranks, as those of one; phases have the mean of their shares."""
-    existing = [one for one in documents if one is not None]
+    """The bins of several logs that have one origin, as of a run's ranks, as those of one; phases
+    have the mean of their shares."""
+    with_times = [document for document in documents if document is not None]
+    n_with_phases = sum(1 for document in with_times if document["phases"])
     merged = OverTime(0.0)
-    merged.lengthen_bins(max((one["bin_s"] for one in existing), default=0.0))
-    phase_weight = 1 / max(sum(1 for one in existing if one["phases"]), 1)
-    for one in existing:
-        merged.add_document(one, phase_weight)
-    return merged.document(timed=any(one["seconds"] for one in existing))
+    merged.lengthen_bins(max((document["bin_s"] for document in with_times), default=0.0))
+    for document in with_times:
+        merged.add_document(document, 1 / max(n_with_phases, 1))
+    return merged.document(timed=any(document["seconds"] for document in with_times))
 
 
 def _most_frequent(calls: Mapping[str, Bins], seconds: Mapping[str, Bins]) -> list[str]:
     """The names with the most calls and those with the most seconds, in turn."""
-    orders = [sorted(set(table) - {OTHERS}, key=lambda name: (-sum(table[name].values()), name)) for table in (calls, seconds) if table]
-    return list(dict.fromkeys(name for names in zip(*orders, strict=False) for name in names))[:MOST_NAMES]
+    orders = []
+    for table in (calls, seconds):
+        if table:
+            amounts = {name: sum(row.values()) for name, row in table.items() if name != REMAINDER}
+            orders.append(sorted(amounts, key=lambda name: (-amounts[name], name)))
+    in_turn = [name for names in zip(*orders, strict=False) for name in names]
+    return list(dict.fromkeys(in_turn))[:MOST_NAMES]
 
 
-def _rows(table: Mapping[str, Bins], names: Sequence[str], numbers: range) -> dict[str, list[float]]:
-    rows = {name: [table[name].get(number, 0) for number in numbers] for name in names if name in table}
-    rest = [row for name, row in table.items() if name not in rows]
-    if rest:
-        rows[OTHERS] = [sum(row.get(number, 0) for row in rest) for number in numbers]
+def _rows(
+    table: Mapping[str, Bins], names: Sequence[str], numbers: range
+) -> dict[str, list[float]]:
+    rows = {
+        name: [table[name].get(number, 0) for number in numbers] for name in names if name in table
+    }
+    unnamed = [row for name, row in table.items() if name not in rows]
+    if unnamed:
+        rows[REMAINDER] = [sum(row.get(number, 0) for row in unnamed) for number in numbers]
     return rows
 
 

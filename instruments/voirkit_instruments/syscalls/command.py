@@ -1,4 +1,5 @@
-"""``voirkit syscalls LOG [LOG_B]``: what a log of strace contains, made by voirkit or elsewhere; and how two differ."""
+"""``voirkit syscalls LOG [LOG_B]``: what a log of strace contains, made by voirkit or elsewhere;
+and how two differ."""
 
 from __future__ import annotations
 
@@ -55,7 +56,11 @@ def _document(path: str) -> dict[str, Any]:
     with open_run(path) as run:
         document: dict[str, Any] | None = summary_of(run)["syscalls"]
     if not document or not document.get("threads"):
-        raise RunDirectoryError("no system calls were recorded in this run.", where=path, next="Record them: voirkit --syscalls SCRIPT")
+        raise RunDirectoryError(
+            "no system calls were recorded in this run.",
+            where=path,
+            next="Record them: voirkit --syscalls SCRIPT",
+        )
     return document
 
 
@@ -78,20 +83,36 @@ def _show(documents: Sequence[dict[str, Any]], options: Any) -> None:
     else:
         section = whole_log(documents[0], options.LOG[0], options.top)
     draw_sections([section], console)
-    for line in over_time_map(documents[0], console.width) if options.over_time and len(documents) == 1 else ():
-        console.print(visible(line), markup=False)
+    if options.over_time and len(documents) == 1:
+        for line in over_time_map(documents[0], console.width):
+            console.print(visible(line), markup=False)
 
 
 def main_parser() -> ExtendedArgumentParser:
     parser = ExtendedArgumentParser(
         "voirkit syscalls",
         "voirkit syscalls [--top N] [--over-time] [--json] LOG [LOG_B]",
-        description="Shows the system calls of a log that strace wrote, or of a run directory, by phase, kind of thread and call: "
-        "how many, errors, time, bytes; of two of them how they differ, + for what the second has more.",
+        description=(
+            "Shows the system calls of a log that strace wrote, or of a run directory, by phase,"
+            " kind of thread and call: how many, errors, time, bytes; of two of them how they"
+            " differ, + for what the second has more."
+        ),
     )
-    parser.add_argument("LOG", nargs="*", help="a log of strace (-o LOG; -f, -ttt and -T make it more complete), or a run directory")
+    parser.add_argument(
+        "LOG",
+        nargs="*",
+        help="a log of strace (-o LOG; -f, -ttt and -T make it more complete), or a run directory",
+    )
     rows = whole_number("no number of rows", " of at least 1", 1)
-    parser.add_argument("--top", type=rows, default=_MOST, metavar="N", help=f"rows of each phase, or of differences (default: {_MOST})")
-    parser.add_argument("--over-time", action="store_true", help="show when they were made as well, of one log")
+    parser.add_argument(
+        "--top",
+        type=rows,
+        default=_MOST,
+        metavar="N",
+        help=f"rows of each phase, or of differences (default: {_MOST})",
+    )
+    parser.add_argument(
+        "--over-time", action="store_true", help="show when they were made as well, of one log"
+    )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     return parser

@@ -1,13 +1,16 @@
-"""``--syscalls[=full|files|counts|counters]``: the system calls of each phase, kind of thread and loader operation (docs/syscalls.md).
+"""``--syscalls[=full|files|counts|counters]``: the system calls of each phase, kind of thread and
+loader operation (docs/syscalls.md).
 
-A tracer beside the program records them, so that the program keeps its parent, its children and its end; when the run has ended they are
-counted. The best one that works here is chosen:
+A tracer beside the program records them, so that the program keeps its parent, its children and its
+end; when the run has ended they are counted. The best one that works here is chosen:
 
-- The kernel's own tracing (tracefs), which root may use: exact counts and true times at some microseconds a call, no stop of the program.
-  What it writes is copied into the run directory by a program beside (``record_reader.py``). It names no files: the kernel's events of
-  calls hold numbers.
-- strace, attached and never started around the program: with its quick filter (``--seccomp-bpf``), which a process takes on for good, calls
-  fail with ENOSYS as soon as strace is killed (seen with strace 6.1). Without it a program goes on as if nothing had been.
+- The kernel's own tracing (tracefs), which root may use: exact counts and true times at some
+  microseconds a call, no stop of the program. What it writes is copied into the run directory by a
+  program beside (``record_reader.py``). It names no files: the kernel's events of calls hold
+  numbers.
+- strace, attached and never started around the program: with its quick filter (``--seccomp-bpf``),
+  which a process takes on for good, calls fail with ENOSYS as soon as strace is killed (seen with
+  strace 6.1). Without it a program goes on as if nothing had been.
 - This process's counters.
 """
 
@@ -44,7 +47,7 @@ from voirkit_instruments.detached import (
 )
 from voirkit_instruments.steps.events import StepEvents
 from voirkit_instruments.syscalls import FOLDER, record_counters, record_phases
-from voirkit_instruments.syscalls.record_phases import OTHER, OWN, FetchWatch
+from voirkit_instruments.syscalls.record_phases import OTHER, VOIRKIT, FetchWatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,32 +57,46 @@ _READER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "record_reade
 _TRACEFS_PLACES = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
 _FIRST_PIDS = "pid:[4026531836]"  # the namespace that the kernel's own numbers of processes are of
 _MACHINES = ("x86_64", "aarch64")
-_KERNEL_TRUSTED = {"calls, errors, bytes": "exact", "seconds": "the kernel's own", "files": "not seen (--syscalls=files names them)"}
+_KERNEL_TRUSTED = {
+    "calls, errors, bytes": "exact",
+    "seconds": "the kernel's own",
+    "files": "not seen (--syscalls=files names them)",
+}
 
 
 def tracefs() -> str:
-    """Where the kernel's tracing is. Raises CannotAttach: with what to do."""
+    """The folder of the kernel's tracing. Raises CannotAttach: with what to do."""
     if os.geteuid():
         raise CannotAttach("only root may have the kernel trace.")
     if not has_proc():
-        raise CannotAttach("there is no /proc here, which tells of processes.\nMount it: mount -t proc none /proc")
+        raise CannotAttach(
+            "there is no /proc here, which tells of processes.\nMount it: mount -t proc none /proc"
+        )
     if os.uname().machine not in _MACHINES:
         raise CannotAttach(f"the numbers of system calls on {os.uname().machine} are not known.")
     try:
         if os.readlink("/proc/self/ns/pid") != _FIRST_PIDS:
-            raise CannotAttach("this process is in a container, whose numbers of processes are not the kernel's.")
+            raise CannotAttach(
+                "this process is in a container, whose numbers of processes are not the kernel's."
+            )
     except OSError:
         pass  # a kernel without such namespaces
     for place in _TRACEFS_PLACES:
         if os.path.isdir(os.path.join(place, "instances")):
             if not os.path.exists(os.path.join(place, "events", "raw_syscalls")):
-                raise CannotAttach("this kernel cannot trace system calls (it was built without CONFIG_FTRACE_SYSCALLS).")
+                raise CannotAttach(
+                    "this kernel cannot trace system calls (it was built without"
+                    " CONFIG_FTRACE_SYSCALLS)."
+                )
             return place
-    raise CannotAttach(f"tracefs is not mounted.\nMount it: mount -t tracefs none {_TRACEFS_PLACES[0]}")
+    raise CannotAttach(
+        f"tracefs is not mounted.\nMount it: mount -t tracefs none {_TRACEFS_PLACES[0]}"
+    )
 
 
 def attach_kernel(pid: int, stem: str, most_bytes: int) -> Attached:
-    """Have the kernel trace all calls of a process, its threads and what it starts; when this returns it does.
+    """Have the kernel trace all calls of a process, its threads and what it starts; when this
+    returns it does.
 
     Args:
         stem: The path of the files, without their endings.
@@ -89,13 +106,21 @@ def attach_kernel(pid: int, stem: str, most_bytes: int) -> Attached:
         CannotAttach: With what to do.
     """
     command = [sys.executable, "-I", "-S", _READER, tracefs(), str(pid), stem, str(most_bytes)]
-    process = attach_program(command, f"{stem}.log", os.environ, lambda process: "ready" in process.read_output(), _refuse_kernel, 0.002)
+    process = attach_program(
+        command,
+        f"{stem}.log",
+        os.environ,
+        lambda process: "ready" in process.read_output(),
+        _refuse_kernel,
+        0.002,
+    )
     return Attached("kernel", process, log=f"{stem}.ring.json", trusted=_KERNEL_TRUSTED)
 
 
 def _refuse_kernel(output: str) -> CannotAttach:
     lines = output.splitlines()
-    return CannotAttach(f"the kernel's tracing could not begin: {lines[-1][:200] if lines else 'it printed nothing'}.")
+    reason = lines[-1][:200] if lines else "it printed nothing"
+    return CannotAttach(f"the kernel's tracing could not begin: {reason}.")
 
 
 def remove_instance(pid: int) -> None:
@@ -109,26 +134,63 @@ def remove_instance(pid: int) -> None:
 
 
 _BLOCK = 512  # bytes: the unit in which a shell limits files
-# Opening, reading, writing, moving, removing; the descriptors that it is done with; and what makes threads and tells their names.
+# Opening, reading, writing, moving, removing; the descriptors that it is done with; and what makes
+# threads and tells their names.
 _ON_FILES = (
-    "%file", "read", "write", "pread64", "pwrite64", "readv", "writev", "preadv", "pwritev", "preadv2", "pwritev2", "sendfile",
-    "copy_file_range", "splice", "close", "close_range", "dup", "dup2", "dup3", "fcntl", "lseek", "fstat", "ftruncate", "fallocate",
-    "fsync", "fdatasync", "getdents64", "ioctl", "mmap", "%process", "prctl", "io_uring_enter",
-)  # fmt: skip
+    "%file",
+    "read",
+    "write",
+    "pread64",
+    "pwrite64",
+    "readv",
+    "writev",
+    "preadv",
+    "pwritev",
+    "preadv2",
+    "pwritev2",
+    "sendfile",
+    "copy_file_range",
+    "splice",
+    "close",
+    "close_range",
+    "dup",
+    "dup2",
+    "dup3",
+    "fcntl",
+    "lseek",
+    "fstat",
+    "ftruncate",
+    "fallocate",
+    "fsync",
+    "fdatasync",
+    "getdents64",
+    "ioctl",
+    "mmap",
+    "%process",
+    "prctl",
+    "io_uring_enter",
+)
 _STRACE_TRUSTED = {
     "calls, errors, bytes": "exact",
-    "seconds": "too large by 2 us a call, some 60 on idle processors: each stops for strace; as root the kernel's own times are taken",
+    "seconds": (
+        "too large by 2 us a call, some 60 on idle processors: each stops for strace; as root the"
+        " kernel's own times are taken"
+    ),
 }
 
-_WITHOUT_PROC = {"threads": "the first, and those that begin later; no others are found without /proc"}
+_WITHOUT_PROC = {
+    "threads": "the first, and those that begin later; no others are found without /proc"
+}
 
 
 def attach_strace(pid: int, stem: str, mode: str, most_bytes: int) -> Attached:
-    """Have strace write down the calls of a process, its threads and what it starts; when this returns it does.
+    """Have strace write down the calls of a process, its threads and what it starts; when this
+    returns it does.
 
     Args:
         stem: The path of the files, without their endings.
-        mode: ``files``: calls on files alone; ``full``: with what is read and written; ``counts``: without.
+        mode: ``files``: calls on files alone; ``full``: with what is read and written; ``counts``:
+            without.
         most_bytes: What the log may take; strace ends there.
 
     Raises:
@@ -136,28 +198,46 @@ def attach_strace(pid: int, stem: str, mode: str, most_bytes: int) -> Attached:
     """
     program = shutil.which("strace")
     if program is None:
-        raise CannotAttach("strace is not installed.\nInstall it (Debian, Ubuntu: apt-get install strace; Fedora: dnf install strace).")
-    chosen = ["-e", "trace=" + ",".join(_ON_FILES)] if mode == "files" else []
-    command = [program, "-f", "-ttt", "-T", "-s", "32" if mode == "full" else "0", *chosen, "-o", f"{stem}.strace", "-p", str(pid)]
-    limited = ["/bin/sh", "-c", f'ulimit -f {max(most_bytes // _BLOCK, 1)}; exec "$@"', "sh", *command]
-    environment, said = {**os.environ, "LC_ALL": "C"}, f"Process {pid} attached"
+        raise CannotAttach(
+            "strace is not installed.\nInstall it (Debian, Ubuntu: apt-get install strace; Fedora:"
+            " dnf install strace)."
+        )
+    log = f"{stem}.strace"
+    command = [program, "-f", "-ttt", "-T", "-s", "32" if mode == "full" else "0"]
+    if mode == "files":
+        command += ["-e", "trace=" + ",".join(_ON_FILES)]
+    command += ["-o", log, "-p", str(pid)]
+    limit = f"ulimit -f {max(most_bytes // _BLOCK, 1)}"
+    limited = ["/bin/sh", "-c", f'{limit}; exec "$@"', "sh", *command]
+    environment = {**os.environ, "LC_ALL": "C"}
+    attached = f"Process {pid} attached"
     let_trace(ANYBODY)
     try:
-        process = attach_program(limited, f"{stem}.log", environment, lambda process: said in process.read_output(), _refuse_strace, 0.002)
+        process = attach_program(
+            limited,
+            f"{stem}.log",
+            environment,
+            lambda process: attached in process.read_output(),
+            _refuse_strace,
+            0.002,
+        )
     finally:
         let_trace(0)
     trusted = _STRACE_TRUSTED if has_proc() else {**_STRACE_TRUSTED, **_WITHOUT_PROC}
-    return Attached("strace", process, log=f"{stem}.strace", trusted=trusted)
+    return Attached("strace", process, log=log, trusted=trusted)
 
 
 def _refuse_strace(output: str) -> CannotAttach:
     tracer = tracer_pid()
     if tracer:
-        return TracedAlready(f"process {tracer} traces this one already (strace, or a debugger), and there can be one only.")
+        return TracedAlready(
+            f"process {tracer} traces this one already (strace, or a debugger), and there can be"
+            " one only."
+        )
     if "ermitted" in output or "ermission" in output:
         return CannotAttach(
-            f"it may not attach to the process{_yama_scope()}.\n"
-            "Run as root, sysctl kernel.yama.ptrace_scope=1 (as root), or docker run --cap-add SYS_PTRACE."
+            f"it may not attach to the process{_yama_scope()}.\nRun as root, sysctl"
+            " kernel.yama.ptrace_scope=1 (as root), or docker run --cap-add SYS_PTRACE."
         )
     return CannotAttach(f"strace could not begin: {first_line(output)}")
 
@@ -171,31 +251,39 @@ def _yama_scope() -> str:
 
 
 def why_ended(process: DetachedProcess, log: str, most_bytes: int) -> str:
-    """Why a tracer ended before the run did."""
-    lines = [line for line in process.read_output().splitlines() if line.strip() and line != "ready"]
+    """The reason why a tracer ended before the run did."""
+    lines = [
+        line for line in process.read_output().splitlines() if line.strip() and line != "ready"
+    ]
     try:
         if os.path.getsize(log) >= most_bytes - _BLOCK or any("limit" in line for line in lines):
             return "what it writes has reached --trace-limit"
     except OSError:
         pass  # nothing was written
-    return "it was killed, or let go of the process" if not lines or "attached" in lines[-1] else lines[-1]
+    if not lines or "attached" in lines[-1]:
+        return "it was killed, or let go of the process"
+    return lines[-1]
 
 
 _ENDS_S = 120.0
 _TRIALS = 300
 _GOES_ON = "The run goes on without it."
-_COUNTED = "Only counters are taken: bytes and calls that read and write, by phase."
+_COUNTERS_ALONE = "Only counters are taken: bytes and calls that read and write, by phase."
 
 
 class Tracer:
-    """What traces this process. ``mode``: ``counts``, ``full``, ``files`` or ``counters``; ``tool``: the only one to be taken, or None."""
+    """Has this process traced. ``mode``: ``counts``, ``full``, ``files`` or ``counters``;
+    ``tool``: the only one to be taken, or None."""
 
     def __init__(self, mode: str, tool: str | None, warn: Callable[[str], None]) -> None:
-        self._mode, self._tool, self._warn = mode, tool, warn
+        self._mode = mode
+        self._tool = tool
+        self._warn = warn
         self._pid = os.getpid()
         self._tracing: Attached | None = None
         self._counters: Any = None
-        self._stem, self._most_bytes = "", 0
+        self._stem = ""
+        self._most_bytes = 0
         self._record: dict[str, Any] = {}
         self._fetches: FetchWatch | None = None
         self._unwatch: Callable[[], None] | None = None
@@ -217,9 +305,10 @@ class Tracer:
     # the beginning
 
     def start(self, run_dir: str, most_bytes: int) -> None:
-        """Begin; if that is not possible it is said why, and the rest goes on."""
+        """Begin; if that is not possible a warning says why, and the rest goes on."""
         self._most_bytes = most_bytes
-        rank, host = rank_and_world_size()[0], os.uname().nodename
+        rank = rank_and_world_size()[0]
+        host = os.uname().nodename
         folder = os.path.join(run_dir, FOLDER)
         self._stem = os.path.join(folder, f"{host}-r{rank}-{self._pid}")
         try:
@@ -229,16 +318,27 @@ class Tracer:
             self.restore()
             return
         self._record = {
-            "schema": 1, "mode": self._mode, "rank": rank, "host": host, "pid": self._pid, "run_dir": run_dir,
-            "plain_call_s": _call_s(), "clocks": [_clocks()],
-            "began_ns": recorder.now(), "began_time_ns": time.time_ns(), "ended": False,
-        }  # fmt: skip
-        for name, attach in self._ways():
+            "schema": 1,
+            "mode": self._mode,
+            "rank": rank,
+            "host": host,
+            "pid": self._pid,
+            "run_dir": run_dir,
+            "plain_call_s": _call_s(),
+            "clocks": [_clocks()],
+            "began_ns": recorder.now(),
+            "began_time_ns": time.time_ns(),
+            "ended": False,
+        }
+        for name, attach in self._tracers():
             try:
                 self._tracing = attach()
                 break
             except TracedAlready as exc:
-                self._warn(f"--syscalls: {exc}\n  Phases are told to it; if it is strace -f: voirkit syscalls LOG reads what it writes.")
+                self._warn(
+                    f"--syscalls: {exc}\n  Phases are told to it; if it is strace -f: voirkit"
+                    " syscalls LOG reads what it writes."
+                )
                 self._begin_phases()
                 return
             except CannotAttach as exc:
@@ -250,17 +350,18 @@ class Tracer:
         if why_not is None and self._tool in (None, "counters"):
             self._count()
             return
-        if why_not is not None and not self._ways():
+        if why_not is not None and not self._tracers():
             self._warn(refusal("--syscalls: counters: ", CannotAttach(why_not), _GOES_ON))
         self.restore()
 
-    def _ways(self) -> list[tuple[str, Callable[[], Attached]]]:
-        """The tracers to be tried, best first. What names files is strace alone; what knows times is the kernel."""
+    def _tracers(self) -> list[tuple[str, Callable[[], Attached]]]:
+        """The tracers to be tried, best first. What names files is strace alone; what knows times
+        is the kernel."""
         pid, stem, mode = self._pid, self._stem, self._mode
         kernel = ("kernel", lambda: attach_kernel(pid, stem, self._most_bytes))
         strace = ("strace", lambda: attach_strace(pid, stem, mode, self._most_bytes))
         if self._tool is not None:
-            return [way for way in (kernel, strace) if way[0] == self._tool]
+            return [tracer for tracer in (kernel, strace) if tracer[0] == self._tool]
         if mode == "counters":
             return []
         if os.geteuid():  # only root may ask the kernel
@@ -268,20 +369,35 @@ class Tracer:
         return [strace, kernel] if mode in ("full", "files") else [kernel, strace]
 
     def _warn_of(self, name: str, exc: CannotAttach) -> None:
-        last = name == self._ways()[-1][0]
-        then = _COUNTED if last and record_counters.why_not() is None else _GOES_ON if last else "The next best is taken."
+        """Warn that a tracer cannot attach, and say what follows."""
+        is_last = name == self._tracers()[-1][0]
         if self._tool is not None:
-            then = _GOES_ON
-        what = str(exc).partition("\n")[0]
-        who = "--syscalls needs strace or root. " if name == "strace" and os.geteuid() and "installed" in what else f"--syscalls: {name}: "
-        self._warn(refusal(who, exc, then))
+            consequence = _GOES_ON
+        elif not is_last:
+            consequence = "The next best is taken."
+        elif record_counters.why_not() is None:
+            consequence = _COUNTERS_ALONE
+        else:
+            consequence = _GOES_ON
+        reason = str(exc).partition("\n")[0]
+        beginning = f"--syscalls: {name}: "
+        if name == "strace" and os.geteuid() and "installed" in reason:
+            beginning = "--syscalls needs strace or root. "
+        self._warn(refusal(beginning, exc, consequence))
 
     def _start_tracing(self, tracing: Attached) -> None:
         self._record.update(
-            tool=tracing.tool, log=os.path.basename(tracing.log), trusted=dict(tracing.trusted), tracer_pid=tracing.process.pid,
-            threads=_threads(), files=_files(), began_ns=recorder.now(), traced_call_s=_call_s(),
-        )  # fmt: skip
-        # Something of the run is in its trace, also of one that trains nothing: it is completed like any other.
+            tool=tracing.tool,
+            log=os.path.basename(tracing.log),
+            trusted=dict(tracing.trusted),
+            tracer_pid=tracing.process.pid,
+            threads=_threads(),
+            files=_files(),
+            began_ns=recorder.now(),
+            traced_call_s=_call_s(),
+        )
+        # Something of the run is in its trace, also of one that trains nothing: it is completed
+        # like any other.
         recorder.mark(recorder.name("syscalls", "tracing", kind="mark"), self._record["began_ns"])
         self._write()
         self._record["clocks"].append(_clocks())
@@ -294,7 +410,7 @@ class Tracer:
     def leave_program(self) -> None:
         """It has ended, here or in a child that has come to its end: what follows is voirkit's."""
         record_phases.leave(OTHER)
-        record_phases.enter(OWN)
+        record_phases.enter(VOIRKIT)
 
     def _count(self) -> None:
         self._counters = record_counters.Counters(self._stem)
@@ -314,33 +430,56 @@ class Tracer:
         if self._counters is not None:
             self._record.update(ended=True, **self._counters.stop())
         if self._tracing is not None:
-            process = self._tracing.process
-            self._record.update(ended=True, own=[one.native_id for one in threading.enumerate() if one.name.startswith("voirkit-")])
-            self._record["clocks"].append(_clocks())
-            if process.has_ended(0):
-                why = why_ended(process, self._tracing.log, self._most_bytes)
-                self._record["cut"] = why
-                if self._tracing.tool == "kernel":
-                    remove_instance(self._pid)
-                self._warn(f"--syscalls: {self._tracing.tool} ended before the run did ({why}); what it saw until then is counted.")
-            took_s = process.cpu_s()
-            self._record["took_s"] = took_s if has_proc() else None
-            recorder.timed(0, int(took_s * 1e9), "processes")
-            if self._tracing.tool == "strace":  # a call that is stopped twice costs the program what it costs strace (1.25 times, measured)
-                recorder.timed(0, int(took_s * 1e9), "sampling")
-            try:
-                process.interrupt()
-            except PermissionError:  # the tracer ends when the program has, and is not waited for
-                self._tracing = None
-                self._warn("--syscalls: the program has become another user, so that its tracer is not told to end; voirkit report tells.")
+            self._stop_tracing(self._tracing)
         self.restore()
         if self._record.get("ended"):
             self._write()
 
+    def _stop_tracing(self, tracing: Attached) -> None:
+        process = tracing.process
+        own_threads = [
+            thread.native_id
+            for thread in threading.enumerate()
+            if thread.name.startswith("voirkit-")
+        ]
+        self._record.update(ended=True, own=own_threads)
+        self._record["clocks"].append(_clocks())
+        if process.has_ended(0):
+            why = why_ended(process, tracing.log, self._most_bytes)
+            self._record["cut"] = why
+            if tracing.tool == "kernel":
+                remove_instance(self._pid)
+            self._warn(
+                f"--syscalls: {tracing.tool} ended before the run did ({why}); what it"
+                " saw until then is counted."
+            )
+        took_s = process.cpu_s()
+        took_ns = int(took_s * 1e9)
+        self._record["took_s"] = took_s if has_proc() else None
+        recorder.timed(0, took_ns, "processes")
+        # a call that is stopped twice costs the program what it costs strace (1.25 times,
+        # measured)
+        if tracing.tool == "strace":
+            recorder.timed(0, took_ns, "sampling")
+        try:
+            process.interrupt()
+        except PermissionError:  # the tracer ends when the program has, and is not waited for
+            self._tracing = None
+            self._warn(
+                "--syscalls: the program has become another user, so that its tracer is not"
+                " told to end; voirkit report tells."
+            )
+
     def wait(self) -> None:
-        """Wait until the tracer's log is whole; who reads it waits too, if the program ends without this."""
-        if os.getpid() == self._pid and self._tracing is not None and not self._tracing.process.has_ended(_ENDS_S):
-            self._warn(f"--syscalls: {self._tracing.tool} does not end; voirkit report reads what it saw when it has.")
+        """Wait until the tracer's log is whole; who reads it waits too, if the program ends without
+        this."""
+        if os.getpid() != self._pid or self._tracing is None:
+            return
+        if not self._tracing.process.has_ended(_ENDS_S):
+            self._warn(
+                f"--syscalls: {self._tracing.tool} does not end; voirkit report reads what it saw"
+                " when it has."
+            )
 
     def _write(self) -> None:
         try:
@@ -350,33 +489,36 @@ class Tracer:
 
 
 def _clocks() -> tuple[int, int]:
-    """This clock and the wall clock, at once: the closest pair of several, since something else may run in between."""
+    """This clock and the wall clock, at once: the closest pair of several, since something else may
+    run in between."""
     tries = [(recorder.now(), time.time_ns(), recorder.now()) for _ in range(50)]
-    before, wall, after = min(tries, key=lambda one: one[2] - one[0])
-    return (before + after) // 2, wall
+    before_ns, wall_ns, after_ns = min(tries, key=lambda readings: readings[2] - readings[0])
+    return (before_ns + after_ns) // 2, wall_ns
 
 
 def _threads() -> dict[str, str]:
-    found = {}
+    """The names of this process's threads, by number."""
+    names = {}
     for tid in _listed("/proc/self/task"):
         try:
             with open(f"/proc/self/task/{tid}/comm", encoding="utf-8", errors="replace") as file:
-                found[tid] = file.read().strip()
+                names[tid] = file.read().strip()
         except OSError:
             continue  # it has ended
-    return found
+    return names
 
 
 def _files() -> dict[str, str]:
-    found = {}
+    """The paths of this process's descriptors, by number."""
+    paths = {}
     for number in _listed("/proc/self/fd"):
         try:
             path = os.readlink(f"/proc/self/fd/{number}")
         except OSError:
             continue
         if path.startswith("/"):
-            found[number] = path
-    return found
+            paths[number] = path
+    return paths
 
 
 def _listed(folder: str) -> list[str]:
@@ -387,24 +529,31 @@ def _listed(folder: str) -> list[str]:
 
 
 def _call_s() -> float:
-    """How long the quickest of system calls takes here and now; the median of some."""
+    """The seconds that the quickest of system calls takes here and now; the median of some."""
     call, now, times = os.getppid, time.perf_counter, []
     for _ in range(_TRIALS):
-        began = now()
+        start = now()
         call()
-        times.append(now() - began)
+        times.append(now() - start)
     return sorted(times)[_TRIALS // 2]
 
 
 class _Strace:
-    """Whether strace is to trace a run."""
+    """The choice of strace to trace a run."""
 
     is_chosen = False
 
 
 def will_strace(ov: Overseer) -> bool:
-    """Whether strace is to trace a run, as long as it can: no other program can then attach to it."""
+    """True if strace is to trace a run, as long as it can: no other program can then attach to
+    it."""
     return ov.shared(_Strace).is_chosen
+
+
+def _takes_strace(mode: str, tool: str | None) -> bool:
+    if tool is not None:
+        return tool == "strace"
+    return mode in ("full", "files") or (mode == "counts" and not _kernel_traces())
 
 
 def _kernel_traces() -> bool:
@@ -425,28 +574,36 @@ def syscalls(
     Args:
         mode: ``counts``, ``full``, ``files`` or ``counters``.
         tool: ``kernel``, ``strace`` or ``counters``, to use no other; the best one if left out.
-        is_with_loader: Whether the times of loaders are recorded too.
+        is_with_loader: True if the times of loaders are recorded too.
     """
     if not sys.platform.startswith("linux"):
         ov.warn("--syscalls: it works on Linux alone.\n  The run goes on without it.")
         return
-    if tool == "strace" or (tool is None and (mode in ("full", "files") or (mode == "counts" and not _kernel_traces()))):
+    if _takes_strace(mode, tool):
         ov.shared(_Strace).is_chosen = True
         if is_with_loader:
-            ov.warn("--syscalls by strace stretches the times of --loader: each system call stops for it. Record one of them at a time.")
+            ov.warn(
+                "--syscalls by strace stretches the times of --loader: each system call stops for"
+                " it. Record one of them at a time."
+            )
     if not ov.shared(StepEvents).wrap_phases(record_phases.around):
-        ov.warn("--syscalls: it began after torch was imported, so system calls of a step are not told apart by phase.\n  Begin it before.")
+        ov.warn(
+            "--syscalls: it began after torch was imported, so system calls of a step are not told"
+            " apart by phase.\n  Begin it before."
+        )
     yield ov.phases.parse_args(priority=-100)  # after --loader, which reports fetches itself
     tracer = Tracer(mode, tool, ov.warn)
     when_imported("torch", tracer.watch)
-    yield ov.phases.load_script(priority=-100)  # the last to begin, the first to end: no instrument's work lies between
+    # the last to begin, the first to end: no instrument's work lies between
+    yield ov.phases.load_script(priority=-100)
     if ov.run_dir is None:
         tracer.restore()
         return  # a warning has named the reason
     try:
         tracer.start(ov.run_dir, ov.options.trace_limit)
         if ov.program is not None:
-            ov.program.begins, ov.program.ends = partial(record_phases.enter, OTHER), tracer.leave_program
+            ov.program.begins = partial(record_phases.enter, OTHER)
+            ov.program.ends = tracer.leave_program
         yield ov.phases.run_script(priority=100, throw=False)
     finally:
         tracer.stop()
@@ -455,5 +612,9 @@ def syscalls(
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
-    with_loader = ov.argparser.value(ov.options, "--loader") or ov.argparser.value(ov.options, "--loader-ops")
-    return (syscalls(options["syscalls"], is_with_loader=True) if with_loader else syscalls(options["syscalls"]))(ov)
+    mode = options["syscalls"]
+    with_loader = any(
+        ov.argparser.value(ov.options, option) for option in ("--loader", "--loader-ops")
+    )
+    instrument = syscalls(mode, is_with_loader=True) if with_loader else syscalls(mode)
+    return instrument(ov)

@@ -1,8 +1,10 @@
-"""Counters that every process has of itself, by phase: no tool, no privilege. What it reads and writes, and getrusage.
+"""Counters that every process has of itself, by phase: no tool, no privilege. What it reads and
+writes, and getrusage.
 
-At each edge of a phase in a process's first thread that thread's ``io`` and ``getrusage`` are read, some 4 microseconds; what has come
-since the last edge belongs to the innermost phase. The reading itself is subtracted again. It is the thread's and not the process's, to
-which the kernel adds what a child has read as soon as that was waited for.
+At each edge of a phase in a process's first thread that thread's ``io`` and ``getrusage`` are read,
+some 4 microseconds; what has come since the last edge belongs to the innermost phase. The reading
+itself is subtracted again. It is the thread's and not the process's, to which the kernel adds what
+a child has read as soon as that was waited for.
 
 A process counts in a small file that it maps: whole at every moment, however the process ends.
 """
@@ -19,15 +21,30 @@ from collections.abc import Callable
 
 from voirkit.fork import at_fork
 from voirkit_instruments.syscalls import record_phases
-from voirkit_instruments.syscalls.record_phases import OTHER, OWN, PHASES
+from voirkit_instruments.syscalls.record_phases import OTHER, PHASES, VOIRKIT
 
-# Of /proc/self/io: calls that read and write (of any kind), their bytes, and bytes that storage had to move. Of getrusage, in microseconds
-# and times. The last two are counted here.
+# Of /proc/self/io: calls that read and write (of any kind), their bytes, and bytes that storage had
+# to move. Of getrusage, in microseconds and times. The last two are counted here.
 COLUMNS = (
-    "read_calls", "write_calls", "read_bytes", "write_bytes", "storage_read", "storage_written",
-    "user_us", "system_us", "minor_faults", "major_faults", "waited", "preempted", "entered", "lasted_ns",
-)  # fmt: skip
-_READ_CALLS, _READ_BYTES, _ENTERED, _LASTED_NS = map(COLUMNS.index, ("read_calls", "read_bytes", "entered", "lasted_ns"))
+    "read_calls",
+    "write_calls",
+    "read_bytes",
+    "write_bytes",
+    "storage_read",
+    "storage_written",
+    "user_us",
+    "system_us",
+    "minor_faults",
+    "major_faults",
+    "waited",
+    "preempted",
+    "entered",
+    "lasted_ns",
+)
+_READ_CALLS = COLUMNS.index("read_calls")
+_READ_BYTES = COLUMNS.index("read_bytes")
+_ENTERED = COLUMNS.index("entered")
+_LASTED_NS = COLUMNS.index("lasted_ns")
 ENDING = ".mapped"
 _HEAD = 1  # numbers before those of the phases: which worker it is; -1: none
 _NUMBERS = _HEAD + len(PHASES) * len(COLUMNS)
@@ -35,16 +52,22 @@ _IO = "/proc/self/task/{}/io"
 _TRIALS = 50
 _LONGEST_IO = 512
 TRUSTED = {
-    "calls, bytes": "exact, of read and write of all kinds in the first thread of each process; not of mmap, nor of io_uring",
+    "calls, bytes": (
+        "exact, of read and write of all kinds in the first thread of each process; not of mmap,"
+        " nor of io_uring"
+    ),
     "all other calls, errors, seconds": "not seen (they need strace, or root)",
 }
 
 
 def why_not() -> str | None:
-    """Why there are none here, and what to do."""
+    """The reason why there are none here, and what to do; None where there are."""
     if os.path.exists(_IO.format(threading.get_native_id())):
         return None
-    return "no process is told here what it has read and written (/proc/self/io).\nMount it: mount -t proc none /proc"
+    return (
+        "no process is told here what it has read and written (/proc/self/io).\nMount it: mount -t"
+        " proc none /proc"
+    )
 
 
 def _phase_offset(phase: str) -> int:
@@ -52,7 +75,8 @@ def _phase_offset(phase: str) -> int:
 
 
 def read_counts(path: str) -> tuple[int, dict[str, dict[str, int]]]:
-    """Which worker a process was (-1: none), and what it counted in each phase. Raises OSError, ValueError: it cannot be read."""
+    """The number of the worker that a process was (-1: none), and its counts of each phase. Raises
+    OSError, ValueError: it cannot be read."""
     with open(path, "rb") as file:
         numbers = memoryview(file.read()).cast("q")
     if len(numbers) != _NUMBERS:
@@ -73,16 +97,19 @@ def count_files(folder: str, stem: str) -> list[str]:
 
 
 class Counters:
-    """The counters of this process and of those that it forks. ``stem``: the path of the files, without their ending."""
+    """The counters of this process and of those that it forks. ``stem``: the path of the files,
+    without their ending."""
 
     def __init__(self, stem: str) -> None:
         self._stem = stem
-        self._is_forked = self._is_over = False
+        self._is_forked = False
+        self._is_over = False
         self._counts: memoryview | None = None
         self._io = -1
         self._stack: list[int] = []  # offsets of the phases that it is in
         self._last: list[int] = []
-        self._last_ns = self._edges = 0
+        self._last_ns = 0
+        self._edges = 0
         self._last_length = 0  # of what was read last, which the kernel counts too
         at_fork("instruments", in_child=self._after_fork)
 
@@ -92,13 +119,13 @@ class Counters:
         record_phases.listen(self._entry, self._exit)
 
     def stop(self) -> dict[str, float]:
-        """Count no more; how many edges there were, and what one took, in seconds."""
+        """Count no more; how many edges there were, and the seconds that one took."""
         if self._is_over:
             return {"edges": self._edges, "edge_s": 0.0}
-        began = time.perf_counter()
+        start_s = time.perf_counter()
         for _ in range(_TRIALS):
             self._count()
-        edge_s = (time.perf_counter() - began) / _TRIALS
+        edge_s = (time.perf_counter() - start_s) / _TRIALS
         self._close()
         return {"edges": self._edges - _TRIALS, "edge_s": edge_s}
 
@@ -110,14 +137,20 @@ class Counters:
             self._counts[0] = number
 
     def _after_fork(self) -> None:
-        self._is_forked, self._counts, self._stack, self._io, self._last_length = True, None, [], -1, 0
+        self._is_forked = True
+        self._counts = None
+        self._stack = []
+        self._io = -1
+        self._last_length = 0
 
     def _open(self) -> None:
         if self._is_over:
             return
         try:
             self._io = os.open(_IO.format(threading.get_native_id()), os.O_RDONLY | os.O_CLOEXEC)
-            path = f"{self._stem}.{os.getpid()}{ENDING}" if self._is_forked else f"{self._stem}{ENDING}"
+            path = f"{self._stem}{ENDING}"
+            if self._is_forked:
+                path = f"{self._stem}.{os.getpid()}{ENDING}"
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             try:
                 os.ftruncate(file, 8 * _NUMBERS)
@@ -131,7 +164,8 @@ class Counters:
             self._close()
 
     def _close(self) -> None:
-        self._is_over, self._counts = True, None
+        self._is_over = True
+        self._counts = None
         if self._io >= 0:
             try:
                 os.close(self._io)
@@ -142,14 +176,25 @@ class Counters:
     def _read(self) -> list[int]:
         text = os.pread(self._io, _LONGEST_IO, 0)
         words = text.split()
-        used = resource.getrusage(resource.RUSAGE_THREAD)
+        usage = resource.getrusage(resource.RUSAGE_THREAD)
         if words[0] != b"rchar:":
             raise ValueError("the descriptor is another file's by now")
         self._last_length = len(text)
+        # in the order of ``COLUMNS``
         return [
-            int(words[5]), int(words[7]), int(words[1]), int(words[3]), int(words[9]), int(words[11]),
-            int(used.ru_utime * 1e6), int(used.ru_stime * 1e6), used.ru_minflt, used.ru_majflt, used.ru_nvcsw, used.ru_nivcsw,
-        ]  # fmt: skip
+            int(words[5]),
+            int(words[7]),
+            int(words[1]),
+            int(words[3]),
+            int(words[9]),
+            int(words[11]),
+            int(usage.ru_utime * 1e6),
+            int(usage.ru_stime * 1e6),
+            usage.ru_minflt,
+            usage.ru_majflt,
+            usage.ru_nvcsw,
+            usage.ru_nivcsw,
+        ]
 
     def _count(self) -> memoryview | None:
         """Add what has come since the last edge to the innermost phase."""
@@ -166,8 +211,10 @@ class Counters:
         except (OSError, ValueError, IndexError):
             self._close()
             return None
-        # Outside of phases: before the program's work, and after it.
-        offset = self._stack[-1] if self._stack else _phase_offset(OTHER if self._is_forked else OWN)
+        if self._stack:
+            offset = self._stack[-1]
+        else:  # outside of phases: before the program's work, and after it
+            offset = _phase_offset(OTHER if self._is_forked else VOIRKIT)
         for i, (value, last) in enumerate(zip(now, self._last, strict=True)):
             counts[offset + i] += value - last
         if own_length:
@@ -187,13 +234,16 @@ class Counters:
                 self._stack.append(offset)
                 counts[offset + _ENTERED] += 1
 
-        return record_phases.do_nothing if phase == OWN else enter  # what voirkit does for itself is not told apart here
+        # what voirkit does for itself is not told apart here
+        return record_phases.do_nothing if phase == VOIRKIT else enter
 
     def _exit(self, phase: str) -> Callable[[], object]:
         offset = _phase_offset(phase)
 
         def leave() -> None:
             if self._count() is not None and offset in self._stack:
-                del self._stack[len(self._stack) - 1 - self._stack[::-1].index(offset) :]
+                # the phase goes with all that are inside it
+                inside = self._stack[::-1].index(offset)
+                del self._stack[len(self._stack) - 1 - inside :]
 
-        return record_phases.do_nothing if phase == OWN else leave
+        return record_phases.do_nothing if phase == VOIRKIT else leave

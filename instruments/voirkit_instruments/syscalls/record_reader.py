@@ -1,11 +1,14 @@
-"""A program that runs beside a training run as root: has the kernel trace the run's system calls, and copies what it traces into files.
+"""A program that runs beside a training run as root: has the kernel trace the run's system calls,
+and copies what it traces into files.
 
     python -I -S record_reader.py TRACEFS PID STEM MOST_BYTES
 
-It makes a tracing instance of its own, so that no other tracing on the machine is touched, and removes it when it is told to end (SIGINT,
-SIGTERM) or when the process has ended, however that was. It says ``ready`` when it traces. For each processor there is a file
-``STEM.<n>.ring`` with the kernel's pages without what is empty in them, and ``STEM.ring.json`` with their layout. If this program is
-killed, what it has copied can be read, and the instance is removed by the run that it was for, or by the next one on this machine.
+It makes a tracing instance of its own, so that no other tracing on the machine is touched, and
+removes it when it is told to end (SIGINT, SIGTERM) or when the process has ended, however that was.
+It says ``ready`` when it traces. For each processor there is a file ``STEM.<n>.ring`` with the
+kernel's pages without what is empty in them, and ``STEM.ring.json`` with their layout. If this
+program is killed, what it has copied can be read, and the instance is removed by the run that it
+was for, or by the next one on this machine.
 """
 
 from __future__ import annotations
@@ -22,9 +25,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-EVENTS = ("raw_syscalls/sys_enter", "raw_syscalls/sys_exit", "task/task_newtask", "task/task_rename", "sched/sched_process_exit",
-          "sched/sched_switch")  # fmt: skip
-KB_EACH, KB_ALL = 8192, 131072  # of buffer for a processor, 80,000 calls, and for all of them at most
+EVENTS = (
+    "raw_syscalls/sys_enter",
+    "raw_syscalls/sys_exit",
+    "task/task_newtask",
+    "task/task_rename",
+    "sched/sched_process_exit",
+    "sched/sched_switch",
+)
+# of buffer for a processor, 80,000 calls, and for all of them at most
+KB_EACH, KB_ALL = 8192, 131072
 EVERY_S = 0.02
 MUCH = 1 << 20  # bytes that were there at once: more is coming
 PAGE_HEAD = 16
@@ -41,19 +51,22 @@ def read(path: str) -> str:
 
 
 def name_of(pid: int) -> str | None:
-    """What the instance of a process is called: by its number and when it began, since numbers are given again; None if it is gone."""
+    """The name of the instance of a process: by its number and when it began, since numbers are
+    given again; None if it is gone."""
     try:
-        return f"voirkit-{pid}-{read(f'/proc/{pid}/stat').rpartition(')')[2].split()[19]}"
+        fields = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        return f"voirkit-{pid}-{fields[19]}"
     except (OSError, IndexError):
         return None
 
 
 def remove_left(tracefs: str, mine: str | None = None) -> None:
-    """Remove the instances of voirkit's whose readers were killed and whose processes are gone. Nobody else's, and not ``mine``."""
+    """Remove the instances of voirkit's whose readers were killed and whose processes are gone, and
+    ``mine``. Nobody else's."""
     folder = os.path.join(tracefs, "instances")
     for name in os.listdir(folder):
-        old = re.fullmatch(r"voirkit-(\d+)-\d+", name)
-        if old and (name == mine or name_of(int(old[1])) != name):
+        match = re.fullmatch(r"voirkit-(\d+)-\d+", name)
+        if match and (name == mine or name_of(int(match[1])) != name):
             Instance(os.path.join(folder, name)).remove()
 
 
@@ -74,9 +87,11 @@ class Instance:
         write(self.file("trace_clock"), "mono")  # the clock of the run's own records
         write(self.file("options", "overwrite"), "0")
         write(self.file("options", "event-fork"), "1")
-        file = os.open(self.file("set_event_pid"), os.O_WRONLY)  # not truncated: each write adds one
+        # not truncated: each write adds one
+        file = os.open(self.file("set_event_pid"), os.O_WRONLY)
         tasks = f"/proc/{pid}/task"
-        for number in dict.fromkeys([str(pid), *os.listdir(tasks), *os.listdir(tasks)]):  # twice: one may have begun another meanwhile
+        # twice: one may have begun another meanwhile
+        for number in dict.fromkeys([str(pid), *os.listdir(tasks), *os.listdir(tasks)]):
             os.write(file, f"{number}\n".encode())
         os.close(file)
         for event in EVENTS:
@@ -84,21 +99,28 @@ class Instance:
         write(self.file("tracing_on"), "1")
 
     def layout(self) -> dict[int, Any]:
-        """By number of the event its name, and of its fields where they are and how long."""
-        found = {}
+        """The name of each event by its number, and where its fields are and how long."""
+        events = {}
         for event in EVENTS:
             text = read(self.file("events", event, "format"))
             number = int(re.findall(r"^ID: (\d+)", text, re.M)[0])
-            fields = re.findall(r"field:[^;]*?(\w+)(?:\[\d+\])?;\s*offset:(\d+);\s*size:(\d+);", text)
-            found[number] = {"event": event.partition("/")[2], "fields": {name: [int(at), int(size)] for name, at, size in fields}}
-        return found
+            fields = re.findall(
+                r"field:[^;]*?(\w+)(?:\[\d+\])?;\s*offset:(\d+);\s*size:(\d+);", text
+            )
+            events[number] = {
+                "event": event.partition("/")[2],
+                "fields": {name: [int(offset), int(size)] for name, offset, size in fields},
+            }
+        return events
 
     def lost(self) -> int:
         """Events for which there was no room."""
         n = 0
         for cpu in os.listdir(self.file("per_cpu")):
-            for name, count in re.findall(r"^(.+): (\d+)$", read(self.file("per_cpu", cpu, "stats")), re.M):
-                n += int(count) if name in ("overrun", "commit overrun", "dropped events") else 0
+            text = read(self.file("per_cpu", cpu, "stats"))
+            for name, count in re.findall(r"^(.+): (\d+)$", text, re.M):
+                if name in ("overrun", "commit overrun", "dropped events"):
+                    n += int(count)
         return n
 
     def remove(self) -> None:
@@ -120,11 +142,13 @@ class Instance:
 
 
 class Copy:
-    """What one processor's buffer holds, into a file."""
+    """A copy of one processor's buffer in a file."""
 
     def __init__(self, source: str, target: str, page: int) -> None:
-        self.source, self.page = os.open(source, os.O_RDONLY | os.O_NONBLOCK), page
-        self.target = open(target, "wb", buffering=1 << 18)  # noqa: SIM115 (open for as long as this is)
+        self.source = os.open(source, os.O_RDONLY | os.O_NONBLOCK)
+        self.page = page
+        # open for as long as this is
+        self.target = open(target, "wb", buffering=1 << 18)  # noqa: SIM115
 
     def all(self) -> int:
         """Copy what is there; how many bytes."""
@@ -147,21 +171,35 @@ class Copy:
 
 def trace(instance: Instance, stem: str, most: int, ended: select.epoll) -> None:
     """Copy what is traced until the end, or until it is too much."""
-    sized = instance.file("buffer_subbuf_size_kb")  # since Linux 6.8
-    page = int(read(sized)) * 1024 if os.path.exists(sized) else os.sysconf("SC_PAGE_SIZE")
+    page_sizes = instance.file("buffer_subbuf_size_kb")  # since Linux 6.8
+    if os.path.exists(page_sizes):
+        page = int(read(page_sizes)) * 1024
+    else:
+        page = os.sysconf("SC_PAGE_SIZE")
     cpus = sorted(int(name[3:]) for name in os.listdir(instance.file("per_cpu")))
-    copies = [Copy(instance.file("per_cpu", f"cpu{cpu}", "trace_pipe_raw"), f"{stem}.{cpu}.ring", page) for cpu in cpus]
-    copied, full = 0, False
-    layout = {"page": page, "cpus": cpus, "events": instance.layout(), "lost": 0, "full": False, "machine": os.uname().machine,
-             "byteorder": sys.byteorder}  # fmt: skip
+    copies = [
+        Copy(instance.file("per_cpu", f"cpu{cpu}", "trace_pipe_raw"), f"{stem}.{cpu}.ring", page)
+        for cpu in cpus
+    ]
+    layout = {
+        "page": page,
+        "cpus": cpus,
+        "events": instance.layout(),
+        "lost": 0,
+        "full": False,
+        "machine": os.uname().machine,
+        "byteorder": sys.byteorder,
+    }
     write_layout(stem, layout)
     print("ready", flush=True)
+    copied = 0
+    is_full = False
     try:
         new = 0
-        while not ended.poll(0 if new > MUCH else EVERY_S) and not full:
+        while not ended.poll(0 if new > MUCH else EVERY_S) and not is_full:
             new = sum(copy.all() for copy in copies)
             copied += new
-            full = copied > most
+            is_full = copied > most
             for copy in copies:
                 copy.target.flush()
     finally:
@@ -169,8 +207,8 @@ def trace(instance: Instance, stem: str, most: int, ended: select.epoll) -> None
         for copy in copies:
             copied += copy.all()
             copy.close()
-    write_layout(stem, {**layout, "lost": instance.lost(), "full": full})
-    if full:
+    write_layout(stem, {**layout, "lost": instance.lost(), "full": is_full})
+    if is_full:
         print(f"limit: {copied} bytes", flush=True)
 
 
@@ -182,14 +220,14 @@ def write_layout(stem: str, layout: dict[str, Any]) -> None:
 
 def main(tracefs: str, pid: str, stem: str, most: str) -> None:
     """Trace a process until it ends, or this is told to."""
-    told, telling = os.pipe()
-    os.set_blocking(telling, False)
-    signal.set_wakeup_fd(telling)
+    wakeup, wakeup_writer = os.pipe()
+    os.set_blocking(wakeup_writer, False)
+    signal.set_wakeup_fd(wakeup_writer)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     process = os.pidfd_open(int(pid))
     ended = select.epoll()
-    ended.register(told, select.EPOLLIN)
+    ended.register(wakeup, select.EPOLLIN)
     ended.register(process, select.EPOLLIN)
     name = name_of(int(pid)) or ""
     remove_left(tracefs)

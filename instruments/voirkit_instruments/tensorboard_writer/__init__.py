@@ -1,4 +1,5 @@
-"""``--tensorboard``: rates, shares of phases, loss, memory and the verdict, in TensorBoard while the run goes on."""
+"""``--tensorboard``: rates, shares of phases, loss, memory and the verdict, in TensorBoard while
+the run goes on."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def folder(text: str) -> str:
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
-    """Write to ``DIR/<name of the run directory>``, or to ``tensorboard`` in that directory: a folder is a run in TensorBoard."""
+    """Write to ``DIR/<name of the run directory>``, or to ``tensorboard`` in that directory: a
+    folder is a run in TensorBoard."""
     from voirkit_instruments.trackers import track
 
     chosen = options["tensorboard"]
@@ -40,10 +42,14 @@ INSTRUMENT = Instrument(
     group="see a run",
     options=(
         Option(
-            "--tensorboard", "write rates, phases, loss and the verdict for TensorBoard, into a folder of DIR (default: the run directory)",
-            type=folder, metavar="DIR", const="",
+            "--tensorboard",
+            "write rates, phases, loss and the verdict for TensorBoard, into a folder of DIR"
+            " (default: the run directory)",
+            type=folder,
+            metavar="DIR",
+            const="",
         ),
     ),
     record="voirkit_instruments.tensorboard_writer:record",
     folders=("tensorboard",),
-)  # fmt: skip
+)

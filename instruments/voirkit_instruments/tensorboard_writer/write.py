@@ -1,4 +1,5 @@
-"""Writes TensorBoard's event files with TensorBoard's own writer, without torch and TensorFlow. Checked with tensorboard 2.21."""
+"""Writes TensorBoard's event files with TensorBoard's own writer, without torch and TensorFlow.
+Checked with tensorboard 2.21."""
 
 from __future__ import annotations
 
@@ -35,7 +36,11 @@ class Writer(Tracker):
 
         if self._writer is None:
             chosen = self.words[0]
-            parts = (chosen, os.path.basename(self.run_dir)) if chosen else (self.run_dir, "tensorboard")
+            parts = (
+                (chosen, os.path.basename(self.run_dir))
+                if chosen
+                else (self.run_dir, "tensorboard")
+            )
             self._writer = EventFileWriter(os.path.join(*parts))
         self._writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
         self._writer.flush()

@@ -14,7 +14,9 @@ INSTRUMENT = Instrument(
             "--torch-profile",
             "record operators and kernels with torch's profiler in a window of steps "
             "(default: 5:0:3, which skips 5 steps and records 3)",
-            type=read_by("voirkit_instruments.torch_profile.record:parse_window"), const="5:0:3", metavar="SKIP:WAIT:ACTIVE",
+            type=read_by("voirkit_instruments.torch_profile.record:parse_window"),
+            const="5:0:3",
+            metavar="SKIP:WAIT:ACTIVE",
         ),
     ),
     record="voirkit_instruments.torch_profile.record:record",
@@ -27,6 +29,6 @@ INSTRUMENT = Instrument(
     sections="voirkit_instruments.torch_profile.show:sections",
     folders=(FOLDER,),
     priority=1,  # before the steps instrument, which it sees the steps through
-)  # fmt: skip
+)
 
 __getattr__ = lazy_names(__name__, torch_profile="record")

@@ -1,10 +1,13 @@
-"""Gives each operator and kernel of a recording to a phase of training, sums them, and puts them into the trace of the run.
+"""Gives each operator and kernel of a recording to a phase of training, sums them, and puts them
+into the trace of the run.
 
-What the training thread does belongs to the phase it is in then. What another thread of the process does (autograd's) belongs to the phase
-that the training thread is in then: backward, which waits for it. A kernel belongs to the phase in which it was started.
+What the training thread does belongs to the phase it is in then. What another thread of the process
+does (autograd's) belongs to the phase that the training thread is in then: backward, which waits
+for it. A kernel belongs to the phase in which it was started.
 
-The trace that torch's profiler writes (Chrome's format, Kineto; checked with what torch 2.15 writes) is read event by event, since the file
-may be larger than memory, and its times are brought onto the run's clock.
+The trace that torch's profiler writes (Chrome's format, Kineto; checked with what torch 2.15
+writes) is read event by event, since the file may be larger than memory, and its times are brought
+onto the run's clock.
 """
 
 from __future__ import annotations
@@ -22,22 +25,32 @@ import numpy as np
 from voirkit.analysis.nesting import Array, innermost, parents, without_children
 from voirkit.analysis.phases import Records, meanings
 from voirkit.analysis.steps import VOIRKIT
+from voirkit.phase_table import PHASES
 from voirkit.runs.opened import Run
 from voirkit.runs.parquet import COLUMNS, OPTIONS, file
-from voirkit.runs.summary import PHASES
 from voirkit.runs.trace_files import clean
 from voirkit.trace.layout import folder_of
 
 OPERATOR, ANNOTATION, RUNTIME, KERNEL, MEMORY = range(5)
+_ON_HOST = (OPERATOR, ANNOTATION, RUNTIME)
 CATEGORIES = ("operator", "annotation", "runtime", "kernel", "memory")
 _CATEGORY = {
-    "cpu_op": OPERATOR, "user_annotation": ANNOTATION, "cuda_runtime": RUNTIME, "cuda_driver": RUNTIME,
-    "hip_runtime": RUNTIME, "xpu_runtime": RUNTIME, "xpu_driver": RUNTIME,
-    "kernel": KERNEL, "gpu_memcpy": KERNEL, "gpu_memset": KERNEL, "cpu_instant_event": MEMORY,
-}  # fmt: skip
+    "cpu_op": OPERATOR,
+    "user_annotation": ANNOTATION,
+    "cuda_runtime": RUNTIME,
+    "cuda_driver": RUNTIME,
+    "hip_runtime": RUNTIME,
+    "xpu_runtime": RUNTIME,
+    "xpu_driver": RUNTIME,
+    "kernel": KERNEL,
+    "gpu_memcpy": KERNEL,
+    "gpu_memset": KERNEL,
+    "cpu_instant_event": MEMORY,
+}
 MOST_EVENTS = 4_000_000
 _CHUNK = 1 << 20
-_LARGEST = 1 << 24  # characters of an object, and around them all: a packed file of a few bytes may hold any number
+# characters of an object, and around them all: a packed file of a few bytes may hold any number
+_LARGEST = 1 << 24
 _US = 1000
 _BASE = re.compile(r'"baseTimeNanoseconds":\s*(\d+)')
 
@@ -46,8 +59,9 @@ class Events:
     """The events of one trace; arrays of shape (n,), in the order of the file.
 
     Attributes:
-        category: One of ``OPERATOR``, ``ANNOTATION`` (what the program or torch calls a part of it), ``RUNTIME`` (calls that start
-            work on a device), ``KERNEL`` (that work) and ``MEMORY``.
+        category: One of ``OPERATOR``, ``ANNOTATION`` (what the program or torch calls a part of
+            it), ``RUNTIME`` (calls that start work on a device), ``KERNEL`` (that work) and
+            ``MEMORY``.
         name: Index into ``names``.
         tid: The thread; of a kernel its stream.
         device: Of kernels and memory, else -1.
@@ -56,9 +70,12 @@ class Events:
     """
 
     def __init__(self, path: str) -> None:
-        """Read a file; ``path`` may end in ``.gz``. Raises OSError: it cannot be read; ValueError: it is no such trace, or torn."""
-        columns = {key: array("q") for key in ("category", "name", "tid", "device", "linked", "bytes")}
-        times = {key: array("d") for key in ("ts", "dur")}
+        """Read a file; ``path`` may end in ``.gz``. Raises OSError: it cannot be read; ValueError:
+        it is no such trace, or torn."""
+        columns = {
+            key: array("q") for key in ("category", "name", "tid", "device", "linked", "bytes")
+        }
+        starts_us, durations_us = array("d"), array("d")
         names: dict[str, int] = {}
         self.left_out = 0  # events beyond ``MOST_EVENTS``
         self._base_ns = 0
@@ -66,23 +83,31 @@ class Events:
             category = _CATEGORY.get(event.get("cat", ""))
             if category is None or event.get("ph") not in ("X", "i"):
                 continue
-            if len(times["ts"]) >= MOST_EVENTS:
+            if len(starts_us) >= MOST_EVENTS:
                 self.left_out += 1
                 continue
-            more = event.get("args") or {}
-            times["ts"].append(event["ts"])
-            times["dur"].append(event.get("dur", 0))
+            starts_us.append(event["ts"])
+            durations_us.append(event.get("dur", 0))
+            args = event.get("args") or {}
+            device = args.get("device", args.get("Device Id"))
             columns["category"].append(category)
             columns["name"].append(names.setdefault(event["name"], len(names)))
             columns["tid"].append(_whole(event.get("tid")))
-            columns["device"].append(_whole(more.get("device", more.get("Device Id"))))
-            columns["linked"].append(_whole(more.get("correlation")))
-            columns["bytes"].append(_whole(more.get("Bytes"), 0))
-        plain: dict[str, Array] = {key: np.frombuffer(values, np.int64) for key, values in columns.items()}
-        self.category, self.name, self.tid = plain["category"], plain["name"], plain["tid"]
-        self.device, self.linked, self.bytes = plain["device"], plain["linked"], plain["bytes"]
-        self.start_ns: Array = _nanoseconds(times["ts"]) + self._base_ns  # nanoseconds of the wall clock
-        self.duration_ns: Array = _nanoseconds(times["dur"])
+            columns["device"].append(_whole(device))
+            columns["linked"].append(_whole(args.get("correlation")))
+            columns["bytes"].append(_whole(args.get("Bytes"), 0))
+        arrays: dict[str, Array] = {
+            key: np.frombuffer(values, np.int64) for key, values in columns.items()
+        }
+        self.category = arrays["category"]
+        self.name = arrays["name"]
+        self.tid = arrays["tid"]
+        self.device = arrays["device"]
+        self.linked = arrays["linked"]
+        self.bytes = arrays["bytes"]
+        # nanoseconds of the wall clock
+        self.start_ns: Array = _nanoseconds(starts_us) + self._base_ns
+        self.duration_ns: Array = _nanoseconds(durations_us)
         self.names = list(names)  # by index
 
     def _read(self, path: str) -> Iterator[dict[str, Any]]:
@@ -94,33 +119,40 @@ class Events:
                 if not chunk or len(head) > _LARGEST:
                     raise ValueError("it is no trace of torch's profiler")
                 head += chunk
-            before, _, rest = head.partition('"traceEvents"')
-            rest = yield from _objects(rest[rest.index("[") + 1 :], file)
-            found = _BASE.search(before) or _BASE.search(rest + file.read(_LARGEST))
-            self._base_ns = int(found[1]) if found else 0
+            before, _, behind = head.partition('"traceEvents"')
+            first = behind.index("[") + 1
+            tail = yield from _objects(behind[first:], file)
+            match = _BASE.search(before) or _BASE.search(tail + file.read(_LARGEST))
+            self._base_ns = int(match[1]) if match else 0
 
 
 def _objects(text: str, file: IO[str]) -> Any:
-    """The objects of a list, of which a beginning has been read; returns what was read behind it."""
-    decode, at = json.JSONDecoder().raw_decode, 0
+    """The objects of a list, of which a beginning has been read; returns what was read behind
+    it."""
+    decode = json.JSONDecoder().raw_decode
+    place = 0
     while True:
-        while at < len(text) and text[at] in " \n\r\t,":
-            at += 1
-        if at < len(text) and text[at] == "]":
-            return text[at:]
+        while place < len(text) and text[place] in " \n\r\t,":
+            place += 1
+        if place < len(text) and text[place] == "]":
+            return text[place:]
         try:
-            found, at = decode(text, at)
+            item, place = decode(text, place)
         except ValueError:
             chunk = file.read(_CHUNK)
-            if not chunk or len(text) - at > _LARGEST:
+            if not chunk or len(text) - place > _LARGEST:
                 raise ValueError("it is torn") from None
-            text, at = text[at:] + chunk, 0
+            text = text[place:] + chunk
+            place = 0
         else:
-            yield found
+            yield item
 
 
 def _whole(value: Any, otherwise: int = -1) -> int:
-    return value if type(value) is int and -(1 << 63) <= value < 1 << 63 else otherwise
+    """A number that fits into 64 bits, or another instead."""
+    if type(value) is int and -(1 << 63) <= value < 1 << 63:
+        return value
+    return otherwise
 
 
 def _nanoseconds(microseconds: array[float]) -> Array:
@@ -133,9 +165,9 @@ class Clock(NamedTuple):
     offset_ns: int  # to be added
     error_ns: int  # by how much a time may be wrong; the marks say nothing closer
 
-    def __call__(self, at_ns: Array) -> Array:
+    def __call__(self, wall_ns: Array) -> Array:
         """Times on the run's clock."""
-        return at_ns + self.offset_ns
+        return wall_ns + self.offset_ns
 
 
 def find_clock(seen_ns: Array, marks: Sequence[Sequence[int]]) -> Clock:
@@ -148,28 +180,33 @@ def find_clock(seen_ns: Array, marks: Sequence[Sequence[int]]) -> Clock:
     Raises:
         ValueError: There are none, or not as many.
 
-    A mark lies between its two readings of the run's clock, so each bounds the offset from both sides; what all of them leave open is the
-    error. If they contradict each other (one of the clocks was corrected meanwhile), the middle one counts, and the error is the largest.
+    A mark lies between its two readings of the run's clock, so each bounds the offset from both
+    sides; what all of them leave open is the error. If they contradict each other (one of the
+    clocks was corrected meanwhile), the middle one counts, and the error is the largest.
     """
     if not len(seen_ns) or len(seen_ns) != len(marks):
         raise ValueError(f"of {len(marks)} marks {len(seen_ns)} were recorded")
     seen_ns = np.asarray(seen_ns, np.int64)
-    step = _US if not (seen_ns % _US).any() else 1  # torch 2.1 cuts times to whole microseconds
-    between = np.asarray(marks, np.int64) - seen_ns[:, None]
-    low, high = int(between[:, 0].max()) - (step - 1), int(between[:, 1].min())
+    is_cut = not (seen_ns % _US).any()
+    step_ns = _US if is_cut else 1  # torch 2.1 cuts times to whole microseconds
+    offsets_ns = np.asarray(marks, np.int64) - seen_ns[:, None]
+    low = int(offsets_ns[:, 0].max()) - (step_ns - 1)
+    high = int(offsets_ns[:, 1].min())
     if low <= high:
-        return Clock((low + high) // 2, (high - low + 1) // 2 + step)
-    middles = between.mean(axis=1)
-    offset = int(np.median(middles))
-    return Clock(offset, int(np.abs(middles - offset).max()) + step)
+        return Clock((low + high) // 2, (high - low + 1) // 2 + step_ns)
+    middles_ns = offsets_ns.mean(axis=1)
+    offset_ns = int(np.median(middles_ns))
+    return Clock(offset_ns, int(np.abs(middles_ns - offset_ns).max()) + step_ns)
 
 
 MOST = 40  # operators of a phase, and kernels, that have a row of their own
-OTHERS = "(others)"
+REMAINDER = "(others)"
 _SUMS = ("calls", "cpu_s", "device_s", "self_cpu_s", "self_device_s", "bytes", "freed")
 OTHER = PHASES.index("other")
-EVALUATION, OWN = len(PHASES), len(PHASES) + 1
-NAMES = (*PHASES, "evaluation", "voirkit")  # the last: what instruments call as they look at tensors
+EVALUATION = len(PHASES)
+VOIRKITS_OWN = len(PHASES) + 1
+# the last: what instruments call as they look at tensors
+NAMES = (*PHASES, "evaluation", "voirkit")
 
 Row = dict[str, Any]
 
@@ -182,132 +219,205 @@ class AttributedEvents:
         evaluation: (start, end) of what is no training.
 
     Attributes:
-        parent: The operator, annotation or call that each lies in directly; of memory the one that took it, of a kernel the call that
-            started it; -1 if there is none.
-        self_ns: Time without what lies in it, and without other phases: LBFGS's step calls forward and backward. 0 of memory.
+        parent: The operator, annotation or call that each lies in directly; of memory the one that
+            took it, of a kernel the call that started it; -1 if there is none.
+        self_ns: Time without what lies in it, and without other phases: LBFGS's step calls forward
+            and backward. 0 of memory.
         device_ns: Time of the kernels started in it, and in what lies in it.
         self_device_ns: Of those started in itself: in calls that lie in it directly.
     """
 
-    def __init__(self, events: Events, start_ns: Array, phases: PhasesOfThread, evaluation: Sequence[tuple[int, int]]) -> None:
+    def __init__(
+        self,
+        events: Events,
+        start_ns: Array,
+        phases: PhasesOfThread,
+        evaluation: Sequence[tuple[int, int]],
+    ) -> None:
         n = len(start_ns)
         self.parent = np.full(n, -1, np.int64)
-        self.self_ns = events.duration_ns.copy()
-        on_host = np.flatnonzero(np.isin(events.category, (OPERATOR, ANNOTATION, RUNTIME)))
-        memory = np.flatnonzero(events.category == MEMORY)
         self.phase = phases.phase_at(start_ns, evaluation)  # index into ``NAMES``
-        edges_ns = phases.edges_ns(evaluation)
+        self.self_ns = events.duration_ns.copy()
+        self.device_ns = np.zeros(n, np.int64)
+        self.self_device_ns = np.zeros(n, np.int64)
+        on_host = np.flatnonzero(np.isin(events.category, _ON_HOST))
+        memory = np.flatnonzero(events.category == MEMORY)
         for tid in np.unique(events.tid[on_host]).tolist():
-            own = on_host[events.tid[on_host] == tid]
-            own = own[np.lexsort((-events.duration_ns[own], start_ns[own]))]
-            inside = parents(start_ns[own], events.duration_ns[own])
-            self.parent[own] = np.where(inside >= 0, own[inside], -1)
-            self.self_ns[own] = without_children(events.duration_ns[own], inside)
-            changes_ns = np.unique(np.concatenate((start_ns[own], start_ns[own] + events.duration_ns[own], edges_ns)))
-            at = innermost(start_ns[own], start_ns[own] + events.duration_ns[own], changes_ns[:-1])
-            away = (at >= 0) & (phases.phase_at(changes_ns[:-1], evaluation) != self.phase[own][at])
-            elsewhere_ns = np.bincount(at[away], np.diff(changes_ns)[away], len(own)).astype(np.int64)
-            self.self_ns[own] = np.maximum(self.self_ns[own] - elsewhere_ns, 0)
+            calls = on_host[events.tid[on_host] == tid]
+            calls = calls[np.lexsort((-events.duration_ns[calls], start_ns[calls]))]
+            self._nest(calls, start_ns, events.duration_ns)
+            self._subtract_other_phases(calls, start_ns, events.duration_ns, phases, evaluation)
             allocations = memory[events.tid[memory] == tid]
-            at = innermost(start_ns[own], start_ns[own] + np.maximum(events.duration_ns[own], 1), start_ns[allocations])
-            self.parent[allocations] = np.where(at >= 0, own[at], -1)
+            self._attribute_memory(allocations, calls, start_ns, events.duration_ns)
         self.self_ns[memory] = 0
-        self._attribute_kernels(events, n)
+        self._attribute_kernels(events)
 
-    def _attribute_kernels(self, events: Events, n: int) -> None:
+    def _nest(self, calls: Array, start_ns: Array, duration_ns: Array) -> None:
+        """Put the calls of a thread into each other. ``calls``: their indices, ascending by start,
+        outer before inner."""
+        inside = parents(start_ns[calls], duration_ns[calls])
+        self.parent[calls] = np.where(inside >= 0, calls[inside], -1)
+        self.self_ns[calls] = without_children(duration_ns[calls], inside)
+
+    def _subtract_other_phases(
+        self,
+        calls: Array,
+        start_ns: Array,
+        duration_ns: Array,
+        phases: PhasesOfThread,
+        evaluation: Sequence[tuple[int, int]],
+    ) -> None:
+        """Subtract from the own time of calls that in which the thread was in another phase than at
+        their beginning."""
+        call_start_ns = start_ns[calls]
+        call_end_ns = call_start_ns + duration_ns[calls]
+        edges_ns = phases.edges_ns(evaluation)
+        changes_ns = np.unique(np.concatenate((call_start_ns, call_end_ns, edges_ns)))
+        call = innermost(call_start_ns, call_end_ns, changes_ns[:-1])
+        phase = phases.phase_at(changes_ns[:-1], evaluation)
+        is_elsewhere = (call >= 0) & (phase != self.phase[calls][call])
+        lasted_ns = np.diff(changes_ns)[is_elsewhere]
+        elsewhere_ns = np.bincount(call[is_elsewhere], lasted_ns, len(calls)).astype(np.int64)
+        self.self_ns[calls] = np.maximum(self.self_ns[calls] - elsewhere_ns, 0)
+
+    def _attribute_memory(
+        self, allocations: Array, calls: Array, start_ns: Array, duration_ns: Array
+    ) -> None:
+        call_start_ns = start_ns[calls]
+        call_end_ns = call_start_ns + np.maximum(duration_ns[calls], 1)
+        call = innermost(call_start_ns, call_end_ns, start_ns[allocations])
+        self.parent[allocations] = np.where(call >= 0, calls[call], -1)
+
+    def _attribute_kernels(self, events: Events) -> None:
         kernels = np.flatnonzero(events.category == KERNEL)
-        started = np.flatnonzero((events.category == RUNTIME) & (events.linked >= 0))
-        started = started[np.argsort(events.linked[started], kind="stable")]
-        self.device_ns, self.self_device_ns = np.zeros(n, np.int64), np.zeros(n, np.int64)
-        if len(kernels) and len(started):
-            at = np.minimum(np.searchsorted(events.linked[started], events.linked[kernels]), len(started) - 1)
-            is_linked = events.linked[started[at]] == events.linked[kernels]
-            kernels, calls = kernels[is_linked], started[at[is_linked]]
-            self.parent[kernels] = calls
-            self.phase[kernels] = self.phase[calls]
-            lasted = events.duration_ns[kernels]
-            np.add.at(self.self_device_ns, np.where(self.parent[calls] >= 0, self.parent[calls], calls), lasted)
-            holders = calls
-            while len(holders):
-                np.add.at(self.device_ns, holders, lasted)
-                inside = self.parent[holders] >= 0
-                holders, lasted = self.parent[holders[inside]], lasted[inside]
+        starters = np.flatnonzero((events.category == RUNTIME) & (events.linked >= 0))
+        if not len(kernels) or not len(starters):
+            return
+        starters = starters[np.argsort(events.linked[starters], kind="stable")]
+        links = events.linked[starters]
+        place = np.searchsorted(links, events.linked[kernels])
+        place = np.minimum(place, len(starters) - 1)
+        is_linked = links[place] == events.linked[kernels]
+        kernels = kernels[is_linked]
+        calls = starters[place[is_linked]]
+        self.parent[kernels] = calls
+        self.phase[kernels] = self.phase[calls]
+        lasted_ns = events.duration_ns[kernels]
+        holders = np.where(self.parent[calls] >= 0, self.parent[calls], calls)
+        np.add.at(self.self_device_ns, holders, lasted_ns)
+        holders = calls
+        while len(holders):
+            np.add.at(self.device_ns, holders, lasted_ns)
+            is_inside = self.parent[holders] >= 0
+            holders = self.parent[holders[is_inside]]
+            lasted_ns = lasted_ns[is_inside]
 
 
 class PhasesOfThread:
-    """The phases of the training thread, as they were recorded. ``chosen``: indices of those of the thread, ascending by start, outer
-    before inner."""
+    """The phases of the training thread, as they were recorded. ``spans``: indices of those of the
+    thread, ascending by start, outer before inner."""
 
-    def __init__(self, records: Records, chosen: Array) -> None:
-        meaning = meanings(records.names)[records.name[chosen]]
-        chosen, meaning = chosen[meaning >= 0], meaning[meaning >= 0]
-        self._start_ns = records.start_ns[chosen]
-        self._end_ns = self._start_ns + records.duration_ns[chosen]
-        self._phase = np.where(meaning == VOIRKIT, OWN, np.minimum(meaning, OTHER))
+    def __init__(self, records: Records, spans: Array) -> None:
+        meaning = meanings(records.names)[records.name[spans]]
+        is_phase = meaning >= 0
+        spans, meaning = spans[is_phase], meaning[is_phase]
+        self._start_ns = records.start_ns[spans]
+        self._end_ns = self._start_ns + records.duration_ns[spans]
+        self._phase = np.where(meaning == VOIRKIT, VOIRKITS_OWN, np.minimum(meaning, OTHER))
 
     def phase_at(self, at_ns: Array, evaluation: Sequence[tuple[int, int]] = ()) -> Any:
         """Index into ``NAMES`` of the phase that the thread is in at each instant."""
-        at = innermost(self._start_ns, self._end_ns, at_ns)
-        phase = np.where(at >= 0, self._phase[at] if len(self._phase) else OTHER, OTHER)
-        for begin, end in evaluation:
-            phase[(at_ns >= begin) & (at_ns < end)] = EVALUATION
+        span = innermost(self._start_ns, self._end_ns, at_ns)
+        phase = np.where(span >= 0, self._phase[span] if len(self._phase) else OTHER, OTHER)
+        for start_ns, end_ns in evaluation:
+            phase[(at_ns >= start_ns) & (at_ns < end_ns)] = EVALUATION
         return phase
 
-    def times_ns(self, begin_ns: int, end_ns: int, evaluation: Sequence[tuple[int, int]] = ()) -> dict[str, int]:
-        """How long the thread is in each of ``NAMES`` between two instants."""
-        edges = self.edges_ns(evaluation)
-        edges = np.unique(np.concatenate(([begin_ns, end_ns], edges[(edges > begin_ns) & (edges < end_ns)])))
-        lasting = np.bincount(self.phase_at(edges[:-1], evaluation), np.diff(edges), len(NAMES))
-        return {name: int(spent) for name, spent in zip(NAMES, lasting, strict=True)}
+    def times_ns(
+        self, begin_ns: int, end_ns: int, evaluation: Sequence[tuple[int, int]] = ()
+    ) -> dict[str, int]:
+        """The nanoseconds of the thread in each of ``NAMES`` between two instants."""
+        edges_ns = self.edges_ns(evaluation)
+        between_ns = edges_ns[(edges_ns > begin_ns) & (edges_ns < end_ns)]
+        edges_ns = np.unique(np.concatenate(([begin_ns, end_ns], between_ns)))
+        phases = self.phase_at(edges_ns[:-1], evaluation)
+        lasted_ns = np.bincount(phases, np.diff(edges_ns), len(NAMES))
+        return {name: int(duration_ns) for name, duration_ns in zip(NAMES, lasted_ns, strict=True)}
 
     def edges_ns(self, evaluation: Sequence[tuple[int, int]] = ()) -> Array:
-        """When the phase may change; in no order."""
-        return np.concatenate((self._start_ns, self._end_ns, np.array(evaluation, dtype=np.int64).reshape(-1)))
+        """The moments at which the phase may change; in no order."""
+        evaluation_ns = np.array(evaluation, dtype=np.int64).reshape(-1)
+        return np.concatenate((self._start_ns, self._end_ns, evaluation_ns))
 
 
-def figures(events: Events, attributed: AttributedEvents, chosen: Array) -> dict[str, Any]:
-    """The sums of the chosen events.
+class _Column(NamedTuple):
+    """A number of events that is summed; arrays of shape (n,)."""
 
-    Args:
-        chosen: Whether each counts; shape (n,).
-    """
-    on_host = np.isin(events.category, (OPERATOR, ANNOTATION, RUNTIME)) & chosen
-    allocations = (events.category == MEMORY) & chosen & (events.device < 0)
-    holder = np.maximum(attributed.parent, 0)
-    has_holder = allocations & (attributed.parent >= 0)
-    parts = {
-        "calls": (on_host, np.ones(len(chosen)), None),
-        "cpu_s": (on_host, events.duration_ns / 1e9, None),
-        "device_s": (on_host, attributed.device_ns / 1e9, None),
-        "self_cpu_s": (on_host, attributed.self_ns / 1e9, None),
-        "self_device_s": (on_host, attributed.self_device_ns / 1e9, None),
-        "bytes": (has_holder, np.maximum(events.bytes, 0), holder),
-        "freed": (has_holder, np.maximum(-events.bytes, 0), holder),
-    }
-    n = len(events.names)
-    phases: dict[str, dict[str, Row]] = {}
+    mask: Array  # the events that have it
+    amounts: Array
+    # the index of the event that each is summed for; None if that is itself
+    holder: Array | None = None
+
+
+def figures(events: Events, attributed: AttributedEvents, mask: Array) -> dict[str, Any]:
+    """The sums of the events of a mask. Shape (n,)."""
+    columns = _columns_of_rows(events, attributed, mask)
+    phases: dict[str, dict[str, Any]] = {}
     for number, phase in enumerate(NAMES):
+        in_phase = attributed.phase == number
         sums = {}
-        for key, (which, amounts, at) in parts.items():
-            which = np.flatnonzero(which & (attributed.phase == number))
-            names = events.name[which if at is None else at[which]]
-            sums[key] = np.bincount(names, weights=amounts[which], minlength=n)
-        rows = {
-            events.names[i]: {key: float(sums[key][i]) if key.endswith("_s") else int(sums[key][i]) for key in _SUMS}
-            for i in np.flatnonzero(sums["calls"]).tolist()
-        }
+        for key, column in columns.items():
+            places = np.flatnonzero(column.mask & in_phase)
+            holders = places if column.holder is None else column.holder[places]
+            sums[key] = np.bincount(
+                events.name[holders], weights=column.amounts[places], minlength=len(events.names)
+            )
+        rows = {}
+        for i in np.flatnonzero(sums["calls"]).tolist():
+            rows[events.names[i]] = {
+                key: float(sums[key][i]) if key.endswith("_s") else int(sums[key][i])
+                for key in _SUMS
+            }
         if rows:
-            phases[phase] = rows
-    kernels: dict[str, Row] = {}
-    which = np.flatnonzero((events.category == KERNEL) & chosen)
-    for name, phase, lasted in zip(
-        events.name[which].tolist(), attributed.phase[which].tolist(), events.duration_ns[which].tolist(), strict=True
-    ):
-        row = kernels.setdefault(events.names[name], {"calls": 0, "device_s": 0.0, "phases": {}})
+            phases[phase] = {"operators": rows}
+    return {"phases": phases, "kernels": _kernel_rows(events, attributed, mask)}
+
+
+def _columns_of_rows(
+    events: Events, attributed: AttributedEvents, mask: Array
+) -> dict[str, _Column]:
+    on_host = np.isin(events.category, _ON_HOST) & mask
+    allocations = (events.category == MEMORY) & mask & (events.device < 0)
+    has_holder = allocations & (attributed.parent >= 0)
+    holder = np.maximum(attributed.parent, 0)
+    return {
+        "calls": _Column(on_host, np.ones(len(mask))),
+        "cpu_s": _Column(on_host, events.duration_ns / 1e9),
+        "device_s": _Column(on_host, attributed.device_ns / 1e9),
+        "self_cpu_s": _Column(on_host, attributed.self_ns / 1e9),
+        "self_device_s": _Column(on_host, attributed.self_device_ns / 1e9),
+        "bytes": _Column(has_holder, np.maximum(events.bytes, 0), holder),
+        "freed": _Column(has_holder, np.maximum(-events.bytes, 0), holder),
+    }
+
+
+def _kernel_rows(events: Events, attributed: AttributedEvents, mask: Array) -> dict[str, Row]:
+    rows: dict[str, Row] = {}
+    kernels = np.flatnonzero((events.category == KERNEL) & mask)
+    names = events.name[kernels].tolist()
+    phases = attributed.phase[kernels].tolist()
+    durations_ns = events.duration_ns[kernels].tolist()
+    for name, number, duration_ns in zip(names, phases, durations_ns, strict=True):
+        row = rows.setdefault(events.names[name], _no_kernel())
+        phase = NAMES[number]
         row["calls"] += 1
-        row["device_s"] += lasted / 1e9
-        row["phases"][NAMES[phase]] = row["phases"].get(NAMES[phase], 0.0) + lasted / 1e9
-    return {"phases": {phase: {"operators": rows} for phase, rows in phases.items()}, "kernels": kernels}
+        row["device_s"] += duration_ns / 1e9
+        row["phases"][phase] = row["phases"].get(phase, 0.0) + duration_ns / 1e9
+    return rows
+
+
+def _no_kernel() -> Row:
+    return {"calls": 0, "device_s": 0.0, "phases": {}}
 
 
 def merge_figures(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -315,40 +425,47 @@ def merge_figures(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     phases: dict[str, dict[str, dict[str, Row]]] = {}
     kernels: dict[str, Row] = {}
     for part in parts:
-        for phase, found in part["phases"].items():
+        for phase, of_phase in part["phases"].items():
             rows = phases.setdefault(phase, {"operators": {}})["operators"]
-            for name, row in found["operators"].items():
+            for name, row in of_phase["operators"].items():
                 _add(rows.setdefault(name, dict.fromkeys(row, 0)), row)
         for name, row in part["kernels"].items():
-            kernel = kernels.setdefault(name, {"calls": 0, "device_s": 0.0, "phases": {}})
-            kernel["calls"] += row["calls"]
-            kernel["device_s"] += row["device_s"]
-            _add(kernel["phases"], row["phases"])
-    return {"phases": {phase: phases[phase] for phase in NAMES if phase in phases}, "kernels": kernels}
+            _add_kernel(kernels.setdefault(name, _no_kernel()), row)
+    return {
+        "phases": {phase: phases[phase] for phase in NAMES if phase in phases},
+        "kernels": kernels,
+    }
 
 
-def _add(into: dict[str, Any], row: Mapping[str, Any]) -> None:
+def _add(sums: dict[str, Any], row: Mapping[str, Any]) -> None:
     for key, value in row.items():
-        into[key] = into.get(key, 0) + value
+        sums[key] = sums.get(key, 0) + value
+
+
+def _add_kernel(sums: Row, row: Mapping[str, Any]) -> None:
+    sums["calls"] += row["calls"]
+    sums["device_s"] += row["device_s"]
+    _add(sums["phases"], row["phases"])
 
 
 def shorten(document: dict[str, Any]) -> dict[str, Any]:
-    """The same with the rows that matter, those that take most time first; what is left out is summed in one."""
-    for found in document["phases"].values():
-        rows = sorted(found["operators"].items(), key=lambda item: -max(item[1]["self_cpu_s"], item[1]["self_device_s"]))
-        kept = dict(rows[:MOST])
-        for _, row in rows[MOST:]:
-            _add(kept.setdefault(OTHERS, {}), row)
-        found.update(
-            operators=kept, **{key: sum(row[key] for _, row in rows) for key in ("calls", "self_cpu_s", "self_device_s", "bytes", "freed")}
+    """The same with the rows that matter, those that take most time first; what is left out is
+    summed in one."""
+    for phase in document["phases"].values():
+        rows = sorted(
+            phase["operators"].items(),
+            key=lambda item: -max(item[1]["self_cpu_s"], item[1]["self_device_s"]),
         )
+        operators = dict(rows[:MOST])
+        for _, row in rows[MOST:]:
+            _add(operators.setdefault(REMAINDER, {}), row)
+        phase["operators"] = operators
+        for key in ("calls", "self_cpu_s", "self_device_s", "bytes", "freed"):
+            phase[key] = sum(row[key] for _, row in rows)
     kernels = sorted(document["kernels"].items(), key=lambda item: -item[1]["device_s"])
     document["kernels"] = dict(kernels[:MOST])
     for _, row in kernels[MOST:]:
-        rest = document["kernels"].setdefault(OTHERS, {"calls": 0, "device_s": 0.0, "phases": {}})
-        rest["calls"] += row["calls"]
-        rest["device_s"] += row["device_s"]
-        _add(rest["phases"], row["phases"])
+        _add_kernel(document["kernels"].setdefault(REMAINDER, _no_kernel()), row)
     return document
 
 
@@ -359,60 +476,100 @@ def put_into_trace(
     events: Events,
     attributed: AttributedEvents,
     start_ns: Array,
-    chosen: Array,
+    mask: Array,
 ) -> None:
-    """Write the chosen events into the trace, so that exports and queries have them beside the phases, on the same clock.
+    """Write the events of a mask into the trace, so that exports and queries have them beside the
+    phases, on the same clock.
 
-    Kind ``operator`` (category ``operator``, ``annotation`` or ``runtime``; in the thread that called it) and kind ``kernel`` (in the
-    thread that started it, with ``device`` and ``stream`` among its arguments). The file has a name of its own: writing it again changes
-    nothing.
+    Kind ``operator`` (category ``operator``, ``annotation`` or ``runtime``; in the thread that
+    called it) and kind ``kernel`` (in the thread that started it, with ``device`` and ``stream``
+    among its arguments). The file has a name of its own: writing it again changes nothing.
 
     Raises:
         OSError: The disk is full, or the folder cannot be written.
     """
     import duckdb
 
-    rank, stem = int(record["rank"]), os.path.basename(recording["file"]).partition(".")[0]
-    for kind in ("operator", "kernel"):
-        which = np.flatnonzero(chosen & ((events.category == KERNEL) == (kind == "kernel")))
-        if not len(which):
+    rank = int(record["rank"])
+    stem = os.path.basename(recording["file"]).partition(".")[0]
+    is_kernel = events.category == KERNEL
+    for kind, of_kind in (("operator", ~is_kernel), ("kernel", is_kernel)):
+        rows = np.flatnonzero(mask & of_kind)
+        if not len(rows):
             continue
         folder = os.path.join(folder_of(run.path), f"kind={kind}", f"rank={rank}")
         path = os.path.join(folder, f"profile-{stem}.parquet")
+        columns = _columns(events, attributed, start_ns, rows)
         try:
             os.makedirs(folder, exist_ok=True)
-            _write(run, path, kind, record, _columns(events, attributed, start_ns, which), events.names)
+            _write(run, path, kind, record, columns, events.names)
         except duckdb.Error as exc:
             raise OSError(f"{path} cannot be written: {exc}".partition("\n")[0]) from None
 
 
-def _columns(events: Events, attributed: AttributedEvents, start_ns: Array, which: Array) -> dict[str, Array]:
-    caller = np.where(attributed.parent[which] >= 0, attributed.parent[which], which)
-    is_kernel = events.category[which] == KERNEL
+def _columns(
+    events: Events, attributed: AttributedEvents, start_ns: Array, rows: Array
+) -> dict[str, Array]:
+    """The columns of the trace. ``rows``: indices of events."""
+    parent = attributed.parent[rows]
+    caller = np.where(parent >= 0, parent, rows)
+    is_kernel = events.category[rows] == KERNEL
     return {
-        "start_ns": start_ns[which], "duration_ns": events.duration_ns[which],
-        "name": events.name[which], "category": events.category[which],
-        "tid": np.where(is_kernel, events.tid[caller], events.tid[which]), "stream": events.tid[which], "device": events.device[which],
-    }  # fmt: skip
+        "start_ns": start_ns[rows],
+        "duration_ns": events.duration_ns[rows],
+        "name": events.name[rows],
+        "category": events.category[rows],
+        "tid": np.where(is_kernel, events.tid[caller], events.tid[rows]),
+        "stream": events.tid[rows],
+        "device": events.device[rows],
+    }
 
 
-def _write(run: Run, path: str, kind: str, record: Mapping[str, Any], columns: dict[str, Array], names: list[str]) -> None:
+def _write(
+    run: Run,
+    path: str,
+    kind: str,
+    record: Mapping[str, Any],
+    columns: dict[str, Array],
+    names: list[str],
+) -> None:
+    tables: dict[str, dict[str, Array]] = {
+        "profile_rows": {key: np.ascontiguousarray(values) for key, values in columns.items()},
+        "profile_names": _text_table([clean(name) for name in names]),
+        "profile_categories": _text_table(CATEGORIES),
+    }
     connection = run.connection()
-    texts, categories = (np.array(values, dtype=object) for values in ([clean(name) for name in names], CATEGORIES))
-    connection.register("profile_rows", {key: np.ascontiguousarray(values) for key, values in columns.items()})
-    connection.register("profile_names", {"code": np.arange(len(names)), "text": texts})
-    connection.register("profile_categories", {"code": np.arange(len(CATEGORIES)), "text": categories})
-    args = "concat('{\"device\":', r.device, ',\"stream\":', r.stream, '}')" if kind == "kernel" else "NULL"
-    own = {
-        "start_ns": "r.start_ns", "duration_ns": "r.duration_ns", "category": "c.text", "name": "n.text", "args": args, "host": "?",
-        "pid": str(int(record["pid"])), "tid": "r.tid", "kind": f"'{kind}'", "rank": str(int(record["rank"])),
-    }  # fmt: skip
-    chosen = ", ".join(f"CAST({own.get(key, 'NULL')} AS {type_}) AS {key}" for key, type_ in COLUMNS.items())
+    for table, values in tables.items():
+        connection.register(table, values)
+    args = "NULL"
+    if kind == "kernel":
+        args = "concat('{\"device\":', r.device, ',\"stream\":', r.stream, '}')"
+    expressions = {
+        "start_ns": "r.start_ns",
+        "duration_ns": "r.duration_ns",
+        "category": "c.text",
+        "name": "n.text",
+        "args": args,
+        "host": "?",
+        "pid": str(int(record["pid"])),
+        "tid": "r.tid",
+        "kind": f"'{kind}'",
+        "rank": str(int(record["rank"])),
+    }
+    selected = ", ".join(
+        f"CAST({expressions.get(key, 'NULL')} AS {type_}) AS {key}"
+        for key, type_ in COLUMNS.items()
+    )
     query = (
-        f"SELECT {chosen} FROM profile_rows r JOIN profile_names n ON n.code = r.name "
+        f"SELECT {selected} FROM profile_rows r JOIN profile_names n ON n.code = r.name "
         "JOIN profile_categories c ON c.code = r.category ORDER BY r.start_ns, r.duration_ns DESC"
     )
-    connection.execute(f"COPY ({query}) TO {file(path + '.tmp')} ({OPTIONS})", [record["host"]]).fetchall()
-    for table in ("profile_rows", "profile_names", "profile_categories"):
+    copy = f"COPY ({query}) TO {file(path + '.tmp')} ({OPTIONS})"
+    connection.execute(copy, [record["host"]]).fetchall()
+    for table in tables:
         connection.unregister(table)
     os.replace(path + ".tmp", path)
+
+
+def _text_table(texts: Sequence[str | None]) -> dict[str, Array]:
+    return {"code": np.arange(len(texts)), "text": np.array(texts, dtype=object)}

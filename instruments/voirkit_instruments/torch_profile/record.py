@@ -1,7 +1,9 @@
-"""``--torch-profile[=SKIP:WAIT:ACTIVE]``: torch's own profiler on a window of steps (docs/torch-profile.md).
+"""``--torch-profile[=SKIP:WAIT:ACTIVE]``: torch's own profiler on a window of steps
+(docs/torch-profile.md).
 
-It is switched where the steps instrument sees a step begin (``StepEvents``). What it recorded is joined with the phases after the run, in
-another process. It is torch's profiler of the thread that trains, with autograd's threads; a program that uses it itself has it alone.
+It is switched where the steps instrument sees a step begin (``StepEvents``). What it recorded is
+joined with the phases after the run, in another process. It is torch's profiler of the thread that
+trains, with autograd's threads; a program that uses it itself has it alone.
 """
 
 from __future__ import annotations
@@ -28,18 +30,22 @@ _FORM = "give SKIP:WAIT:ACTIVE, such as 5:0:3: steps to leave out, to wait, and 
 
 
 class Window:
-    """The steps of one profile: ``skip`` are left out; then, ``repeat`` times, ``wait`` are left out and ``active`` recorded."""
+    """The steps of one profile: ``skip`` are left out; then, ``repeat`` times, ``wait`` are left
+    out and ``active`` recorded."""
 
     def __init__(self, skip: int, wait: int, active: int, repeat: int = 1) -> None:
-        self.skip, self.wait, self.active, self.repeat = skip, wait, active, repeat
+        self.skip = skip
+        self.wait = wait
+        self.active = active
+        self.repeat = repeat
 
     def __repr__(self) -> str:
         return ":".join(map(str, self.document().values()))
 
     def __contains__(self, n: int) -> bool:
-        """Whether the step with this number, the first is 0, is recorded."""
-        turn, at = divmod(n - self.skip, self.wait + self.active)
-        return 0 <= turn < self.repeat and at >= self.wait
+        """True if the step with this number, the first is 0, is recorded."""
+        cycle, step_of_cycle = divmod(n - self.skip, self.wait + self.active)
+        return 0 <= cycle < self.repeat and step_of_cycle >= self.wait
 
     @property
     def first(self) -> int:
@@ -48,7 +54,7 @@ class Window:
 
     @property
     def total(self) -> int:
-        """How many steps are recorded in all."""
+        """The number of steps that are recorded in all."""
         return self.active * self.repeat
 
     @property
@@ -65,21 +71,29 @@ DEFAULT = Window(5, 0, 3)
 
 
 def parse_window(text: str) -> Window:
-    """What the option says. Raises ValueError: it has another form, or records no step."""
+    """The window that the option names. Raises ValueError: it has another form, or records no
+    step."""
     parts = text.split(":")
-    if not 3 <= len(parts) <= 4 or not all(part.isascii() and part.isdigit() and int(part) <= 1_000_000_000 for part in parts):
+    if not 3 <= len(parts) <= 4 or not all(map(_is_number, parts)):
         raise ValueError(f"{text!r} is no window of steps; {_FORM}.")
     skip, wait, active, repeat = (*map(int, parts), 1)[:4]
     if not 0 < active * repeat <= MOST_ACTIVE:
-        raise ValueError(f"{text!r} records {active * repeat} steps; the third number must be 1 to {MOST_ACTIVE}.")
+        raise ValueError(
+            f"{text!r} records {active * repeat} steps; the third number must be 1 to"
+            f" {MOST_ACTIVE}."
+        )
     return Window(skip, wait, active, repeat)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and int(text) <= 1_000_000_000
 
 
 class StepCounter:
     """Counts the steps of the thread that trains.
 
-    A step begins where a loader is asked for a batch after something was trained; in a thread that asks no loader, where the optimizer that
-    stepped first has stepped.
+    A step begins where a loader is asked for a batch after something was trained; in a thread that
+    asks no loader, where the optimizer that stepped first has stepped.
 
     Args:
         edge: Called where a step begins or may, with how many there were before it.
@@ -87,21 +101,25 @@ class StepCounter:
     """
 
     def __init__(self, edge: Callable[[int], None], pause: Callable[[], None]) -> None:
-        self._edge, self._pause = edge, pause
-        self._trained = self._asked = self._stepped = False
+        self._edge = edge
+        self._pause = pause
+        self._trained = False
+        self._requested = False
+        self._stepped = False
         self._leader: Any = None
-        self._thread: int | None = None  # the one that trains, once that is known; the main thread until then
+        # the one that trains, once that is known; the main thread until then
+        self._thread: int | None = None
         self.n = 0  # how many steps are over
 
-    def _is_here(self) -> bool:
+    def _is_training_thread(self) -> bool:
         if self._thread is None:
             return threading.current_thread() is threading.main_thread()
         return threading.get_ident() == self._thread
 
     def before_batch(self, *_: object) -> None:
         """A loader is about to be asked for a batch."""
-        if self._is_here():
-            self._asked = True
+        if self._is_training_thread():
+            self._requested = True
             if self._trained:
                 self._trained = False
                 self.n += 1
@@ -109,7 +127,7 @@ class StepCounter:
 
     def after_batch(self, _: object, batch: object = ABSENT) -> None:
         """A loader has been asked for a batch."""
-        if batch is ABSENT and self._is_here():
+        if batch is ABSENT and self._is_training_thread():
             self._pause()
 
     def after_backward(self, *_: object) -> None:
@@ -127,8 +145,8 @@ class StepCounter:
         self._trained = True
         if self._leader() is not optimizer:
             return
-        asked, self._asked = self._asked, False
-        if not asked and self._is_here():
+        requested, self._requested = self._requested, False
+        if not requested and self._is_training_thread():
             self._trained = False
             self.n += self._stepped
             self._edge(self.n)
@@ -139,7 +157,9 @@ class TorchProfile:
     """The profile of one run, once torch is there."""
 
     def __init__(self, ov: Overseer, window: Window, memory: bool) -> None:
-        self._ov, self._window, self._memory = ov, window, memory
+        self._ov = ov
+        self._window = window
+        self._memory = memory
         self._recorded: Recorded | None = None
         self._early: ModuleType | None = None
         self._over = False
@@ -160,19 +180,31 @@ class TorchProfile:
     def start(self, torch: ModuleType) -> None:
         """torch has been imported."""
         if self._ov.run_dir is None:
-            self._early = torch  # by a voirfile, most often; the run directory comes with the script
+            # by a voirfile, most often; the run directory comes with the script
+            self._early = torch
         if self._over or self._ov.run_dir is None:
             return
         try:
             from voirkit_instruments.torch_profile.record_window import Recorded
 
-            self._recorded = Recorded(torch, self._ov.run_dir, self._window, self._memory, self._ov.options.trace_limit, self._ov.warn)
+            self._recorded = Recorded(
+                torch,
+                self._ov.run_dir,
+                self._window,
+                self._memory,
+                self._ov.options.trace_limit,
+                self._ov.warn,
+            )
         except Exception as exc:  # a torch that is not like any known one
-            self._ov.warn(f"--torch-profile: this torch cannot be profiled ({type(exc).__name__}: {exc}).\n  The run goes on without it.")
+            self._ov.warn(
+                f"--torch-profile: this torch cannot be profiled ({type(exc).__name__}: {exc}).\n "
+                " The run goes on without it."
+            )
             self._over = True
 
     def script_loaded(self) -> None:
-        """The script has been loaded: there is a run directory, or a warning has named why there is none."""
+        """The script has been loaded: there is a run directory, or a warning has named why there is
+        none."""
         if self._early is not None and self._recorded is None:
             self.start(self._early)
 
@@ -188,11 +220,14 @@ class TorchProfile:
 
 @instrument_definition
 @once("--torch-profile")
-def torch_profile(ov: Overseer, window: Window = DEFAULT, memory: bool = False) -> Iterator[Phase | PhaseWithPriority]:
+def torch_profile(
+    ov: Overseer, window: Window = DEFAULT, memory: bool = False
+) -> Iterator[Phase | PhaseWithPriority]:
     """Run torch's profiler on a window of steps.
 
     Args:
-        memory: Whether to record what operators allocate; torch then tells on stderr, once, of memory that was there before.
+        memory: True to record what operators allocate; torch then tells on stderr, once, of
+            memory that was there before.
     """
     profile = TorchProfile(ov, window, memory)
     when_imported("torch", profile.start)
@@ -205,4 +240,5 @@ def torch_profile(ov: Overseer, window: Window = DEFAULT, memory: bool = False) 
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
-    return torch_profile(options["torch_profile"], ov.argparser.value(ov.options, "--memory-snapshot") is not None)(ov)
+    memory = ov.argparser.value(ov.options, "--memory-snapshot") is not None
+    return torch_profile(options["torch_profile"], memory)(ov)

@@ -1,7 +1,9 @@
-"""The recordings of a window of steps: begun and ended at the edges of steps, written into the run directory.
+"""The recordings of a window of steps: begun and ended at the edges of steps, written into the run
+directory.
 
-A window is one recording, or several: none goes on where a loader has no more (what comes then is evaluation, most often), nor where the
-program forks (the child would record for ever), nor where it begins a profiler of its own.
+A window is one recording, or several: none goes on where a loader has no more (what comes then is
+evaluation, most often), nor where the program forks (the child would record for ever), nor where it
+begins a profiler of its own.
 """
 
 from __future__ import annotations
@@ -44,22 +46,45 @@ _ENDINGS = ("_disable_profiler", "_disable_profiler_legacy")
 
 
 class Recorded:
-    """What is recorded of one process. ``most_bytes``: what torch's files may take in all."""
+    """The recordings of one process. ``most_bytes``: what torch's files may take in all."""
 
-    def __init__(self, torch: ModuleType, run_dir: str, window: Window, memory: bool, most_bytes: int, warn: Callable[[str], None]) -> None:
-        self._window, self._left_bytes, self._warn = window, most_bytes, warn
+    def __init__(
+        self,
+        torch: ModuleType,
+        run_dir: str,
+        window: Window,
+        memory: bool,
+        most_bytes: int,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._window = window
+        self._left_bytes = most_bytes
+        self._warn = warn
         self._kineto = Kineto(torch, memory)
         self._folder = os.path.join(run_dir, FOLDER)
-        rank, host = rank_and_world_size()[0], os.uname().nodename
+        rank = rank_and_world_size()[0]
+        host = os.uname().nodename
         self._stem = f"{host}-r{rank}-{os.getpid()}"
         self._record: dict[str, Any] = {
-            "schema": 1, "rank": rank, "host": host, "pid": os.getpid(), "torch": str(torch.__version__), "memory": memory,
-            "window": window.document(), "recordings": [], "steps_seen": 0, "state": "waiting", "why": None,
-        }  # fmt: skip
+            "schema": 1,
+            "rank": rank,
+            "host": host,
+            "pid": os.getpid(),
+            "torch": str(torch.__version__),
+            "memory": memory,
+            "window": window.document(),
+            "recordings": [],
+            "steps_seen": 0,
+            "state": "waiting",
+            "why": None,
+        }
         self._cost = ProbeCost(recorder)
         self._thread: int | None = None  # the one that is recorded now
-        self._began = (0, 0, 0)  # the step, and bytes held and the time then
-        self._edges: list[int] = []  # when steps were over, in this recording
+        # of this recording
+        self._first_step = 0
+        self._start_bytes = 0  # that the process held
+        self._start_ns = 0
+        self._edges: list[int] = []  # when steps were over
         self._steps = 0  # recorded in earlier recordings
         self._cancelled: int | None = None  # a thread whose recording torch has cancelled
         self._is_over = False
@@ -74,7 +99,7 @@ class Recorded:
                 self._drop()
             return
         if self._thread is not None:
-            if n == self._began[0] + len(self._edges):
+            if n == self._first_step + len(self._edges):
                 return  # another request of the same step
             self._edges.append(recorder.now())
             self._kineto.mark()
@@ -104,32 +129,39 @@ class Recorded:
 
     def after_fork(self) -> None:
         """This process has been forked."""
-        self._is_over, self._thread, self._cancelled = True, None, None
+        self._is_over = True
+        self._thread = None
+        self._cancelled = None
 
     def _give_way(self) -> None:
         if self._is_over:
             return
-        here = self._thread is None or self._thread == threading.get_ident()
-        if self._thread is not None and here:
+        if self._thread == threading.get_ident():
             self._end_recording("the script began a profiler of its own")
         else:
             self._cancelled = self._thread  # torch cancels what is recorded of another thread
-        done = f"{self._steps} of {self._window.total} steps were recorded"
-        self._stop(f"the script uses torch's profiler itself, and there can be only one; {done}")
+        self._stop(
+            "the script uses torch's profiler itself, and there can be only one;"
+            f" {self._steps_recorded(self._steps)}"
+        )
+
+    def _steps_recorded(self, n: int) -> str:
+        return f"{n} of {self._window.total} steps were recorded"
 
     def _drop(self) -> None:
-        """Record no more in this thread: the program's profiler, for which torch has cancelled voirkit's, is over."""
+        """Record no more in this thread: the program's profiler, for which torch has cancelled
+        voirkit's, is over."""
         if self._cancelled == threading.get_ident() and not self._guard.runs:
             self._cancelled = None
             try:
                 self._kineto.drop()
-            except Exception as exc:
+            except Exception as exc:  # whatever torch raises: the program's step goes on
                 self._failed("cannot be ended", exc)
 
     # one recording
 
     def _start_recording(self, n: int) -> None:
-        began = recorder.now()
+        start_ns = recorder.now()
         try:
             if self._kineto.enabled():  # somebody else profiles this thread
                 self._give_way()
@@ -137,13 +169,16 @@ class Recorded:
             os.makedirs(self._folder, exist_ok=True)
             self._record["state"] = "recording"
             self._write()
-            self._began, self._edges = (n, _memory_bytes(), began), []
+            self._first_step = n
+            self._start_bytes = _memory_bytes()
+            self._start_ns = start_ns
+            self._edges = []
             self._kineto.start()
             self._thread = threading.get_ident()
-        except Exception as exc:
+        except Exception as exc:  # whatever torch raises: the program's step goes on
             self._failed("cannot be begun", exc)
         finally:
-            self._cost.add(began, recorder.now())
+            self._cost.add(start_ns, recorder.now())
 
     def _end_recording(self, why: str) -> None:
         """End this recording, and write it.
@@ -151,30 +186,43 @@ class Recorded:
         Args:
             why: What ended it; empty if a step's end did.
         """
-        began, self._thread = recorder.now(), None
+        now_ns = recorder.now()
+        self._thread = None
         recordings = self._record["recordings"]
-        name = f"{self._stem}-{len(recordings)}"
         try:
             result = self._kineto.stop()
-            ended = recorder.now()
-            first, done = self._began[0], len(self._edges)
-            self._steps += done
-            if (done or why) and self._is_saved(result, path := os.path.join(self._folder, f"{name}.trace.json")):
+            ended_ns = recorder.now()
+            n_steps = len(self._edges)
+            self._steps += n_steps
+            name = f"{self._stem}-{len(recordings)}.trace.json"
+            if (n_steps or why) and self._is_saved(result, os.path.join(self._folder, name)):
                 recordings.append(
-                    {"file": os.path.basename(path), "steps": [first, first + done], "marks": self._kineto.marks, "edges": self._edges,
-                     "began_ns": self._began[2], "tid": threading.get_native_id(), "ended_ns": ended, "why": why or None}
-                )  # fmt: skip
+                    {
+                        "file": name,
+                        "steps": [self._first_step, self._first_step + n_steps],
+                        "marks": self._kineto.marks,
+                        "edges": self._edges,
+                        "began_ns": self._start_ns,
+                        "tid": threading.get_native_id(),
+                        "ended_ns": ended_ns,
+                        "why": why or None,
+                    }
+                )
             self._record["state"] = "waiting"
             self._write()
             if len(recordings) >= MOST_RECORDINGS and not self._is_over:
-                self._stop(f"it was interrupted {MOST_RECORDINGS} times; {self._steps} of {self._window.total} steps were recorded")
-        except Exception as exc:
+                self._stop(
+                    f"it was interrupted {MOST_RECORDINGS} times;"
+                    f" {self._steps_recorded(self._steps)}"
+                )
+        except Exception as exc:  # whatever torch raises: the program's step goes on
             self._failed("cannot be ended", exc)
         finally:
-            self._cost.add(began, recorder.now())
+            self._cost.add(now_ns, recorder.now())
 
     def _is_saved(self, result: Any, path: str) -> bool:
-        """Write what was recorded, if there is room for it; else it is told, and nothing more is recorded."""
+        """Write what was recorded, if there is room for it; else a warning says so, and nothing
+        more is recorded."""
         result.save(path)
         self._left_bytes -= os.path.getsize(path)
         if self._left_bytes < 0:
@@ -183,14 +231,15 @@ class Recorded:
         return self._left_bytes >= 0
 
     def _is_large(self) -> bool:
-        if _memory_bytes() - self._began[1] < _GROWN:
+        if _memory_bytes() - self._start_bytes < _GROWN:
             return False
-        done = self._steps + len(self._edges)
-        self._stop(f"the process grew by 2 GiB in the window; {done} of {self._window.total} steps were recorded")
+        n_steps = self._steps + len(self._edges)
+        self._stop(f"the process grew by 2 GiB in the window; {self._steps_recorded(n_steps)}")
         return True
 
-    def _failed(self, what: str, exc: Exception) -> None:
-        self._stop(f"{what} ({type(exc).__name__}: {exc})".split("\n")[0])
+    def _failed(self, words: str, exc: Exception) -> None:
+        message = f"{words} ({type(exc).__name__}: {exc})"
+        self._stop(message.split("\n")[0])
 
     def _stop(self, why: str) -> None:
         self._record["why"] = why
@@ -198,7 +247,8 @@ class Recorded:
         self._finish_early()
 
     def _finish_early(self) -> None:
-        self._is_over, self._thread = True, None
+        self._is_over = True
+        self._thread = None
 
     # the end
 
@@ -221,19 +271,21 @@ class Recorded:
         self._cost.report()
 
     def _warn_of_few(self, n: int) -> str:
+        """Warn that too few steps were recorded, with a window that fits; returns the reason."""
         window = self._window
         if not n:
             why = "no step of a training was seen"
         elif n <= window.first:
-            why = f"the run had {n} step{'s' if n > 1 else ''}, and the window begins after {window.first}"
+            plural = "s" if n > 1 else ""
+            why = f"the run had {n} step{plural}, and the window begins after {window.first}"
         else:
-            why = f"the run ended in the window: {self._steps} of {window.total} steps were recorded"
-        fits = (
-            f"\n  voirkit --torch-profile={max(n - 2, 0) // 2}:0:{min(window.active, max(n - max(n - 2, 0) // 2 - 1, 1))} SCRIPT"
-            if n
-            else ""
-        )
-        self._warn(f"--torch-profile: {why}.{fits}")
+            why = f"the run ended in the window: {self._steps_recorded(self._steps)}"
+        advice = ""
+        if n:
+            skip = max(n - 2, 0) // 2
+            active = min(window.active, max(n - skip - 1, 1))
+            advice = f"\n  voirkit --torch-profile={skip}:0:{active} SCRIPT"
+        self._warn(f"--torch-profile: {why}.{advice}")
         return why
 
     def _write(self) -> None:
@@ -254,36 +306,52 @@ def _memory_bytes() -> int:
 
 
 class Kineto:
-    """torch's profiler of one thread, below ``torch.profiler``: one recording after the other. Nothing of ``torch.profiler`` is used that
-    the program could see: no hook, no flag of its modules. Checked with torch 2.15 on a CPU; on a device it has not run."""
+    """torch's profiler of one thread, below ``torch.profiler``: one recording after the other.
+    Nothing of ``torch.profiler`` is used that the program could see: no hook, no flag of its
+    modules. Checked with torch 2.15 on a CPU; on a device it has not run."""
 
     def __init__(self, torch: Any, memory: bool) -> None:
         self._torch = torch
         native, profiler = torch._C._autograd, torch._C._profiler
-        self._prepare, self._enable, self._disable = native._prepare_profiler, native._enable_profiler, native._disable_profiler
+        self._prepare = native._prepare_profiler
+        self._enable = native._enable_profiler
+        self._disable = native._disable_profiler
         self.enabled: Callable[[], bool] = native._profiler_enabled
         self._activity = profiler.ProfilerActivity
         self._config = profiler.ProfilerConfig(
-            profiler.ProfilerState.KINETO, False, memory, False, False, False, profiler._ExperimentalConfig()
+            profiler.ProfilerState.KINETO,
+            False,
+            memory,
+            False,
+            False,
+            False,
+            profiler._ExperimentalConfig(),
         )
         fast = getattr(profiler, "_RecordFunctionFast", None)
-        self._marking: Callable[[], Any] = (lambda: fast(MARK)) if fast else (lambda: torch.autograd.profiler.record_function(MARK))
-        self.marks: list[tuple[int, int]] = []  # for each mark of this recording, the clock before and after it, nanoseconds
+        self._marking: Callable[[], Any]
+        if fast:
+            self._marking = lambda: fast(MARK)
+        else:
+            self._marking = lambda: torch.autograd.profiler.record_function(MARK)
+        # for each mark of this recording, the clock before and after it, nanoseconds
+        self.marks: list[tuple[int, int]] = []
 
     def start(self) -> None:
         """Record from now on, in this thread. Raises RuntimeError: torch refuses."""
         activities = {self._activity.CPU}
-        cuda = self._torch.cuda
-        if cuda.is_initialized() and self._activity.CUDA in self._torch._C._autograd._supported_activities():
-            activities.add(self._activity.CUDA)
-        # Kineto says on stderr that it begins and ends. It looks for this once, when prepared; the program's environment is as it was.
-        said = "KINETO_LOG_LEVEL" in os.environ
-        if not said:
+        if self._torch.cuda.is_initialized():
+            supported = self._torch._C._autograd._supported_activities()
+            if self._activity.CUDA in supported:
+                activities.add(self._activity.CUDA)
+        # Kineto says on stderr that it begins and ends. It looks for this once, when prepared; the
+        # program's environment is as it was.
+        has_log_level = "KINETO_LOG_LEVEL" in os.environ
+        if not has_log_level:
             os.putenv("KINETO_LOG_LEVEL", "99")
         try:
             self._prepare(self._config, activities)
         finally:
-            if not said:
+            if not has_log_level:
                 os.unsetenv("KINETO_LOG_LEVEL")
         self._enable(self._config, activities)
         self.marks = []
@@ -291,7 +359,8 @@ class Kineto:
             self.mark()
 
     def mark(self) -> None:
-        """Leave a mark in what is recorded, and note the clock: that is how both clocks are brought together."""
+        """Leave a mark in what is recorded, and note the clock: that is how both clocks are brought
+        together."""
         marking = self._marking()
         enter, leave, now = marking.__enter__, marking.__exit__, time.perf_counter_ns
         before = now()
@@ -301,23 +370,28 @@ class Kineto:
         self.marks.append((before, after))
 
     def stop(self) -> Any:
-        """Record no more. Returns what was recorded, which has ``save(path)``. Raises RuntimeError: it was not this thread that began."""
+        """Record no more. Returns what was recorded, which has ``save(path)``. Raises RuntimeError:
+        it was not this thread that began."""
         for _ in range(_MARKS_EACH):
             self.mark()
         cuda = self._torch.cuda
         if cuda.is_initialized():
-            cuda.synchronize()  # as torch.profiler does: kernels that were started in the window belong to it
+            # as torch.profiler does: kernels that were started in the window belong to it
+            cuda.synchronize()
         return self._disable()
 
     def drop(self) -> None:
-        """Take away from this thread what is left of a recording that torch has cancelled: what it has of it must not be touched."""
+        """Take away from this thread what is left of a recording that torch has cancelled: what it
+        has of it must not be touched."""
         self._dropped = self._disable()
 
 
 class ProfilerGuard:
-    """Notices that the program is about to begin a profiler of torch's: there can be only one, and it is the program's.
+    """Notices that the program is about to begin a profiler of torch's: there can be only one, and
+    it is the program's.
 
-    Functions of torch's modules stand for others while a run is profiled; they are called by torch.profiler alone.
+    Functions of torch's modules stand for others while a run is profiled; they are called by
+    torch.profiler alone.
 
     Args:
         give_way: Called before the program begins a profiler, in the thread that does.
@@ -325,15 +399,19 @@ class ProfilerGuard:
 
     def __init__(self, give_way: Callable[[], None]) -> None:
         self._give_way = give_way
-        self.runs = False  # whether a profiler of the program runs
-        self._put: list[tuple[Any, str, Any, Any]] = []
+        self.runs = False  # True while a profiler of the program runs
+        self._patches: list[tuple[Any, str, Any, Any]] = []
         for module in filter(None, map(sys.modules.get, _PROFILER_MODULES)):
             for name in (*_BEGINNINGS, *_ENDINGS):
                 before = vars(module).get(name)
-                if before is not None:
-                    standing = self._around_begin(before) if name in _BEGINNINGS else self._around_end(before)
-                    setattr(module, name, standing)
-                    self._put.append((module, name, before, standing))
+                if before is None:
+                    continue
+                if name in _BEGINNINGS:
+                    patch = self._around_begin(before)
+                else:
+                    patch = self._around_end(before)
+                setattr(module, name, patch)
+                self._patches.append((module, name, before, patch))
 
     def _around_begin(self, enable: Callable[..., Any]) -> Callable[..., Any]:
         def called(*arguments: Any, **named: Any) -> Any:
@@ -354,7 +432,7 @@ class ProfilerGuard:
 
     def remove(self) -> None:
         """Put the functions back."""
-        for module, name, before, standing in self._put:
-            if vars(module).get(name) is standing:
+        for module, name, before, patch in self._patches:
+            if vars(module).get(name) is patch:
                 setattr(module, name, before)
-        self._put.clear()
+        self._patches.clear()

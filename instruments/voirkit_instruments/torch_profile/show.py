@@ -1,12 +1,24 @@
-"""torch's operators by phase, and its kernels, as people read them; and what is to be known of the window in which they were recorded."""
+"""torch's operators by phase, and its kernels, as people read them; and what is to be known of the
+window in which they were recorded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from voirkit.report import duration, figure, size
-from voirkit.report.sections import Amounts, Bars, Block, Column, Details, InText, OnPage, Section, Table, Text
+from voirkit.report.sections import (
+    Amounts,
+    Bars,
+    Block,
+    Column,
+    Details,
+    InText,
+    OnPage,
+    Section,
+    Table,
+    Text,
+)
 
 _MOST = 4  # operators of a phase in a terminal, and kernels in a line
 _LEAST_SHARE = 0.02  # of all time: an operator below it has no row in a terminal
@@ -17,66 +29,116 @@ Row = Mapping[str, Any]
 
 
 def sections(part: Part, summary: Mapping[str, Any]) -> Iterator[Section]:
-    """The operators that take most time in each phase: calls, own time on the host and on a device, memory; all of them a step."""
+    """The operators that take most time in each phase: calls, own time on the host and on a device,
+    memory; all of them a step."""
     remarks = list(_remarks(part))
     blocks: list[Block] = []
-    if part["phases"]:
-        each = 1 / max(len(part["steps"]) * max(len(part["ranks"]), 1), 1)  # from the window to one step of one rank
-        key = "self_device_s" if any(one["self_device_s"] for one in part["phases"].values()) else "self_cpu_s"
-        blocks += [InText([_table(part, each, key)]), OnPage([_bars(part, each, key)])]
-        blocks += [_operators_of(phase, one["operators"], each) for phase, one in part["phases"].items()]
+    phases = part["phases"]
+    if phases:
+        # from the window to one step of one rank
+        each = 1 / max(len(part["steps"]) * max(len(part["ranks"]), 1), 1)
+        has_device = any(phase["self_device_s"] for phase in phases.values())
+        key = "self_device_s" if has_device else "self_cpu_s"
+        blocks.append(InText([_table(part, each, key)]))
+        blocks.append(OnPage([_bars(part, each, key)]))
+        for name, phase in phases.items():
+            blocks.append(_operators_of(name, phase["operators"], each))
         if part["kernels"]:
-            rows = [
-                (name, figure(row["calls"] * each), duration(row["device_s"] * each), ", ".join(row["phases"]))
-                for name, row in part["kernels"].items()
-            ]
-            blocks.append(
-                Details(f"{len(rows)} kernels", [Table(("kernel", "calls", "in all", "of phase"), rows, (0, 3), caption="A step")])
-            )
-        own = {f"{phase} · {name}": row[key] * each for phase, one in part["phases"].items() for name, row in one["operators"].items()}
-        blocks.append(Amounts("own time of operators in a step", own, "s"))
-    if part["phases"] or part.get("why"):
+            blocks.append(_kernels(part["kernels"], each))
+        own_times_s = {
+            f"{phase} · {name}": row[key] * each for phase, name, row in _operators(part)
+        }
+        blocks.append(Amounts("own time of operators in a step", own_times_s, "s"))
+    if phases or part.get("why"):
         blocks.append(OnPage([Text(". ".join(remarks), mood="note")]))
     blocks.append(InText([Text(line, mood="note") for line in remarks]))
     yield Section("torch-profile", "Operators", blocks, least=8)
 
 
+def _operators(part: Part) -> Iterator[tuple[str, str, Row]]:
+    """(phase, operator, its row) of all phases."""
+    for name, phase in part["phases"].items():
+        for operator, row in phase["operators"].items():
+            yield name, operator, row
+
+
+def _kernels(kernels: Mapping[str, Row], each: float) -> Details:
+    rows = []
+    for name, row in kernels.items():
+        calls = figure(row["calls"] * each)
+        rows.append((name, calls, duration(row["device_s"] * each), ", ".join(row["phases"])))
+    heads = ("kernel", "calls", "in all", "of phase")
+    return Details(f"{len(rows)} kernels", [Table(heads, rows, (0, 3), caption="A step")])
+
+
 def _table(part: Part, each: float, key: str) -> Table:
     heads = (
-        Column("phase", left=True), Column("operator", left=True, cut=True), Column("calls", narrowest=40), Column("self", narrowest=30),
-        Column("of phase", narrowest=64), Column("on device", narrowest=52), Column("takes", narrowest=80),
-    )  # fmt: skip
-    whole = sum(one[key] for one in part["phases"].values())
+        Column("phase", left=True),
+        Column("operator", left=True, cut=True),
+        Column("calls", narrowest=40),
+        Column("self", narrowest=30),
+        Column("of phase", narrowest=64),
+        Column("on device", narrowest=52),
+        Column("takes", narrowest=80),
+    )
+    phases = part["phases"]
+    least_s = _LEAST_SHARE * sum(phase[key] for phase in phases.values())
     cells = []
-    for phase, one in part["phases"].items():
-        ranked = sorted(one["operators"].items(), key=lambda item: -item[1][key])
-        for nth, (name, row) in enumerate([item for item in ranked if item[1][key] >= _LEAST_SHARE * whole][:_MOST]):
-            cells.append((
-                "" if nth else phase, name, figure(row["calls"] * each), duration(row["self_cpu_s"] * each),
-                f"{row['self_cpu_s'] / one['time_s']:.0%}" if one["time_s"] else "",
-                duration(row["self_device_s"] * each) if row["self_device_s"] else "", size(row["bytes"] * each) if row["bytes"] else "",
-            ))  # fmt: skip
+    for phase_name, phase in phases.items():
+        ranked = sorted(phase["operators"].items(), key=lambda item: -item[1][key])
+        large = [(name, row) for name, row in ranked if row[key] >= least_s]
+        for nth, (name, row) in enumerate(large[:_MOST]):
+            of_phase = f"{row['self_cpu_s'] / phase['time_s']:.0%}" if phase["time_s"] else ""
+            cells.append(
+                (
+                    "" if nth else phase_name,
+                    name,
+                    figure(row["calls"] * each),
+                    duration(row["self_cpu_s"] * each),
+                    of_phase,
+                    _if_any(row["self_device_s"], each, duration),
+                    _if_any(row["bytes"], each, size),
+                )
+            )
     return Table(heads, cells, most=len(cells))
 
 
+def _if_any(amount: float, each: float, format_value: Callable[[float], str]) -> str:
+    return format_value(amount * each) if amount else ""
+
+
 def _bars(part: Part, each: float, key: str) -> Bars:
-    ranked = sorted(
-        ((row[key] * each, phase, name, row) for phase, one in part["phases"].items() for name, row in one["operators"].items()),
-        key=lambda item: -item[0],
-    )[:_BARS]
-    rows = [(name, spent, f"{duration(spent)} in {figure(row['calls'] * each)} calls") for spent, _, name, row in ranked]
-    what = "time of the kernels that each starts itself" if key == "self_device_s" else "each one's own time on the host"
-    return Bars(rows, f"A step: {what}, without that of operators inside it", [phase for _, phase, _, _ in ranked])
+    ranked = sorted(_operators(part), key=lambda operator: -(operator[2][key] * each))[:_BARS]
+    rows = []
+    for _, name, row in ranked:
+        time_s = row[key] * each
+        calls = figure(row["calls"] * each)
+        rows.append((name, time_s, f"{duration(time_s)} in {calls} calls"))
+    if key == "self_device_s":
+        meaning = "time of the kernels that each starts itself"
+    else:
+        meaning = "each one's own time on the host"
+    return Bars(
+        rows,
+        f"A step: {meaning}, without that of operators inside it",
+        [phase for phase, _, _ in ranked],
+    )
 
 
 def _operators_of(phase: str, operators: Mapping[str, Row], each: float) -> Details:
     heads = ("operator", "calls", "self", "in all", "own kernels", "takes", "gives back")
     rows = []
     for name, row in operators.items():
-        on_device = duration(row["self_device_s"] * each) if row["self_device_s"] else ""
-        memory = (size(row[key] * each) if row[key] else "" for key in ("bytes", "freed"))
         rows.append(
-            (name, figure(row["calls"] * each), duration(row["self_cpu_s"] * each), duration(row["cpu_s"] * each), on_device, *memory)
+            (
+                name,
+                figure(row["calls"] * each),
+                duration(row["self_cpu_s"] * each),
+                duration(row["cpu_s"] * each),
+                _if_any(row["self_device_s"], each, duration),
+                _if_any(row["bytes"], each, size),
+                _if_any(row["freed"], each, size),
+            )
         )
     return Details(f"{phase}: {len(rows)} operators", [Table(heads, rows, caption="A step")])
 
@@ -84,16 +146,31 @@ def _operators_of(phase: str, operators: Mapping[str, Row], each: float) -> Deta
 def _remarks(part: Part) -> Iterator[str]:
     steps = part["steps"]
     if steps:
-        which = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps, {steps[0]} to {steps[-1]}"
-        times = f"; their forward, backward and optimizer take {part['slower']:.1f} times as long as others'" if part.get("slower") else ""
-        yield f"operators a step, by torch {part['torch']}'s profiler, of {which}{times}"
+        if len(steps) == 1:
+            window = f"step {steps[0]}"
+        else:
+            window = f"{len(steps)} steps, {steps[0]} to {steps[-1]}"
+        slower = ""
+        if part.get("slower"):
+            slower = (
+                f"; their forward, backward and optimizer take {part['slower']:.1f} times as long"
+                " as others'"
+            )
+        yield f"operators a step, by torch {part['torch']}'s profiler, of {window}{slower}"
     if part.get("why"):
         yield f"{part['why']}"
-    kernels = sorted((part.get("kernels") or {}).items(), key=lambda item: -item[1]["device_s"])[:_MOST]
-    if kernels:
-        yield "kernels  " + ", ".join(f"{name[:40]} {row['calls']:,} in {duration(row['device_s'])}" for name, row in kernels)
+    kernels = (part.get("kernels") or {}).items()
+    longest = sorted(kernels, key=lambda item: -item[1]["device_s"])[:_MOST]
+    if longest:
+        words = [
+            f"{name[:40]} {row['calls']:,} in {duration(row['device_s'])}" for name, row in longest
+        ]
+        yield f"kernels  {', '.join(words)}"
     if part.get("left_out"):
         yield f"{part['left_out']:,} events were more than are read, and are left out"
     if steps:
         error = duration(part["clock_error_s"] or 0)
-        yield f"loader workers are not seen by it; on the run's clock to {error}; torch's own trace: {part['file']}"
+        yield (
+            f"loader workers are not seen by it; on the run's clock to {error}; torch's own trace:"
+            f" {part['file']}"
+        )

@@ -9,7 +9,10 @@ INSTRUMENT = Instrument(
     exports={
         "traincheck": (
             "voirkit_instruments.traincheck.export",
-            "TrainCheck's trace, for traincheck-infer and traincheck-check (of runs with --calls --parameters)",
+            (
+                "TrainCheck's trace, for traincheck-infer and traincheck-check (of runs with"
+                " --calls --parameters)"
+            ),
         ),
     },
 )

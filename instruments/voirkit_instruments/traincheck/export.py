@@ -1,6 +1,8 @@
-"""``--format traincheck``: calls and parameters as TrainCheck records them, for its traincheck-infer and traincheck-check (0.2.0).
+"""``--format traincheck``: calls and parameters as TrainCheck records them, for its
+traincheck-infer and traincheck-check (0.2.0).
 
-A file of JSON lines for each process: two for each call, one for each change that was seen of a parameter.
+A file of JSON lines for each process: two for each call, one for each change that was seen of a
+parameter.
 """
 
 from __future__ import annotations
@@ -22,7 +24,18 @@ from voirkit.runs.parquet import quoted
 from voirkit.runs.selection import Selection
 from voirkit.runs.trace_files import Process
 from voirkit_instruments.calls.analyse_records import TASKS, When, unknown, when
-from voirkit_instruments.traincheck.export_sweep import EVALUATION, INIT, KIND, TRAINING, Call, Coming, Spelling, Sweep, Variables, moments
+from voirkit_instruments.traincheck.export_sweep import (
+    EVALUATION,
+    INIT,
+    KIND,
+    TRAINING,
+    Call,
+    Coming,
+    Spelling,
+    Sweep,
+    Variables,
+    moments,
+)
 
 NAME, SUFFIX, IS_TEXT = "traincheck", "", True
 PREFIX = "trace_"
@@ -32,24 +45,37 @@ _FLAGS = "voirkit --calls --parameters SCRIPT"
 
 
 def write(run: Run, selection: Selection, target: str) -> list[str]:
-    """Write a file for each process into a folder. Raises CommandLineError: the run has no such steps or ranks; VoirkitError: the run has
-    no record of calls; or one stream is asked for."""
+    """Write a file for each process into a folder. Raises CommandLineError: the run has no such
+    steps or ranks; VoirkitError: the run has no record of calls; or one stream is asked for."""
     if target == STDOUT:
-        raise VoirkitError("it is a folder of files.", where="--format traincheck -o -", next="Give a folder's name with -o.")
+        raise VoirkitError(
+            "it is a folder of files.",
+            where="--format traincheck -o -",
+            next="Give a folder's name with -o.",
+        )
     export = _Export(run, selection)
     kinds = export.kinds()
     if not kinds.get("call"):
         _refuse(run, kinds)
     if not kinds.get(KIND):
-        run.warnings.append(f"this run has no record of parameters, and TrainCheck will see calls only. Record them: {_FLAGS}")
+        run.warnings.append(
+            "this run has no record of parameters, and TrainCheck will see calls only. Record"
+            f" them: {_FLAGS}"
+        )
     return export.files(target)
 
 
 def _refuse(run: Run, kinds: Mapping[str, int]) -> None:
     if run.connection().execute(f"SELECT 1 FROM spans WHERE {_CALL} LIMIT 1").fetchall():
-        raise VoirkitError("no call of this run lies in what is selected.", where="--format traincheck")
+        raise VoirkitError(
+            "no call of this run lies in what is selected.", where="--format traincheck"
+        )
     missing = "calls" if kinds.get(KIND) else "calls, nor of parameters"
-    raise VoirkitError(f"this run has no record of {missing}.", where="--format traincheck", next=f"Record it: {_FLAGS}")
+    raise VoirkitError(
+        f"this run has no record of {missing}.",
+        where="--format traincheck",
+        next=f"Record it: {_FLAGS}",
+    )
 
 
 class _Export:
@@ -58,18 +84,30 @@ class _Export:
     def __init__(self, run: Run, selection: Selection) -> None:
         self._run = run
         self._steps = {rank.rank: rank.steps for rank in read_steps(run)}
-        self._stretches = None if selection.steps is None else stretches(selection.steps, self._steps)
+        self._stretches = (
+            None if selection.steps is None else stretches(selection.steps, self._steps)
+        )
         events = run.events(Selection(ranks=selection.ranks))
         if self._stretches is not None:
-            events = f"SELECT * FROM ({events}) WHERE rank IN ({', '.join(map(str, self._stretches))})"
-        self._chosen = f"SELECT * FROM ({events}) WHERE {_PARAMETER} OR ({_CALL} AND {self._within()})"
+            events = (
+                f"SELECT * FROM ({events}) WHERE rank IN ({', '.join(map(str, self._stretches))})"
+            )
+        self._chosen = (
+            f"SELECT * FROM ({events}) WHERE {_PARAMETER} OR ({_CALL} AND {self._within()})"
+        )
 
     def _within(self) -> str:
         """Of calls, those in the chosen steps; and how optimizers were made."""
         if self._stretches is None:
             return "true"
-        during = [f"(rank = {rank} AND start_ns >= {low} AND start_ns < {high})" for rank, (low, high) in self._stretches.items()]
-        return f"({' OR '.join(during)} OR (category LIKE 'torch.optim.%' AND name LIKE '%.\\_\\_init\\_\\_' ESCAPE '\\'))"
+        during = [
+            f"(rank = {rank} AND start_ns >= {low} AND start_ns < {high})"
+            for rank, (low, high) in self._stretches.items()
+        ]
+        return (
+            f"({' OR '.join(during)} OR (category LIKE 'torch.optim.%' AND name LIKE"
+            " '%.\\_\\_init\\_\\_' ESCAPE '\\'))"
+        )
 
     def _rows(self, query: str) -> list[Any]:
         return [row for batch in self._run.fetch(query) for row in batch]
@@ -80,51 +118,78 @@ class _Export:
 
     def files(self, target: str) -> list[str]:
         self._when = when(self._run)
-        self._spelling = Spelling(self._rows(f"SELECT DISTINCT category, name, args FROM ({self._chosen}) WHERE {_CALL}"))
-        seen = self._rows(f"SELECT DISTINCT name FROM ({self._chosen}) WHERE {_PARAMETER} AND category = 'seen'")
-        self._names = [name for (name,) in seen]
+        self._spelling = Spelling(
+            self._rows(f"SELECT DISTINCT category, name, args FROM ({self._chosen}) WHERE {_CALL}")
+        )
+        rows = self._rows(
+            f"SELECT DISTINCT name FROM ({self._chosen}) WHERE {_PARAMETER} AND category = 'seen'"
+        )
+        self._names = [name for (name,) in rows]
         recorded = set(self._rows(f"SELECT DISTINCT host, rank, pid FROM ({self._chosen})"))
         self._ranks = {rank for _, rank, _ in recorded}
-        processes = [one.process for one in self._run.extents()]
-        written: list[str] = []
+        processes = [extent.process for extent in self._run.extents()]
+        paths: list[str] = []
         for process in processes:
             if (process.host, process.rank, process.pid) not in recorded:
                 continue
-            pid = len(written) + 1
+            pid = len(paths) + 1
             path = os.path.join(target, f"{PREFIX}{stem(process)}.jsonl")
-            with text(path) as put:
+            with text(path) as write:
                 for line in self._lines(process, pid, process.offset_ns - processes[0].offset_ns):
-                    put(line)
-            written.append(path)
-        return written
+                    write(line)
+            paths.append(path)
+        return paths
 
     def _lines(self, process: Process, pid: int, shift_ns: int) -> Iterator[str]:
-        own = f"host = {quoted(process.host)} AND rank = {process.rank} AND pid = {process.pid}"
-        calls, parameters = (f"SELECT * FROM ({self._chosen}) WHERE {own} AND {kind}" for kind in (_CALL, _PARAMETER))
+        of_process = (
+            f"host = {quoted(process.host)} AND rank = {process.rank} AND pid = {process.pid}"
+        )
+        calls, parameters = (
+            f"SELECT * FROM ({self._chosen}) WHERE {of_process} AND {kind}"
+            for kind in (_CALL, _PARAMETER)
+        )
         stages = Stages(self._when.get(process.rank) or unknown(), self._steps.get(process.rank))
         sweep = Sweep(
-            pid, process.rank, shift_ns, self._coming(process, parameters), self._variables(parameters),
-            parameters_by_optimizer(self._run, calls, parameters), stages.at_moment, self._begins(process),
-        )  # fmt: skip
-        spelled = self._spelling.of
+            pid,
+            process.rank,
+            shift_ns,
+            self._coming(process, parameters),
+            self._variables(parameters),
+            parameters_by_optimizer(self._run, calls, parameters),
+            stages.at_moment,
+            self._begins(process),
+        )
+        spell = self._spelling.of
         columns = "start_ns, duration_ns, tid, coalesce(value, 0), category, name, args"
-        for batch in self._run.fetch(f"SELECT {columns} FROM ({calls}) ORDER BY start_ns, duration_ns DESC, tid"):
-            places = stages.of(*np.array([row[:2] for row in batch], dtype=np.int64).T)
-            for (start, duration, tid, which, *what), (step, stage) in zip(batch, places, strict=True):
-                yield from sweep.enter(Call(start, start + duration, tid, which, step, stage, spelled(*what)))
+        query = f"SELECT {columns} FROM ({calls}) ORDER BY start_ns, duration_ns DESC, tid"
+        for batch in self._run.fetch(query):
+            times = np.array([row[:2] for row in batch], dtype=np.int64)
+            places = stages.of(times[:, 0], times[:, 1])
+            for row, (step, stage) in zip(batch, places, strict=True):
+                start_ns, duration_ns, tid, object_id, *key = row
+                end_ns = start_ns + duration_ns
+                call = Call(start_ns, end_ns, tid, object_id, step, stage, spell(*key))
+                yield from sweep.enter(call)
         yield from sweep.end()
 
     def _begins(self, process: Process) -> int:
         return -(1 << 62) if self._stretches is None else self._stretches[process.rank][0]
 
     def _coming(self, process: Process, parameters: str) -> Coming:
-        until = "true" if self._stretches is None else f"start_ns < {self._stretches[process.rank][1]}"
+        condition = "true"
+        if self._stretches is not None:
+            _, end_ns = self._stretches[process.rank]
+            condition = f"start_ns < {end_ns}"
         columns = "start_ns, start_ns + duration_ns, tid, category, name, value, number, args"
-        ordered = "ORDER BY start_ns, category NOT IN ('step', 'zero_grad')"
-        return Coming(moments(self._run.fetch(f"SELECT {columns} FROM ({parameters}) WHERE {until} {ordered}")))
+        order = "ORDER BY start_ns, category NOT IN ('step', 'zero_grad')"
+        query = f"SELECT {columns} FROM ({parameters}) WHERE {condition} {order}"
+        return Coming(moments(self._run.fetch(query)))
 
     def _variables(self, parameters: str) -> Variables:
-        norms = self._rows(f"SELECT name, arg_min(number, start_ns) FROM ({parameters}) WHERE category = 'norm' GROUP BY name")
+        norms = self._rows(
+            f"SELECT name, arg_min(number, start_ns) FROM ({parameters}) WHERE category = 'norm'"
+            " GROUP BY name"
+        )
         return Variables(self._names, dict(norms), len(self._ranks) > 1)
 
 
@@ -132,21 +197,25 @@ _TRAIN, _EVALUATION = TASKS.index("train"), TASKS.index("evaluation")
 
 
 class Stages:
-    """Steps, from 1 as TrainCheck counts them, and stages of one rank. Before the first step is ``init``, step 0; what lies behind a step,
-    and in none, belongs to it.
+    """Steps, from 1 as TrainCheck counts them, and stages of one rank. Before the first step is
+    ``init``, step 0; what lies behind a step, and in none, belongs to it.
     """
 
     def __init__(self, when: When, steps: Steps | None) -> None:
         self._when = when
-        self._starts: Array = np.zeros(0, np.int64) if steps is None else np.sort(steps.train.start_ns)
+        self._starts: Array = (
+            np.zeros(0, np.int64) if steps is None else np.sort(steps.train.start_ns)
+        )
 
     def of(self, start_ns: Array, duration_ns: Array) -> list[tuple[int, str]]:
-        """Step and stage of each of some calls. An evaluation has the step of the training that went before."""
+        """Step and stage of each of some calls. An evaluation has the step of the training that
+        went before."""
         task, number, _ = self._when.place(start_ns, duration_ns)
         before = np.searchsorted(self._starts, start_ns, side="right") - 1
         trains = task == _TRAIN
         step = np.where(trains, number, before) + 1
-        stage = np.where(task == _EVALUATION, EVALUATION, np.where(trains | (before >= 0), TRAINING, INIT))
+        stage = np.where(trains | (before >= 0), TRAINING, INIT)
+        stage = np.where(task == _EVALUATION, EVALUATION, stage)
         return list(zip(step.tolist(), stage.tolist(), strict=True))
 
     def at_moment(self, moment_ns: int) -> tuple[int, str]:
@@ -154,8 +223,11 @@ class Stages:
         return self.of(np.array([moment_ns]), np.zeros(1, np.int64))[0]
 
 
-def stretches(chosen: tuple[int | None, int | None], steps: Mapping[int, Steps]) -> dict[int, tuple[int, int]]:
-    """When the chosen steps were, by rank: from the start of the first until the one behind them begins, on the host's clock.
+def stretches(
+    chosen: tuple[int | None, int | None], steps: Mapping[int, Steps]
+) -> dict[int, tuple[int, int]]:
+    """The times of the chosen steps, by rank: from the start of the first until the one behind them
+    begins, on the host's clock.
 
     Args:
         chosen: (first, end), half open; None: no bound.
@@ -165,31 +237,40 @@ def stretches(chosen: tuple[int | None, int | None], steps: Mapping[int, Steps])
         CommandLineError: No rank has such steps.
     """
     first, end = chosen
-    found = {}
-    for rank, own in steps.items():
-        starts = np.sort(own.train.start_ns)
+    stretch_by_rank = {}
+    for rank, rank_steps in steps.items():
+        starts = np.sort(rank_steps.train.start_ns)
         if len(starts) > (first or 0):
             is_bounded = end is not None and end < len(starts)
-            found[rank] = int(starts[first]) if first else -(1 << 62), int(starts[end]) if is_bounded else 1 << 62
-    if not found:
-        has = max((len(own.train) for own in steps.values()), default=0)
+            stretch_by_rank[rank] = (
+                int(starts[first]) if first else -(1 << 62),
+                int(starts[end]) if is_bounded else 1 << 62,
+            )
+    if not stretch_by_rank:
+        has = max((len(rank_steps.train) for rank_steps in steps.values()), default=0)
         where = f"--steps {'' if first is None else first}:{'' if end is None else end}"
-        raise CommandLineError("this run has no such steps.", where=where, next=f"It has {has}; the first is 0." if has else "")
-    return found
+        raise CommandLineError(
+            "this run has no such steps.",
+            where=where,
+            next=f"It has {has}; the first is 0." if has else "",
+        )
+    return stretch_by_rank
 
 
 _NUMBER = "CAST(json_extract_string({}, '$.optimizer') AS BIGINT) AS number"
-# A step of the one and a call of the other that overlap are the same step. A wrapper's own `step` may lie around it, so that calls that
-# name the class go first, and then the shortest.
+# A step of the one and a call of the other that overlap are the same step. A wrapper's own `step`
+# may lie around it, so that calls that name the class go first, and then the shortest.
 _MET = """
 WITH m AS (
     SELECT category AS what, tid, start_ns, start_ns + duration_ns AS end_ns, args
     FROM ({parameters}) WHERE category IN ('step', 'zero_grad')
 ), c AS (
-    SELECT string_split(name, '.')[-1] AS what, string_split(name, '.')[-2] AS class, value, tid, start_ns, start_ns + duration_ns AS end_ns
+    SELECT string_split(name, '.')[-1] AS what, string_split(name, '.')[-2] AS class,
+        value, tid, start_ns, start_ns + duration_ns AS end_ns
     FROM ({calls}) WHERE value <> 0 AND string_split(name, '.')[-1] IN ('step', 'zero_grad')
 )
-SELECT {number}, value, bool_or(class IN ('Optimizer', json_extract_string(m.args, '$.class'))) AS is_named,
+SELECT {number}, value,
+    bool_or(class IN ('Optimizer', json_extract_string(m.args, '$.class'))) AS is_named,
     min(c.end_ns - c.start_ns) AS shortest
 FROM c ASOF JOIN m ON c.what = m.what AND c.tid = m.tid AND c.end_ns > m.start_ns
 WHERE m.end_ns > c.start_ns GROUP BY number, value ORDER BY number, is_named DESC, shortest
@@ -199,15 +280,22 @@ WHERE m.end_ns > c.start_ns GROUP BY number, value ORDER BY number, is_named DES
 def parameters_by_optimizer(run: Run, calls: str, parameters: str) -> dict[int, Sequence[str]]:
     """Names of parameters by the id of the optimizer that holds them."""
     names: dict[int, list[str]] = {}
-    seen = f"SELECT DISTINCT {_NUMBER.format('args')}, name FROM ({parameters}) WHERE category = 'seen' ORDER BY ALL"
-    for batch in run.fetch(seen):
+    query = (
+        f"SELECT DISTINCT {_NUMBER.format('args')}, name FROM ({parameters}) WHERE category ="
+        " 'seen' ORDER BY ALL"
+    )
+    for batch in run.fetch(query):
         for number, name in batch:
             names.setdefault(number, []).append(name)
-    found: dict[int, Sequence[str]] = {}
-    known: set[int] = set()
-    for batch in run.fetch(_MET.format(calls=calls, parameters=parameters, number=_NUMBER.format("m.args"))):
-        for number, which, *_ in batch:
-            if number not in known:
-                known.add(number)
-                found[which] = sorted({*found.get(which, ()), *names.get(number, ())})
-    return found
+    by_object: dict[int, Sequence[str]] = {}
+    numbers: set[int] = set()
+    for batch in run.fetch(
+        _MET.format(calls=calls, parameters=parameters, number=_NUMBER.format("m.args"))
+    ):
+        for number, object_id, *_ in batch:
+            if number not in numbers:
+                numbers.add(number)
+                by_object[object_id] = sorted(
+                    {*by_object.get(object_id, ()), *names.get(number, ())}
+                )
+    return by_object

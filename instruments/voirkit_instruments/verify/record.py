@@ -1,9 +1,11 @@
-"""``--verify``: which readings arrive, from which probe, how often; whether the loss falls and the rates exist.
+"""``--verify``: which readings arrive, from which probe, how often; if the loss falls and the rates
+exist.
 
-Beside it, which of them voirkit has without any probe, from what the steps instrument has recorded.
+Beside it, which of them voirkit has without any probe, from the records of the steps instrument.
 
-Ends the run with exit code 3 if loss, step+batch or use_cuda is missing. Switches the three rates on. Keeps of the loss
-some hundred detached numbers, so that no graph stays alive and a device is not waited for while the script runs.
+Ends the run with exit code 3 if loss, step+batch or use_cuda is missing. Switches the three rates
+on. Keeps of the loss some hundred detached numbers, so that no graph stays alive and a device is
+not waited for while the script runs.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from voirkit_instruments.steps.record import Losses
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from voirkit.live.steps import LiveSteps
     from voirkit.phases import Phase, PhaseWithPriority
     from voirkit.probes.selector.suggestions import Candidates
     from voirkit.runner.overseer import Overseer
@@ -32,7 +35,18 @@ if TYPE_CHECKING:
 ESSENTIAL = ("loss", "step+batch", "use_cuda")
 READINGS = (*ESSENTIAL, "options", "model", "loader", "compute_start/end")
 RATES = ("train_rate", "loading_rate", "compute_rate")
-NAMES = ("train_rate", "loading_rate", "compute_rate", "step+batch", "loader", "compute_start/end", "model", "use_cuda", "loss", "options")
+NAMES = (
+    "train_rate",
+    "loading_rate",
+    "compute_rate",
+    "step+batch",
+    "loader",
+    "compute_start/end",
+    "model",
+    "use_cuda",
+    "loss",
+    "options",
+)
 _KEYS = ("loss", "use_cuda", "options", "model", "loader")
 
 
@@ -44,9 +58,11 @@ class Arrivals:
     """
 
     def __init__(self) -> None:
-        self._given = dict.fromkeys(READINGS, 0)  # how often each reading came from the program or a voirfile
+        # how often each reading came from the program or a voirfile
+        self._given = dict.fromkeys(READINGS, 0)
         self._seen = dict.fromkeys(READINGS, 0)  # from the recorder
-        self._given_losses, self._seen_losses = Losses(), Losses()
+        self._given_losses = Losses()
+        self._seen_losses = Losses()
 
     @property
     def counts(self) -> dict[str, int]:
@@ -82,9 +98,10 @@ class Arrivals:
 
 
 def probes_of(reading: str, probes: list[Any]) -> list[Any]:
-    """The probes whose selectors capture what a reading needs."""
-    wanted = {"step+batch": ("step",), "compute_start/end": ("compute_start",)}.get(reading, (reading,))
-    return [p for p in probes if any(_captures(selector, name) for selector in p.selectors for name in wanted)]
+    """The probes whose selectors capture the variable that a reading needs."""
+    variables = {"step+batch": "step", "compute_start/end": "compute_start"}
+    name = variables.get(reading, reading)
+    return [p for p in probes if any(_captures(selector, name) for selector in p.selectors)]
 
 
 def _captures(selector: str, name: str) -> bool:
@@ -100,7 +117,8 @@ def verify(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
     values_of(ov).on_steps.append(arrivals.on_steps)
     ov.require(train_rate, loading_rate, compute_rate)
     yield ov.phases.load_script
-    script = os.path.abspath(ov.script) if ov.script else ""  # the script may change the current folder
+    # the script may change the current folder
+    script = os.path.abspath(ov.script) if ov.script else ""
     yield ov.phases.finalize(throw=False)  # after an early stop as well
     result = _result(ov, arrivals)
     ov.summary["verify"] = result
@@ -112,29 +130,40 @@ def verify(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
 
 
 def _result(ov: Overseer, arrivals: Arrivals) -> dict[str, Any]:
-    readings = {}
-    for name, count in arrivals.counts.items():
-        probes = [{"selector": ", ".join(p.selectors), "where": p.made_at, "events": p.events} for p in probes_of(name, ov.probes)]
-        readings[name] = {"events": count, "probes": probes, "recorded": name in arrivals.recorded}
+    counts = arrivals.counts
     rates = {name: ov.summary["rates"].get(name, {}).get("value") for name in RATES}
     without_probes = _without_probes(ov)
-    # The recorder's own rates are of the last steps: a second number for what the rates are of the whole run.
-    measured = {name: rate for name, rate in rates.items() if rate is not None and without_probes[name] is not None}
-    means = arrivals.loss.means()
-    finite = [mean if math.isfinite(mean) else None for mean in means or ()]  # JSON has no nan
+    # The recorder's own rates are of the last steps: a second number for what the rates are of the
+    # whole run.
+    for name, rate in rates.items():
+        if rate is not None and without_probes[name] is not None:
+            without_probes[name] = rate
     return {
-        "readings": readings,
-        "missing": [name for name, count in arrivals.counts.items() if not count],
-        "loss": {
-            "n": arrivals.loss.n,
-            "first": finite[0] if finite else None,
-            "last": finite[1] if finite else None,
-            "decreases": None if means is None else means[1] < means[0],
-        },
+        "readings": {name: _reading(ov, name, arrivals) for name in counts},
+        "missing": [name for name, count in counts.items() if not count],
+        "loss": _loss(arrivals.loss),
         "rates": rates,
-        "without_probes": {**without_probes, **measured},
-        "passed": all(arrivals.counts[name] for name in ESSENTIAL),
+        "without_probes": without_probes,
+        "passed": all(counts[name] for name in ESSENTIAL),
     }
+
+
+def _reading(ov: Overseer, name: str, arrivals: Arrivals) -> dict[str, Any]:
+    probes = [
+        {"selector": ", ".join(p.selectors), "where": p.made_at, "events": p.events}
+        for p in probes_of(name, ov.probes)
+    ]
+    is_recorded = name in arrivals.recorded
+    return {"events": arrivals.counts[name], "probes": probes, "recorded": is_recorded}
+
+
+def _loss(losses: Losses) -> dict[str, Any]:
+    means = losses.means()
+    if means is None:
+        return {"n": losses.n, "first": None, "last": None, "decreases": None}
+    first, last = (mean if math.isfinite(mean) else None for mean in means)  # JSON has no nan
+    decreases = means[1] < means[0]
+    return {"n": losses.n, "first": first, "last": last, "decreases": decreases}
 
 
 def _without_probes(ov: Overseer) -> dict[str, Any]:
@@ -142,17 +171,21 @@ def _without_probes(ov: Overseer) -> dict[str, Any]:
 
     try:
         return readings_of_steps(ov.run_dir, values_of(ov).n_losses)
-    except Exception as exc:  # the disk, or a trace that something else has written to: no reason to fail the check
-        ov.warn(f"--verify: what is known without probes cannot be read ({type(exc).__name__}: {exc}).")
+    except Exception as exc:
+        # The disk, or a trace that something else has written to: no reason to fail the check.
+        ov.warn(
+            f"--verify: what is known without probes cannot be read ({type(exc).__name__}: {exc})."
+        )
         return dict.fromkeys(NAMES)
 
 
 def readings_of_steps(run_dir: str | None, losses: int) -> dict[str, Any]:
-    """By reading: the median of a rate (items/s, of the last steps), how often something came, a model's class; None if it is not known.
-    ``run_dir``: where this process has recorded, or None; ``losses``: how many losses ``backward`` was called on."""
-    found: dict[str, Any] = dict.fromkeys(NAMES)
+    """By reading: the median of a rate (items/s, of the last steps), how often something came, a
+    model's class; None if it is not known. ``run_dir``: where this process has recorded, or None;
+    ``losses``: how many losses ``backward`` was called on."""
+    readings: dict[str, Any] = dict.fromkeys(NAMES)
     if run_dir is None or RECORDER not in sys.modules:  # nothing was recorded
-        return found
+        return readings
     from voirkit.live import Picture
     from voirkit.live.steps import LiveSteps
 
@@ -163,18 +196,30 @@ def readings_of_steps(run_dir: str | None, losses: int) -> dict[str, Any]:
     picture = Picture()
     steps.fill(picture)
     if picture.steps is None:
-        return found
-    found.update((rate.name, rate.value) for rate in picture.rates)
-    batches = sum(n for counts in steps.window.counts.values() for n in counts.batches.values())
-    found["compute_start/end"], found["loader"] = picture.done, batches or None
+        return readings
+    readings.update((rate.name, rate.value) for rate in picture.rates)
+    batches = 0
+    for counts in steps.window.counts.values():
+        batches += sum(counts.batches.values())
+    readings["compute_start/end"] = picture.done
+    readings["loader"] = batches or None
     if picture.steps["items"]:
-        found["step+batch"] = picture.done
-    found["loss"] = losses or None
-    # The module that was called first while it trained; whether something took time on a GPU, or was copied to one.
-    found["model"] = next((str(known["module"]) for known in steps.arguments() if known.get("training")), None)
-    timed = any(name.kind == "device" for name in steps.names())
-    found["use_cuda"] = timed or any(str(known.get("to", "")).startswith("cuda") for known in steps.arguments())
-    return found
+        readings["step+batch"] = picture.done
+    readings["loss"] = losses or None
+    # the module that was called first while it trained
+    training = (arguments for arguments in steps.arguments() if arguments.get("training"))
+    first = next(training, None)
+    readings["model"] = None if first is None else str(first["module"])
+    readings["use_cuda"] = _uses_cuda(steps)
+    return readings
+
+
+def _uses_cuda(steps: LiveSteps) -> bool:
+    """True if something took time on a GPU, or was copied to one."""
+    if any(name.kind == "device" for name in steps.names()):
+        return True
+    targets = (str(arguments.get("to", "")) for arguments in steps.arguments())
+    return any(target.startswith("cuda") for target in targets)
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | PhaseWithPriority]:
@@ -182,7 +227,8 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | PhaseWi
 
 
 def report(result: dict[str, Any], script: str, terminal: bool) -> str:
-    """The whole text of what the summary holds under ``verify``; the script's source, if it can be read, suggests what to add."""
+    """The whole text of what the summary holds under ``verify``; the script's source, if it can be
+    read, suggests what to add."""
     table = _table([*_readings(result), *_checks(result)], TerminalStyle(color=terminal))
     return "\n".join(["--verify", table, *_known_without_probes(result), *_missing(result, script)])
 
@@ -190,14 +236,21 @@ def report(result: dict[str, Any], script: str, terminal: bool) -> str:
 def _readings(result: dict[str, Any]) -> list[tuple[str, str, str]]:
     rows = []
     for name, reading in result["readings"].items():
-        origin = "; ".join(f"{p['selector']}  {p['where']}".rstrip() for p in reading["probes"])
+        probes = reading["probes"]
+        origin = "; ".join(f"{p['selector']}  {p['where']}".rstrip() for p in probes)
         if not reading["events"]:
-            fired = any(p["events"] for p in reading["probes"])
-            origin = f"{origin}  {'fired, but gave no such event' if fired else 'never fired'}" if origin else ""
+            if origin:
+                fired = any(p["events"] for p in probes)
+                why = "fired, but gave no such event" if fired else "never fired"
+                origin = f"{origin}  {why}"
             rows.append((name, "missing", origin))
-        else:
-            unprobed = "voirkit's recorder, without a probe" if reading["recorded"] else "no probe: the script or an instrument gave it"
-            rows.append((name, str(reading["events"]), origin or unprobed))
+            continue
+        if not origin:
+            if reading["recorded"]:
+                origin = "voirkit's recorder, without a probe"
+            else:
+                origin = "no probe: the script or an instrument gave it"
+        rows.append((name, str(reading["events"]), origin))
     return rows
 
 
@@ -208,36 +261,53 @@ def _checks(result: dict[str, Any]) -> list[tuple[str, str, str]]:
     elif loss["first"] is None or loss["last"] is None:
         because = "it is not finite"
     else:
-        because = f"{figure(loss['first'], 4)} -> {figure(loss['last'], 4)}, means of the first and the last quarter of {loss['n']}"
+        means = f"{figure(loss['first'], 4)} -> {figure(loss['last'], 4)}"
+        because = f"{means}, means of the first and the last quarter of {loss['n']}"
     verdict = {True: "yes", False: "no", None: "unknown"}[loss["decreases"]]
     rows = [("loss decreases", verdict, because)]
-    needs = {"train_rate": "step+batch twice", "loading_rate": "loader", "compute_rate": "compute_start/end with batch"}
+    needs = {
+        "train_rate": "step+batch twice",
+        "loading_rate": "loader",
+        "compute_rate": "compute_start/end with batch",
+    }
     for name, value in result["rates"].items():
-        found = (figure(value, 4), "items/s") if value is not None else ("missing", f"needs {needs[name]}")
-        rows.append((name, *found))
+        if value is None:
+            rows.append((name, "missing", f"needs {needs[name]}"))
+        else:
+            rows.append((name, figure(value, 4), "items/s"))
     return rows
 
 
 def _table(rows: list[tuple[str, str, str]], terminal: TerminalStyle) -> str:
-    heads = [("reading", "events", "from"), *rows]
-    first, second = (max(len(row[n]) for row in heads) for n in (0, 1))
+    rows = [("reading", "events", "from"), *rows]
+    name_width = max(len(name) for name, _, _ in rows)
+    events_width = max(len(events) for _, events, _ in rows)
     colours = {"missing": RED, "no": RED, "unknown": YELLOW, "events": PLAIN}
-    lines = (f"  {name:<{first}}  {styled(f'{n:>{second}}', colours.get(n, GREEN), terminal)}  {origin}" for name, n, origin in heads)
-    return "\n".join(line.rstrip() for line in lines)
+    lines = []
+    for name, events, origin in rows:
+        cell = styled(f"{events:>{events_width}}", colours.get(events, GREEN), terminal)
+        lines.append(f"  {name:<{name_width}}  {cell}  {origin}".rstrip())
+    return "\n".join(lines)
 
 
 def _known_without_probes(result: dict[str, Any]) -> list[str]:
-    """What voirkit has read of torch itself, and what only a probe can tell; a rate that stands in the table without its number."""
-    readings = result["without_probes"]
-    known = [
-        name if result["rates"].get(name) is not None else _reading_text(name, value)
-        for name, value in readings.items()
-        if value is not None
-    ]
-    if not known:
+    """The readings that voirkit has of torch itself, and those that need a probe; a rate that
+    stands in the table without its number."""
+    readings = []
+    unknown = []
+    for name, value in result["without_probes"].items():
+        if value is None:
+            unknown.append(name)
+        elif result["rates"].get(name) is not None:
+            readings.append(name)
+        else:
+            readings.append(_reading_text(name, value))
+    if not readings:
         return ["  Without a probe nothing is known: no training step of torch was seen."]
-    unknown = [name for name, value in readings.items() if value is None]
-    return [f"  Known without a probe: {', '.join(known)}.", *([f"  Only a probe tells: {', '.join(unknown)}."] if unknown else [])]
+    lines = [f"  Known without a probe: {', '.join(readings)}."]
+    if unknown:
+        lines.append(f"  Only a probe tells: {', '.join(unknown)}.")
+    return lines
 
 
 def _reading_text(name: str, value: Any) -> str:
@@ -253,18 +323,31 @@ def _missing(result: dict[str, Any], script: str) -> list[str]:
     if not missing:
         return ["  All readings are there."]
     candidates = _candidates(script)
-    lines = {name: candidates.line(name) for name in missing if name != "options"} if candidates else {}
-    found = [line for line in lines.values() if line]
-    said = []
-    if found:
-        said += ["  To add to the voirfile, as far as the script shows it:", "    def instrument_readings(ov):"]
-        said += [f"        {line}" for line in found]
-    unknown = [name for name in missing if name != "options" and not lines.get(name)]
+    suggestions = []
+    unknown = []
+    for name in missing:
+        if name == "options":
+            continue
+        suggestion = candidates.line(name) if candidates else None
+        if suggestion:
+            suggestions.append(f"        {suggestion}")
+        else:
+            unknown.append(name)
+    lines = []
+    if suggestions:
+        lines += [
+            "  To add to the voirfile, as far as the script shows it:",
+            "    def instrument_readings(ov):",
+            *suggestions,
+        ]
     if unknown:
-        said.append(f"  Nothing in the script looks like {', '.join(unknown)}: probe it where it is set, or give it.")
+        lines.append(
+            f"  Nothing in the script looks like {', '.join(unknown)}: probe it where it is set, or"
+            " give it."
+        )
     if "options" in missing:
-        said.append("  options: with --options, if the script uses argparse.")
-    return said
+        lines.append("  options: with --options, if the script uses argparse.")
+    return lines
 
 
 def _candidates(script: str) -> Candidates | None:

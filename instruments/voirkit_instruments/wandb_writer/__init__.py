@@ -1,4 +1,5 @@
-"""``--wandb``: rates, shares of phases, loss, memory and the verdict, in the script's W&B run or in one of its own."""
+"""``--wandb``: rates, shares of phases, loss, memory and the verdict, in the script's W&B run or in
+one of its own."""
 
 from __future__ import annotations
 
@@ -7,6 +8,12 @@ from voirkit.instrument import Instrument, Option
 INSTRUMENT = Instrument(
     "wandb",
     group="see a run",
-    options=(Option("--wandb", "log rates, phases, loss and the verdict to Weights & Biases, into the script's run where it has one"),),
+    options=(
+        Option(
+            "--wandb",
+            "log rates, phases, loss and the verdict to Weights & Biases, into the script's run"
+            " where it has one",
+        ),
+    ),
     record="voirkit_instruments.wandb_writer.write:record",
 )

@@ -1,7 +1,9 @@
-"""Logs into the script's own W&B run, which no other process can do; a run of voirkit's own is another process's. Checked with wandb 0.31.
+"""Logs into the script's own W&B run, which no other process can do; a run of voirkit's own is
+another process's. Checked with wandb 0.31.
 
-A run has one counter of steps, and a row whose step is behind it is dropped by W&B. So what is logged here is never committed: it is sent
-along with the script's next row, and at the end of the run with its last. The figures come from the process that reads the run directory.
+A run has one counter of steps, and a row whose step is behind it is dropped by W&B. So what is
+logged here is never committed: it is sent along with the script's next row, and at the end of the
+run with its last. The figures come from the process that reads the run directory.
 """
 
 from __future__ import annotations
@@ -33,9 +35,16 @@ class Writer(Tracker):
         if self._own is None:
             import wandb
 
-            settings = wandb.Settings(console="off", disable_git=True, disable_code=True, x_disable_stats=True)
+            settings = wandb.Settings(
+                console="off", disable_git=True, disable_code=True, x_disable_stats=True
+            )
             project = os.environ.get("WANDB_PROJECT") or "voirkit"
-            self._own = wandb.init(project=project, name=os.path.basename(self.run_dir), job_type="voirkit", settings=settings)
+            self._own = wandb.init(
+                project=project,
+                name=os.path.basename(self.run_dir),
+                job_type="voirkit",
+                settings=settings,
+            )
             self._own.define_metric(f"{PREFIX}*", step_metric=f"{PREFIX}step")
         self._own.log({f"{PREFIX}step": step, **figures})
         if texts:
@@ -52,7 +61,8 @@ class Writer(Tracker):
 
 
 class ScriptsRun:
-    """The script's W&B run. Checked with wandb 0.31, whose ``log`` may be called from any thread."""
+    """The script's W&B run. Checked with wandb 0.31, whose ``log`` may be called from any
+    thread."""
 
     def __init__(self) -> None:
         self._defined = ""  # the run whose axis is defined

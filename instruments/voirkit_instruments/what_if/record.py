@@ -1,15 +1,20 @@
-"""``--what-if NAME[=ARG]``: what a change would win, measured on the script itself, which nobody edits.
+"""``--what-if NAME[=ARG]``: what a change would win, measured on the script itself, which nobody
+edits.
 
-The script is run plainly once, which shows the most that the change could win; then in pairs, plain and changed, the order turned from pair
-to pair; each run in a process of its own (``--what-if-setting``, which nobody else should use), quiet, one after the other. What the script
-writes it writes each time. The run directory is that of the first plain run, whose summary gets the key ``what_if``.
+The script is run plainly once, which shows the most that the change could win; then in pairs, plain
+and changed, the order turned from pair to pair; each run in a process of its own
+(``--what-if-setting``, which nobody else should use), quiet, one after the other. What the script
+writes it writes each time. The run directory is that of the first plain run, whose summary gets the
+key ``what_if``.
 
-A run makes the change, counts the optimizer's steps (``--stop``), times the script's work, and keeps what is compared afterwards: losses,
-the files that torch.save wrote. All of it is in the run's summary under ``what_if_run``. Plain runs do the same but for the change.
+A run makes the change, counts the optimizer's steps (``--stop``), times the script's work, and
+keeps what is compared afterwards: losses, the files that torch.save wrote. All of it is in the
+run's summary under ``what_if_run``. Plain runs do the same but for the change.
 
-The time of the work begins where the script first asks a loader for batches, or first goes backward: what is imported and set up before
-that takes seconds, differs by as much from run to run, and is none of what a change could touch. It ends when the script has, all that
-the change has put off is done, and the GPU has nothing left to do.
+The time of the work begins where the script first asks a loader for batches, or first goes
+backward: what is imported and set up before that takes seconds, differs by as much from run to run,
+and is none of what a change could touch. It ends when the script has, all that the change has put
+off is done, and the GPU has nothing left to do.
 """
 
 from __future__ import annotations
@@ -55,13 +60,16 @@ MOST_LOSSES = 10_000  # that are kept
 
 
 @instrument_definition
-def what_if_child(ov: Overseer, name: str, argument: str | None, steps: int | None) -> Iterator[PhaseWithPriority]:
+def what_if_child(
+    ov: Overseer, name: str, argument: str | None, steps: int | None
+) -> Iterator[PhaseWithPriority]:
     """Run with a change, or without.
 
     Args:
         name: The change's, or ``PLAIN``.
         argument: The text behind ``=``.
-        steps: How many steps of optimizers are made: what comes up to the next still is a part of the run.
+        steps: How many steps of optimizers are made: what comes up to the next still is a part of
+            the run.
     """
     from voirkit_instruments.early_stop.record import Stopper
     from voirkit_instruments.steps.events import FunctionPatches
@@ -83,7 +91,10 @@ def what_if_child(ov: Overseer, name: str, argument: str | None, steps: int | No
         observer.facts["steps"] += 1
 
     observer.watch(patches)
-    when_imported("torch.optim.optimizer", lambda module: hooks.append(module.register_optimizer_step_pre_hook(before_step)))
+    when_imported(
+        "torch.optim.optimizer",
+        lambda module: hooks.append(module.register_optimizer_step_pre_hook(before_step)),
+    )
     if change is not None:
         change.install(patches)
     yield ov.phases.load_script(priority=-1000)
@@ -96,14 +107,16 @@ def what_if_child(ov: Overseer, name: str, argument: str | None, steps: int | No
         try:
             if change is not None:
                 change.end()
-        except BaseException as exc:
+        except BaseException as exc:  # of any change; the run has ended
             facts["failed"] = f"{type(exc).__name__}: {exc}"
             ov.warn(f"--what-if {name}: {facts['failed']}")
         observer.wait_for_devices()
         end_ns = time.perf_counter_ns()
         facts["waited_s"] = observer.waited_s()
         facts["work_s"] = (end_ns - (observer.works_ns or observer.began_ns)) / 1e9
-        facts["set_up_s"] = (observer.works_ns - observer.began_ns) / 1e9 if observer.works_ns else 0.0
+        facts["set_up_s"] = (
+            (observer.works_ns - observer.began_ns) / 1e9 if observer.works_ns else 0.0
+        )
         if change is not None:
             facts["facts"] = change.facts()
         observer.end()
@@ -114,7 +127,8 @@ def what_if_child(ov: Overseer, name: str, argument: str | None, steps: int | No
 
 
 def _end_with_the_driver() -> None:
-    """A driver that is killed leaves no run behind: this one gets SIGTERM then. Processes that it forks do not."""
+    """A driver that is killed leaves no run behind: this one gets SIGTERM then. Processes that it
+    forks do not."""
     import ctypes
 
     ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))  # PR_SET_PDEATHSIG
@@ -133,9 +147,17 @@ class RunObserver:
     _waited_before_s: float | None = None  # how long threads had waited for processors by then
 
     def __init__(self) -> None:
-        self.facts: dict[str, Any] = {"steps": 0, "stopped": False, "saves": 0, "saving_s": 0.0, "cuda": False, "threads": None}
+        self.facts: dict[str, Any] = {
+            "steps": 0,
+            "stopped": False,
+            "saves": 0,
+            "saving_s": 0.0,
+            "cuda": False,
+            "threads": None,
+        }
         self._losses: list[Any] = []
-        self._files: dict[str, tuple[int, int] | None] = {}  # path -> device and number of the file, as far as it is there
+        # path -> device and number of the file, as far as it is there
+        self._files: dict[str, tuple[int, int] | None] = {}
         self._torch: ModuleType | None = None
         self._n = 0
 
@@ -176,11 +198,15 @@ class RunObserver:
             self._torch = torch
             walk = Around(ThreadState(), 0, enter_backward, leave, ("tensors",), plain=COMPILING)
             patches.around_now(torch.autograd, "backward", walk)
-            patches.around_now(torch.serialization, "save", Around(saving, 0, enter_save, leave_save, ("f",), plain=COMPILING))
+            patches.around_now(
+                torch.serialization,
+                "save",
+                Around(saving, 0, enter_save, leave_save, ("f",), plain=COMPILING),
+            )
             iterate = Around(ThreadState(), 0, begin_work, leave, plain=COMPILING)
             patches.around_path("torch.utils.data.dataloader", "DataLoader.__iter__", iterate)
 
-        patches.upon("torch", on_torch)
+        patches.when_imported("torch", on_torch)
 
     def _note_losses(self, tensors: Any) -> None:
         for tensor in (tensors,) if hasattr(tensors, "detach") else tensors:
@@ -201,9 +227,14 @@ class RunObserver:
                 self._files[path] = _identity(path)
 
     def waited_s(self) -> float | None:
-        """How long threads have waited for processors since the work began; None where that is not known."""
+        """How long threads have waited for processors since the work began; None where that is not
+        known."""
         now_s = threads_waited_s()
-        return None if now_s is None or self._waited_before_s is None else max(now_s - self._waited_before_s, 0.0)
+        return (
+            None
+            if now_s is None or self._waited_before_s is None
+            else max(now_s - self._waited_before_s, 0.0)
+        )
 
     def wait_for_devices(self) -> None:
         """What has been started on GPUs is a part of the run's work."""
@@ -214,7 +245,9 @@ class RunObserver:
     def end(self) -> None:
         """Put losses and files into ``facts``."""
         if self._torch is not None:
-            self.facts.update(cuda=bool(self._torch.cuda.is_available()), threads=self._torch.get_num_threads())
+            self.facts.update(
+                cuda=bool(self._torch.cuda.is_available()), threads=self._torch.get_num_threads()
+            )
         losses: list[float | None] = []
         for loss in self._losses:
             try:
@@ -222,7 +255,9 @@ class RunObserver:
             except Exception:  # complex, or of a device that is gone
                 losses.append(None)
         self.facts["losses"] = {"n": self._n, "kept": losses}
-        self.facts["files"] = [{"path": path, "file": _identity(path) or was} for path, was in self._files.items()]
+        self.facts["files"] = [
+            {"path": path, "file": _identity(path) or was} for path, was in self._files.items()
+        ]
 
 
 def _identity(path: str) -> tuple[int, int] | None:
@@ -241,9 +276,15 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
         name, equals, argument = setting.partition("=")
         return what_if_child(name, argument if equals else None, steps)(ov)
     if not changes:
-        raise CommandLineError("--pairs is about --what-if, which is not asked for.", next=f"voirkit --what-if NAME --pairs {pairs} SCRIPT")
+        raise CommandLineError(
+            "--pairs is about --what-if, which is not asked for.",
+            next=f"voirkit --what-if NAME --pairs {pairs} SCRIPT",
+        )
     if len(changes) > 1:
-        raise CommandLineError("one change at a time can be held against the script as it is.", where="--what-if, given twice")
+        raise CommandLineError(
+            "one change at a time can be held against the script as it is.",
+            where="--what-if, given twice",
+        )
 
     return what_if(*changes[0], pairs or 5, steps)(ov)
 
@@ -279,10 +320,11 @@ class RunResult:
 
     @property
     def held_up(self) -> float:
-        """Which share of its work is at most due to other programs: for which its threads waited for processors that those had."""
-        others = (self.summary.get("processors") or {}).get("others_share") or 0.0
+        """Which share of its work is at most due to other programs: for which its threads waited
+        for processors that those had."""
+        others_share = (self.summary.get("processors") or {}).get("others_share") or 0.0
         share = min((self.facts.get("waited_s") or 0.0) / self.work_s, 1.0)
-        return share if others >= limits.OTHERS and share >= limits.WAITED else 0.0
+        return share if others_share >= limits.OTHERS and share >= limits.WAITED else 0.0
 
     @property
     def step_s(self) -> float | None:
@@ -297,7 +339,9 @@ class RunResult:
             return str(self.facts["failed"])
         if self.code:
             return f"it ended with exit code {self.code}"
-        return "" if self.facts.get("work_s") else "it ended without a record of its work (os._exit?)"
+        return (
+            "" if self.facts.get("work_s") else "it ended without a record of its work (os._exit?)"
+        )
 
 
 class RunFailed(Exception):
@@ -317,21 +361,28 @@ class Terminated(BaseException):
 
 
 @instrument_definition
-def what_if(ov: Overseer, name: str, argument: str | None, pairs: int, steps: int | None) -> Iterator[Phase]:
+def what_if(
+    ov: Overseer, name: str, argument: str | None, pairs: int, steps: int | None
+) -> Iterator[Phase]:
     """Measure, and end without running the script here."""
     from voirkit.runner.script import module, script
 
     if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
-        raise CommandLineError("it runs one process.", where="--what-if", next="Leave out torchrun, or run one rank.")
-    if ov.argparser.value(ov.options, "--stop-after") is not None:
-        what = "runs that are cut after the same time all take that time."
         raise CommandLineError(
-            what, where="--stop-after with --what-if", next="Bound their work: --stop N ends each after N optimizer steps."
+            "it runs one process.", where="--what-if", next="Leave out torchrun, or run one rank."
+        )
+    if ov.argparser.value(ov.options, "--stop-after") is not None:
+        reason = "runs that are cut after the same time all take that time."
+        raise CommandLineError(
+            reason,
+            where="--stop-after with --what-if",
+            next="Bound their work: --stop N ends each after N optimizer steps.",
         )
     options = ov.options
     if options.require:
         ov.warn("--require is of one run, and is not looked at with --what-if, which makes many.")
-    program = script(options.SCRIPT, ()) if options.MODULE is None else module(options.MODULE, ())  # raises if there is none
+    # raises if there is none
+    program = script(options.SCRIPT, ()) if options.MODULE is None else module(options.MODULE, ())
     run_dir = directory.make(options.run_dir, program.name, options.force)
     folder = tempfile.mkdtemp(prefix="voirkit-what-if-")
     code = 0
@@ -353,13 +404,18 @@ def _write_page(ov: Overseer, run_dir: str) -> None:
     """The page of the first plain run, with what has been measured."""
     from voirkit.runner import completion
 
-    if not os.path.exists(os.path.join(run_dir, SUMMARY)):  # nothing was measured, which has been reported
+    # nothing was measured, which has been reported
+    if not os.path.exists(os.path.join(run_dir, SUMMARY)):
         return
     why = completion.page(run_dir)
     if why:
         ov.warn(f"--html: {why.removeprefix('voirkit: ')}")
     else:
-        print(f"see it as a page: {os.path.join(run_dir, 'report.html').removeprefix(os.getcwd() + os.sep)}", flush=True)
+        print(
+            "see it as a page:"
+            f" {os.path.join(run_dir, 'report.html').removeprefix(os.getcwd() + os.sep)}",
+            flush=True,
+        )
 
 
 @contextmanager
@@ -377,7 +433,8 @@ def _sigterm_raises() -> Iterator[None]:
 
 
 class ScriptRunner:
-    """Runs the script once, plain or with a change, in a process of its own that ends with the driver.
+    """Runs the script once, plain or with a change, in a process of its own that ends with the
+    driver.
 
     Args:
         folder: A folder for what is needed meanwhile; nothing else may write there.
@@ -395,35 +452,48 @@ class ScriptRunner:
 
         Args:
             setting: ``NAME[=ARG]`` of the change.
-            run_dir: The run directory, an empty folder; if left out nothing stays of it but what is returned.
+            run_dir: The run directory, an empty folder; if left out nothing stays of it but what is
+                returned.
 
         Raises:
             BaseException: The driver was interrupted; the run has been ended.
         """
         self._n += 1
-        kept = run_dir or os.path.join(self._folder, f"run-{self._n}")
+        folder = run_dir or os.path.join(self._folder, f"run-{self._n}")
         out, err = (os.path.join(self._folder, f"{name}-{self._n}") for name in ("out", "err"))
         words = ["--what-if-setting", setting, *self._stop, *self._script]
         with open(out, "wb") as out_file, open(err, "wb") as err_file:
-            process = subprocess.Popen(**started_with(kept, words), stdout=out_file, stderr=err_file)
+            process = subprocess.Popen(
+                **started_with(folder, words), stdout=out_file, stderr=err_file
+            )
         try:
             code = process.wait()
-        except BaseException:
+        except BaseException:  # Ctrl-C or a signal, raised again
             _terminate(process)
             raise
         with open(err, "rb") as file:
             file.seek(max(os.path.getsize(err) - _LONGEST_ERROR, 0))
             error = file.read().decode(errors="replace")
         os.unlink(err)
-        result = RunResult(128 - code if code < 0 else code, out, error, read_json(os.path.join(kept, SUMMARY), SCHEMA) or {})
+        result = RunResult(
+            128 - code if code < 0 else code,
+            out,
+            error,
+            read_json(os.path.join(folder, SUMMARY), SCHEMA) or {},
+        )
         if run_dir is None:
-            shutil.rmtree(kept, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
         return result
 
 
 def _terminate(process: subprocess.Popen[bytes]) -> None:
-    """End a run that knows of the interruption already, or not: a terminal signals all, ``kill`` only the driver."""
-    for signal_it, grace_s in ((process.poll, 2.0), (process.terminate, _GRACE_S), (process.kill, None)):
+    """End a run that knows of the interruption already, or not: a terminal signals all, ``kill``
+    only the driver."""
+    for signal_it, grace_s in (
+        (process.poll, 2.0),
+        (process.terminate, _GRACE_S),
+        (process.kill, None),
+    ):
         with suppress(BaseException):  # interrupted once more: it is ended all the same
             signal_it()
             process.wait(grace_s)
@@ -431,9 +501,12 @@ def _terminate(process: subprocess.Popen[bytes]) -> None:
 
 
 class Experiment:
-    """The runs of one change, and what they show: ``outcome`` is ``what_if`` of the summary; ``folder`` is for copies of what they save."""
+    """The runs of one change, and what they show: ``outcome`` is ``what_if`` of the summary;
+    ``folder`` is for copies of what they save."""
 
-    def __init__(self, runner: ScriptRunner, name: str, argument: str | None, folder: str, run_dir: str) -> None:
+    def __init__(
+        self, runner: ScriptRunner, name: str, argument: str | None, folder: str, run_dir: str
+    ) -> None:
         self._runner, self._run_dir = runner, run_dir
         self._change = make_change(name, argument)
         self._setting = name if argument is None else f"{name}={argument}"
@@ -444,9 +517,22 @@ class Experiment:
         self._summary: dict[str, Any] = {}
         self._shares: list[float | None] = []
         self.outcome: dict[str, Any] = {
-            "name": name, "argument": argument, "ceiling": None, "pairs": [], "median": None, "low": None, "high": None, "spread": None,
-            "verdict": None, "because": "", "step": None, "once_s": None, "contention": None, "facts": None, "equal": None,
-        }  # fmt: skip
+            "name": name,
+            "argument": argument,
+            "ceiling": None,
+            "pairs": [],
+            "median": None,
+            "low": None,
+            "high": None,
+            "spread": None,
+            "verdict": None,
+            "because": "",
+            "step": None,
+            "once_s": None,
+            "contention": None,
+            "facts": None,
+            "equal": None,
+        }
 
     def measure(self, pairs: int) -> int:
         code, outcome = 0, self.outcome
@@ -468,7 +554,10 @@ class Experiment:
         for line in sentences(outcome):
             print(line, flush=True)
         if self._summary:
-            write_json(os.path.join(self._run_dir, SUMMARY), {**self._summary, "what_if": outcome})
+            write_json(
+                os.path.join(self._run_dir, SUMMARY),
+                self._with_finding({**self._summary, "what_if": outcome}),
+            )
             print(f"run directory: {self._run_dir.removeprefix(os.getcwd() + os.sep)}")
         return code
 
@@ -483,13 +572,28 @@ class Experiment:
             self._change_nothing(self.outcome["ceiling"]["because"], ", and nothing was run for it")
             return
         if share is not None and share < _SMALL:
-            print("  That is less than runs differ by, as a rule: Ctrl-C, if that is not worth the time.")
+            print(
+                "  That is less than runs differ by, as a rule: Ctrl-C, if that is not worth the"
+                " time."
+            )
         whole_s = plain.work_s + plain.facts["set_up_s"]
-        print(f"  {2 * pairs} more runs of {duration(whole_s)} and python's start each. Ctrl-C ends with what is known by then.")
+        print(
+            f"  {2 * pairs} more runs of {duration(whole_s)} and python's start each. Ctrl-C ends"
+            " with what is known by then."
+        )
         print(HEAD, flush=True)
 
+    @staticmethod
+    def _with_finding(summary: dict[str, Any]) -> dict[str, Any]:
+        """The summary of the first plain run, with the change among its findings if it wins."""
+        from voirkit_instruments.what_if.rules import findings
+
+        measured = [finding.document() for finding in findings(summary)]
+        return {**summary, "findings": [*(summary.get("findings") or ()), *measured]}
+
     def _change_nothing(self, because: str, more: str = "") -> None:
-        from voirkit.analysis.significance import NONE  # and numpy, which the runs themselves do not load
+        # and numpy, which the runs themselves do not load
+        from voirkit.analysis.significance import NONE
 
         self.outcome.update(verdict=NONE, because=f"there is nothing to change{more}: {because}")
 
@@ -497,17 +601,27 @@ class Experiment:
         from voirkit.analysis.significance import judge_pairs
 
         for n in range(1, pairs + 1):
-            results = {changed: self._run_one(changed) for changed in ((False, True) if n % 2 else (True, False))}
+            results = {
+                changed: self._run_one(changed)
+                for changed in ((False, True) if n % 2 else (True, False))
+            }
             plain, changed = results[False], results[True]
             changed_s = max(changed.work_s - changed.once_s, 1e-9)
-            pair = {"plain_s": plain.work_s, "changed_s": changed_s, "ratio": changed_s / plain.work_s}
+            pair = {
+                "plain_s": plain.work_s,
+                "changed_s": changed_s,
+                "ratio": changed_s / plain.work_s,
+            }
             self.outcome["pairs"].append(pair)
             self._once_s.append(changed.once_s)
             self._held_up.append((plain.held_up, changed.held_up))
             self._steps.append((plain.step_s, changed.step_s))
             shares = [share for share in self._shares if share is not None]
             times = [(pair["plain_s"], pair["changed_s"]) for pair in self.outcome["pairs"]]
-            self.outcome.update(judge_pairs(times, max(shares, default=None), self._held_up)._asdict(), step=_compare_steps(self._steps))
+            self.outcome.update(
+                judge_pairs(times, max(shares, default=None), self._held_up)._asdict(),
+                step=_compare_steps(self._steps),
+            )
             self.outcome.update(once_s=median(self._once_s), contention=_contention(self._held_up))
             print(row(n, pair), flush=True)
 
@@ -538,8 +652,8 @@ class Experiment:
 
 
 def _contention(held_up: Sequence[tuple[float, float]]) -> dict[str, float] | None:
-    """In how many runs, of how many, other programs had processors that these waited for, and for how much of the work at most; None if in
-    none."""
+    """In how many runs, of how many, other programs had processors that these waited for, and for
+    how much of the work at most; None if in none."""
     shares = [share for pair in held_up for share in pair]
     n = sum(share > 0 for share in shares)
     return {"runs": n, "of": len(shares), "most": max(shares)} if n else None
@@ -550,5 +664,5 @@ def _compare_steps(pairs: Sequence[tuple[float | None, float | None]]) -> dict[s
     timed = [(plain, changed) for plain, changed in pairs if plain and changed]
     if len(timed) < len(pairs) or not timed:
         return None
-    plain_s, changed_s = (median(pair[which] for pair in timed) for which in (0, 1))
+    plain_s, changed_s = (median(pair[index] for pair in timed) for index in (0, 1))
     return {"plain_s": plain_s, "changed_s": changed_s, "ratio": changed_s / plain_s}

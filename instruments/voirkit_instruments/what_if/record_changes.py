@@ -1,7 +1,9 @@
-"""The changes that ``--what-if`` knows, and what one has to be. Those that are one switch of torch are here; nothing here imports torch.
+"""The changes that ``--what-if`` knows, and what one has to be. Those that are one switch of torch
+are here; nothing here imports torch.
 
-A change is made for the whole of a run and takes nothing from the program but time: the program's results stay what they are, bit for bit
-or within rounding (``exact``). Where it cannot do that it raises in ``install``, or changes nothing and says so.
+A change is made for the whole of a run and takes nothing from the program but time: the program's
+results stay what they are, bit for bit or within rounding (``exact``). Where it cannot do that it
+raises in ``install``, or changes nothing and says so.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from voirkit.errors import CommandLineError, did_you_mean
 from voirkit.imports import when_imported
+from voirkit.phase_table import COMPUTE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,45 +28,52 @@ PLAIN = "plain"  # the setting of a run without a change
 class Ceiling(NamedTuple):
     """The most that a change could win."""
 
-    # of the run's time, 0 to 1: what the change could touch at most. 0 means that there is nothing to change, and nothing is run; None that
-    # it cannot be told.
+    # of the run's time, 0 to 1: what the change could touch at most. 0 means that there is nothing
+    # to change, and nothing is run; None that it cannot be told.
     share: float | None
     because: str  # what that share is, or why there is none; a sentence
 
 
 class Change(Protocol):
-    """What each change is. It is made twice: by the driver, for ``ceiling``, and in each run that it changes."""
+    """What each change is. It is made twice: by the driver, for ``ceiling``, and in each run that
+    it changes."""
 
     exact: bool  # whether the results must be bit-equal; else within rounding (``analyse.Results``)
 
     def __init__(self, argument: str | None) -> None:
-        """Take the text behind ``=``; None if there is none, as always if the change takes none. Raises ValueError: it is wrong; the
-        message says what would be right."""
+        """Take the text behind ``=``; None if there is none, as always if the change takes none.
+        Raises ValueError: it is wrong; the message says what would be right."""
 
     def ceiling(self, summary: Mapping[str, Any]) -> Ceiling:
         """What could be won at most.
 
         Args:
-            summary: Of a plain run (``summary.json``), and under ``what_if_run`` what ``record.py`` has seen of it: ``work_s`` (seconds
-                from the first request for a batch to the script's end), ``saves`` (calls of torch.save), ``saving_s`` (seconds in them,
-                also outside of steps), ``cuda``, ``threads``.
+            summary: Of a plain run (``summary.json``), and under ``what_if_run`` what ``record.py``
+                has seen of it: ``work_s`` (seconds from the first request for a batch to the
+                script's end), ``saves`` (calls of torch.save), ``saving_s`` (seconds in them, also
+                outside of steps), ``cuda``, ``threads``.
         """
 
     def install(self, patches: Patches) -> None:
-        """Make the change, in a run that is to be changed. Called before the script imports anything; ``when_imported`` helps. All that is
-        changed in libraries is to be put back by ``end``, or by ``patches``, which are removed after it."""
+        """Make the change, in a run that is to be changed. Called before the script imports
+        anything; ``when_imported`` helps. All that is changed in libraries is to be put back by
+        ``end``, or by ``patches``, which are removed after it."""
 
     def end(self) -> None:
-        """The script's work is over: wait for what is still going on. The run's time ends after this.
+        """The script's work is over: wait for what is still going on. The run's time ends after
+        this.
 
         Raises:
-            BaseException: What has gone wrong too late to be raised in the program. The run then counts as one that failed.
+            BaseException: What has gone wrong too late to be raised in the program. The run then
+                counts as one that failed.
         """
 
     def facts(self) -> dict[str, Any]:
-        """After ``end``: ``touched``, how many times it changed something (0: there was nothing to change), and anything else of note.
-        ``because``, if it is there, is a sentence that says why nothing was changed, or what else is to be known. ``once_s``, if it is
-        there, are seconds that the change took once, however long the run is: they are told apart from what it wins or loses."""
+        """After ``end``: ``touched``, how many times it changed something (0: there was nothing to
+        change), and anything else of note. ``because``, if it is there, is a sentence that says why
+        nothing was changed, or what else is to be known. ``once_s``, if it is there, are seconds
+        that the change took once, however long the run is: they are told apart from what it wins or
+        loses."""
 
 
 class _Entry(NamedTuple):
@@ -73,21 +83,43 @@ class _Entry(NamedTuple):
 
 
 CHANGES = {
-    "checkpoint-async": _Entry("record_checkpoint_async:CheckpointAsync", "", "torch.save writes in a thread"),
-    "checkpoint-no-crc": _Entry("record_changes:CheckpointNoCrc", "", "torch.save computes no checksums"),
-    "read-ahead": _Entry("record_read_ahead:ReadAhead", "", "the kernel is told early what the loader will read"),
-    "num-threads": _Entry("record_changes:NumThreads", "=N", "torch computes with N threads on the CPU"),
+    "checkpoint-async": _Entry(
+        "record_checkpoint_async:CheckpointAsync", "", "torch.save writes in a thread"
+    ),
+    "checkpoint-no-crc": _Entry(
+        "record_changes:CheckpointNoCrc", "", "torch.save computes no checksums"
+    ),
+    "read-ahead": _Entry(
+        "record_read_ahead:ReadAhead", "", "the kernel is told early what the loader will read"
+    ),
+    "num-threads": _Entry(
+        "record_changes:NumThreads", "=N", "torch computes with N threads on the CPU"
+    ),
     "pin-memory": _Entry("record_changes:PinMemory", "", "DataLoader(pin_memory=True)"),
-    "gc-freeze": _Entry("record_changes:GcFreeze", "", "what lives at the first optimizer step is kept out of garbage collection"),
-    "gc-every": _Entry("record_changes:GcEvery", "=N", "python's young garbage is collected after every N optimizer steps, none between"),
-    "non-blocking": _Entry("record_changes:NonBlocking", "", "copies from pinned memory to a GPU are not waited for"),
-}  # fmt: skip
+    "gc-freeze": _Entry(
+        "record_changes:GcFreeze",
+        "",
+        "what lives at the first optimizer step is kept out of garbage collection",
+    ),
+    "gc-every": _Entry(
+        "record_changes:GcEvery",
+        "=N",
+        "python's young garbage is collected after every N optimizer steps, none between",
+    ),
+    "non-blocking": _Entry(
+        "record_changes:NonBlocking", "", "copies from pinned memory to a GPU are not waited for"
+    ),
+}
 
 
-# Names that were changes, and are refused with what they were measured to do, and what to try instead.
+# Names that were changes, and are refused with what they were measured to do, and what to try
+# instead.
 WITHDRAWN = {
     "io-uring-read": (
-        "files that were not in memory took 0.34 to 1.0 times as long, others 0.8 to 2.6 times: nothing that read-ahead does not win",
+        (
+            "files that were not in memory took 0.34 to 1.0 times as long, others 0.8 to 2.6 times:"
+            " nothing that read-ahead does not win"
+        ),
         "read-ahead",
     ),
 }
@@ -97,24 +129,31 @@ LIST = "list"  # asks what there is
 
 
 def parse_change(text: str) -> tuple[str, str | None]:
-    """``NAME`` or ``NAME=ARG`` as (name, argument). Raises CommandLineError: there is no such change, or none any more, or its argument is
-    wrong; SystemExit: ``list`` has printed what there is."""
+    """``NAME`` or ``NAME=ARG`` as (name, argument). Raises CommandLineError: there is no such
+    change, or none any more, or its argument is wrong; SystemExit: ``list`` has printed what there
+    is."""
     if text == LIST:
         print("\n".join(lines()))
         raise SystemExit(0)
     name, equals, argument = text.partition("=")
     if name in WITHDRAWN:
         measured, instead = WITHDRAWN[name]
-        raise CommandLineError(f"{name} is made no more. Measured, {measured}.", next=f"Try instead: --what-if {instead}")
+        raise CommandLineError(
+            f"{name} is made no more. Measured, {measured}.",
+            next=f"Try instead: --what-if {instead}",
+        )
     entry = CHANGES.get(name)
     if entry is None:
         hint = did_you_mean(name, CHANGES)
-        raise CommandLineError(f"{name!r} is no change that voirkit knows.", next="\n".join([*([hint] if hint else []), *lines()]))
-    shown = f"--what-if {name}{entry.argument}"
+        raise CommandLineError(
+            f"{name!r} is no change that voirkit knows.",
+            next="\n".join([*([hint] if hint else []), *lines()]),
+        )
+    typed = f"--what-if {name}{entry.argument}"
     try:
         make_change(name, argument if equals else None)
     except ValueError as exc:
-        raise CommandLineError(str(exc), next=f"Write: {shown}") from None
+        raise CommandLineError(str(exc), next=f"Write: {typed}") from None
     return name, argument if equals else None
 
 
@@ -130,10 +169,10 @@ def make_change(name: str, argument: str | None) -> Change:
 
 
 def lines() -> list[str]:
-    shown = {name + entry.argument: entry.help for name, entry in CHANGES.items()}
-    shown |= {name: f"made no more; try {instead}" for name, (_, instead) in WITHDRAWN.items()}
-    widest = max(map(len, shown))
-    return [f"{name:<{widest}}  {help}" for name, help in shown.items()]
+    helps = {name + entry.argument: entry.help for name, entry in CHANGES.items()}
+    helps |= {name: f"made no more; try {instead}" for name, (_, instead) in WITHDRAWN.items()}
+    widest = max(map(len, helps))
+    return [f"{name:<{widest}}  {help}" for name, help in helps.items()]
 
 
 def ceiling_of_saving(summary: Mapping[str, Any]) -> Ceiling:
@@ -147,7 +186,8 @@ def ceiling_of_saving(summary: Mapping[str, Any]) -> Ceiling:
 
 
 def ceiling_of_phases(summary: Mapping[str, Any], what: str, *phases: str) -> Ceiling:
-    """Of what can touch nothing but some phases of the training steps. Of evaluation no phases are known: it counts whole.
+    """Of what can touch nothing but some phases of the training steps. Of evaluation no phases are
+    known: it counts whole.
 
     Args:
         summary: As for ``Change.ceiling``.
@@ -181,7 +221,8 @@ class _Switch:
     """What the changes here have in common."""
 
     exact = True  # results must be bit-equal
-    module, idle = "torch", "torch was not imported."  # what is changed as soon as it is there, and what is said as long as nothing was
+    # what is changed as soon as it is there, and what is said as long as nothing was
+    module, idle = "torch", "torch was not imported."
 
     def __init__(self, argument: str | None) -> None:
         self.touched = 0  # how many times something was changed
@@ -203,8 +244,9 @@ class _Switch:
 
 
 class CheckpointNoCrc(_Switch):
-    """``torch.serialization.set_crc32_options(False)``: torch.save writes no checksums, which torch.load does not look at. Strict readers
-    do: ``zipfile`` reports such a file as bad, and other libraries have refused them."""
+    """``torch.serialization.set_crc32_options(False)``: torch.save writes no checksums, which
+    torch.load does not look at. Strict readers do: ``zipfile`` reports such a file as bad, and
+    other libraries have refused them."""
 
     def __init__(self, argument: str | None) -> None:
         super().__init__(argument)
@@ -217,7 +259,9 @@ class CheckpointNoCrc(_Switch):
         if not hasattr(module, "set_crc32_options"):
             self.because = "this torch always writes checksums (2.6 and later can leave them out)."
             return
-        self.because = "" if module.get_crc32_options() else "the checksums were switched off already."
+        self.because = (
+            "" if module.get_crc32_options() else "the checksums were switched off already."
+        )
         self.touched += not self.because
         module.set_crc32_options(False)
         self._put_back = lambda: module.set_crc32_options(True)
@@ -228,24 +272,37 @@ class CheckpointNoCrc(_Switch):
 
 
 class NumThreads(_Switch):
-    """``torch.set_num_threads(N)`` as soon as torch is there; what the program itself sets later holds."""
+    """``torch.set_num_threads(N)`` as soon as torch is there; what the program itself sets later
+    holds."""
 
     exact = False  # sums are taken in another order
 
     def __init__(self, argument: str | None) -> None:
         super().__init__(argument)
-        if argument is None or not (argument.isascii() and argument.isdigit() and 0 < int(argument) <= 4096):
-            raise ValueError(f"num-threads needs a whole number of threads of at least 1, not {argument or 'nothing'!r}.")
-        self._n = int(argument)
+        text = argument or ""
+        is_number = text.isascii() and text.isdigit()
+        if not is_number or not 0 < int(text) <= 4096:
+            raise ValueError(
+                "num-threads needs a whole number of threads of at least 1, not"
+                f" {argument or 'nothing'!r}."
+            )
+        self._n = int(text)
         self._torch: Any = None
 
     def ceiling(self, summary: Mapping[str, Any]) -> Ceiling:
         """The time of computing, where that is done by the CPU."""
         if (summary.get("what_if_run") or {}).get("threads") == self._n:
-            return Ceiling(0.0, f"the script computes with {self._n} thread{'s' if self._n > 1 else ''} as it is.")
+            return Ceiling(
+                0.0,
+                f"the script computes with {self._n} thread{'s' if self._n > 1 else ''} as it is.",
+            )
         if (summary.get("steps") or {}).get("time_of") == "device":
-            return Ceiling(None, "the steps are computed by a GPU, which has nothing of it; the host's own work may.")
-        return ceiling_of_phases(summary, "computing (forward, backward, optimizer)", "forward", "backward", "optimizer")
+            return Ceiling(
+                None,
+                "the steps are computed by a GPU, which has nothing of it; the host's own work"
+                " may.",
+            )
+        return ceiling_of_phases(summary, f"computing ({', '.join(COMPUTE)})", *COMPUTE)
 
     def switch(self, torch: Any, patches: Patches) -> None:
         self._torch = torch
@@ -268,7 +325,13 @@ class PinMemory(_Switch):
     def switch(self, module: Any, patches: Patches) -> None:
         patches.wrap(module.DataLoader, "__init__", self._pin, ("pin_memory",))
 
-    def _pin(self, wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _pin(
+        self,
+        wrapped: Callable[..., Any],
+        instance: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
         from inspect import signature
 
         try:
@@ -283,10 +346,13 @@ class PinMemory(_Switch):
 
 
 class NonBlocking(_Switch):
-    """``non_blocking=True`` for copies from pinned memory to a GPU by ``Tensor.to`` and ``Tensor.cuda``.
+    """``non_blocking=True`` for copies from pinned memory to a GPU by ``Tensor.to`` and
+    ``Tensor.cuda``.
 
-    Only such copies: from other memory it gains nothing, and to the CPU the program could read what has not arrived. What the program
-    writes into the pinned tensor right after the copy may arrive too: the losses are compared for that.
+    Only such copies: from other memory it gains nothing, and to the CPU the program could read what
+    has not arrived. What the program
+    writes into the pinned tensor right after the copy may arrive too: the losses are compared for
+    that.
     """
 
     idle = "nothing was copied from pinned memory to a GPU."
@@ -301,7 +367,12 @@ class NonBlocking(_Switch):
         is_tensor = torch.Tensor
 
         def copy(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if type(tensor) is is_tensor and "non_blocking" not in kwargs and self._to_gpu(torch, name, args, kwargs) and _pinned(tensor):
+            if (
+                type(tensor) is is_tensor
+                and "non_blocking" not in kwargs
+                and self._to_gpu(torch, name, args, kwargs)
+                and _pinned(tensor)
+            ):
                 self.touched += 1
                 self.because = ""
                 kwargs["non_blocking"] = True
@@ -310,8 +381,11 @@ class NonBlocking(_Switch):
         copy.__name__ = copy.__qualname__ = name
         return copy
 
-    def _to_gpu(self, torch: ModuleType, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Whether the arguments are a GPU and nothing else that could be ``non_blocking``: ``to`` takes it by place as well."""
+    def _to_gpu(
+        self, torch: ModuleType, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> bool:
+        """Whether the arguments are a GPU and nothing else that could be ``non_blocking``: ``to``
+        takes it by place as well."""
         if any(type(value) is bool for value in args) or len(args) > 2:
             return False
         device = kwargs.get("device", args[0] if args else None)
@@ -321,7 +395,11 @@ class NonBlocking(_Switch):
             return bool(device.is_cuda)
         if type(device) is int:
             return True
-        return str(device).partition(":")[0] == "cuda" if isinstance(device, str | torch.device) else False
+        return (
+            str(device).partition(":")[0] == "cuda"
+            if isinstance(device, str | torch.device)
+            else False
+        )
 
 
 def _pinned(tensor: Any) -> bool:
@@ -332,7 +410,8 @@ def _pinned(tensor: Any) -> bool:
 
 
 class _Collections(_Switch):
-    """What is done to python's garbage collector from the first step of an optimizer on: the script's objects are there then."""
+    """What is done to python's garbage collector from the first step of an optimizer on: the
+    script's objects are there then."""
 
     module, idle = "torch.optim.optimizer", "no optimizer of torch made a step."
 
@@ -346,10 +425,17 @@ class _Collections(_Switch):
         steps, wall = summary.get("steps"), summary.get("wall")
         if not steps or not steps["n"]:
             return Ceiling(None, "no training step was seen.")
-        parts = wall["parts"] if wall and summary.get("evaluation") else steps["phases"]["other"]["parts"]
+        parts = (
+            wall["parts"]
+            if wall and summary.get("evaluation")
+            else steps["phases"]["other"]["parts"]
+        )
         if "gc" not in parts:
             return Ceiling(0.0, "no garbage collection takes 0.1 ms or more.")
-        return Ceiling(_share_of_work(summary, parts["gc"]["total_s"]), "garbage collections of 0.1 ms and more take that much of it.")
+        return Ceiling(
+            _share_of_work(summary, parts["gc"]["total_s"]),
+            "garbage collections of 0.1 ms and more take that much of it.",
+        )
 
     def switch(self, module: Any, patches: Patches) -> None:
         def after_step(*_: object) -> None:
@@ -373,7 +459,9 @@ class GcFreeze(_Collections):
 
     def on_step(self) -> None:
         if self.steps == 1:
-            self.because = "the script itself has frozen its objects." if gc.get_freeze_count() else ""
+            self.because = (
+                "the script itself has frozen its objects." if gc.get_freeze_count() else ""
+            )
             if not self.because:
                 began_ns = time.perf_counter_ns()
                 gc.collect()
@@ -394,21 +482,32 @@ class GcFreeze(_Collections):
 
 
 class GcEvery(_Collections):
-    """``gc.disable()`` after the first step of an optimizer, and ``gc.collect(1)`` then and after every N steps, as torchtitan does it.
+    """``gc.disable()`` after the first step of an optimizer, and ``gc.collect(1)`` then and after
+    every N steps, as torchtitan does it.
 
-    That collects what the steps since the last time have made. A full collection, which python itself hardly ever makes where nothing
-    grows, takes 0.4 s with torch imported: 7 of them made a script of 6,000 small steps 2.3 to 2.9 times as slow.
+    That collects what the steps since the last time have made. A full collection, which python
+    itself hardly ever makes where nothing grows, takes 0.4 s with torch imported: 7 of them made a
+    script of 6,000 small steps 2.3 to 2.9 times as slow.
     """
 
     def __init__(self, argument: str | None) -> None:
         super().__init__(argument)
-        if argument is None or not (argument.isascii() and argument.isdigit() and 0 < int(argument) <= 1_000_000):
-            raise ValueError(f"gc-every needs a whole number of optimizer steps of at least 1, not {argument or 'nothing'!r}.")
+        if argument is None or not (
+            argument.isascii() and argument.isdigit() and 0 < int(argument) <= 1_000_000
+        ):
+            raise ValueError(
+                "gc-every needs a whole number of optimizer steps of at least 1, not"
+                f" {argument or 'nothing'!r}."
+            )
         self._every = int(argument)
 
     def on_step(self) -> None:
         if self.steps == 1:
-            self.because = "" if gc.isenabled() else "the script itself has switched automatic collections off."
+            self.because = (
+                ""
+                if gc.isenabled()
+                else "the script itself has switched automatic collections off."
+            )
             self.touched = int(gc.isenabled())
             gc.disable()
         if self.touched and (self.steps - 1) % self._every == 0:

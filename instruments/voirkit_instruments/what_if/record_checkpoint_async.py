@@ -1,16 +1,20 @@
-"""``--what-if checkpoint-async``: ``torch.save`` returns when tensors are copied and all else is pickled; a thread writes the file.
+"""``--what-if checkpoint-async``: ``torch.save`` returns when tensors are copied and all else is
+pickled; a thread writes the file.
 
-torch.save runs as it is, up to the object that it writes its records to (torch 2.1 to 2.15: the class
-``torch.serialization._open_zipfile_writer_file``). A ``RecordBuffer`` in its place keeps the records, tensors as copies, and a thread
-passes them on in the same order: the file is the same, byte for byte. What torch.save raises about a path it raises where it is called.
+torch.save runs as it is, up to the object that it writes its records to (torch 2.1 to 2.15: the
+class ``torch.serialization._open_zipfile_writer_file``). A ``RecordBuffer`` in its place keeps the
+records, tensors as copies, and a thread passes them on in the same order: the file is the same,
+byte for byte. What torch.save raises about a path it raises where it is called.
 
-The program waits wherever it could see that a file is not written yet. Python reports most of that by audit events (files opened, renamed,
-listed, processes started or signalled, connections made); functions that have none (``os.stat``, ``os._exit`` ...) are wrapped. A file is
-known by its inode, whatever its name. What writing fails with is raised in the thread that called torch.save, where it next waits for that
-file or saves another. Not seen: libraries that open files in C, processes that run already, a process that is killed.
+The program waits wherever it could see that a file is not written yet. Python reports most of that
+by audit events (files opened, renamed, listed, processes started or signalled, connections made);
+functions that have none (``os.stat``, ``os._exit`` ...) are wrapped. A file is known by its inode,
+whatever its name. What writing fails with is raised in the thread that called torch.save, where it
+next waits for that file or saves another. Not seen: libraries that open files in C, processes that
+run already, a process that is killed.
 
-Open files, buffers and the old format are written as ever. So is everything in child processes and in runs of several ranks, where another
-process may read the file as soon as torch.save is over.
+Open files, buffers and the old format are written as ever. So is everything in child processes and
+in runs of several ranks, where another process may read the file as soon as torch.save is over.
 """
 
 from __future__ import annotations
@@ -38,14 +42,28 @@ if TYPE_CHECKING:
     Inode = tuple[int, int]  # device and number
 
 _OPENER = "_open_zipfile_writer_file"
-_OPTIONS = ("get_crc32_options", "_get_storage_alignment")  # what torch passes to its writer, as far as it has them
+# what torch passes to its writer, as far as it has them
+_OPTIONS = ("get_crc32_options", "_get_storage_alignment")
 
-# Audit events of python 3.10 to 3.13. Those after which another process may look, or the file has another folder: all is waited for. Of
-# other events of ``os``, and of ``open``, for the files that they name, or whose folder they list.
+# Audit events of python 3.10 to 3.13. Those after which another process may look, or the file has
+# another folder: all is waited for. Of other events of ``os``, and of ``open``, for the files that
+# they name, or whose folder they list.
 _WAITS_FOR_ALL = {
-    "os.rename", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "os.kill", "os.killpg",
-    "signal.pthread_kill", "subprocess.Popen", "pty.spawn", "socket.connect", "socket.sendto",
-}  # fmt: skip
+    "os.rename",
+    "os.fork",
+    "os.forkpty",
+    "os.exec",
+    "os.posix_spawn",
+    "os.spawn",
+    "os.system",
+    "os.kill",
+    "os.killpg",
+    "signal.pthread_kill",
+    "subprocess.Popen",
+    "pty.spawn",
+    "socket.connect",
+    "socket.sendto",
+}
 _LISTS = ("os.listdir", "os.scandir")
 
 
@@ -74,13 +92,19 @@ class CheckpointAsync:
         patches = self._patches
         if patches is None:  # the work is over
             return
-        options = [function for name in _OPTIONS if (function := getattr(module, name, None)) is not None]
+        options = [
+            function for name in _OPTIONS if (function := getattr(module, name, None)) is not None
+        ]
         try:
-            torch._C.PyTorchFileWriter(io.BytesIO(), *[option() for option in options]).write_end_of_file()
+            torch._C.PyTorchFileWriter(
+                io.BytesIO(), *[option() for option in options]
+            ).write_end_of_file()
             opener: Any = getattr(module, _OPENER)
             init, leave = opener.__init__, vars(opener)["__exit__"]
-        except Exception as exc:
-            self._off = f"this torch writes files in a way that is not known ({type(exc).__name__}: {exc})."
+        except Exception as exc:  # of private parts of torch
+            self._off = (
+                f"this torch writes files in a way that is not known ({type(exc).__name__}: {exc})."
+            )
             return
 
         def init_buffered(self_: Any, name: Any, *more: Any, **kwargs: Any) -> None:
@@ -102,16 +126,18 @@ class CheckpointAsync:
         self._off = ""
 
     def _open(self, name: Any, options: Sequence[Callable[[], Any]]) -> RecordBuffer | None:
-        """Open the file as torch would, but truncate it in the thread: to free 100 MB takes 60 ms. Returns what keeps the records; None if
-        torch is to open it by itself, and to report what is wrong with it."""
+        """Open the file as torch would, but truncate it in the thread: to free 100 MB takes 60 ms.
+        Returns what keeps the records; None if torch is to open it by itself, and to report what is
+        wrong with it."""
         import torch
 
         why = self._why_synchronous(name)
         if not why:
             try:
-                # Links that lead to the folder may lead elsewhere by then; the file's own name is in it, as torch writes it there.
-                folder, own = os.path.split(name)
-                path = os.path.join(os.path.realpath(folder, strict=True), own)
+                # Links that lead to the folder may lead elsewhere by then; the file's own name is
+                # in it, as torch writes it there.
+                folder, base = os.path.split(name)
+                path = os.path.join(os.path.realpath(folder, strict=True), base)
                 path.encode()
                 file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
             except (OSError, ValueError):
@@ -154,7 +180,7 @@ class CheckpointAsync:
             opener.file_like = writer = buffer.writer()
             try:
                 buffer.flush(writer)
-            except BaseException as exc:
+            except BaseException as exc:  # raised again
                 leave(opener, type(exc), exc, exc.__traceback__)
                 raise
             return leave(opener, *error)
@@ -172,7 +198,8 @@ class CheckpointAsync:
         return None
 
     def end(self) -> None:
-        """Wait for what is being written. Raises Exception: what writing failed with, if the program has not met it."""
+        """Wait for what is being written. Raises Exception: what writing failed with, if the
+        program has not met it."""
         self._patches = None
         if os.getpid() == self._pid:
             self._saves.wait()
@@ -181,40 +208,55 @@ class CheckpointAsync:
         self._saves.raise_error()
 
     def facts(self) -> dict[str, Any]:
-        """``touched``: saves that a thread wrote; ``bytes`` of them; ``synchronous``: why others were written in place, how many;
-        seconds of the program: ``copying_s``, ``waiting_s``, and ``waits``: for what it waited, how many times.
+        """``touched``: saves that a thread wrote; ``bytes`` of them; ``synchronous``: why others
+        were written in place, how many; seconds of the program: ``copying_s``, ``waiting_s``, and
+        ``waits``: for what it waited, how many times.
         """
         facts: dict[str, Any] = {
-            "touched": self._n, "bytes": self._bytes, "synchronous": dict(self._synchronous), "copying_s": self._copying_ns / 1e9,
-            "waiting_s": self._saves.waited_ns / 1e9, "waits": dict(self._saves.waits),
-        }  # fmt: skip
+            "touched": self._n,
+            "bytes": self._bytes,
+            "synchronous": dict(self._synchronous),
+            "copying_s": self._copying_ns / 1e9,
+            "waiting_s": self._saves.waited_ns / 1e9,
+            "waits": dict(self._saves.waits),
+        }
         if self._synchronous:
-            facts["because"] = "torch.save wrote as ever " + ", ".join(f"{n} x {why}" for why, n in self._synchronous.items()) + "."
+            facts["because"] = (
+                "torch.save wrote as ever "
+                + ", ".join(f"{n} x {why}" for why, n in self._synchronous.items())
+                + "."
+            )
         elif not self._n:
             facts["because"] = self._off or "torch.save wrote no file by its path."
         return facts
 
 
 class RecordBuffer:
-    """The records of one file, in the place of torch's writer (``PyTorchFileWriter``) while torch.save pickles.
+    """The records of one file, in the place of torch's writer (``PyTorchFileWriter``) while
+    torch.save pickles.
 
-    What cannot be kept, for want of memory or because it is unknown, is written at once, after all that was kept before.
+    What cannot be kept, for want of memory or because it is unknown, is written at once, after all
+    that was kept before.
 
     Args:
         make_writer: Makes the writer that the records are for.
         room: Bytes that new copies may take.
-        spare: By size, memory of copies that are written, for those of the next save: fresh memory takes three times as long to copy to.
+        spare: By size, memory of copies that are written, for those of the next save: fresh memory
+            takes three times as long to copy to.
 
     Attributes:
         bytes: Of the copies.
         copying_ns: What they took.
     """
 
-    def __init__(self, save: Save, make_writer: Callable[[], Any], room: float, spare: dict[int, list[Any]]) -> None:
+    def __init__(
+        self, save: Save, make_writer: Callable[[], Any], room: float, spare: dict[int, list[Any]]
+    ) -> None:
         self.save = save
         self._make_writer, self._writer = make_writer, None
         self._room, self._spare = room, spare
-        self._records: list[tuple[str, tuple[Any, ...], Any]] = []  # method, arguments, what must live as long
+        # method, arguments, what must live as long
+        self._records: list[tuple[str, tuple[Any, ...], Any]] = []
         self.bytes, self.copying_ns = 0, 0
         self.why_direct = ""  # why records now go straight to the writer; empty while they are kept
 
@@ -245,12 +287,15 @@ class RecordBuffer:
         return getattr(self.writer(), name)
 
     def _copy(self, name: Any, data: Any, size: int) -> bool:
-        """Keep a copy of some memory; False if that cannot be, and then nothing is kept any more."""
+        """Keep a copy of some memory; False if that cannot be, and then nothing is kept any
+        more."""
         import torch
 
         begin_ns = time.perf_counter_ns()
         is_address = isinstance(data, int)
-        if not is_address and not (isinstance(data, torch.UntypedStorage) and data.device.type == "cpu"):
+        if not is_address and not (
+            isinstance(data, torch.UntypedStorage) and data.device.type == "cpu"
+        ):
             self._write_directly("with records of an unknown kind")
             return False
         if self._spare.get(size):
@@ -260,13 +305,16 @@ class RecordBuffer:
             try:
                 if self._room < 0:
                     raise MemoryError
-                copy = torch.UntypedStorage(size)  # and no tensor: no mode of torch that is on may have a say in this
+                # and no tensor: no mode of torch that is on may have a say in this
+                copy = torch.UntypedStorage(size)
             except (MemoryError, RuntimeError):
                 self._write_directly("for want of memory")
                 return False
         if size:
             ctypes.memmove(copy.data_ptr(), data if is_address else data.data_ptr(), size)
-        self._records.append(("write_record", (name, copy.data_ptr() if is_address else copy, size), copy))
+        self._records.append(
+            ("write_record", (name, copy.data_ptr() if is_address else copy, size), copy)
+        )
         self.bytes += size
         self.copying_ns += time.perf_counter_ns() - begin_ns
         return True
@@ -278,8 +326,8 @@ class RecordBuffer:
             self._spare.clear()
 
     def flush(self, writer: Any) -> None:
-        """Write what is kept, and give its memory back piece by piece. Raises RuntimeError: as the writer raises it (disk full); what is
-        left is never written then."""
+        """Write what is kept, and give its memory back piece by piece. Raises RuntimeError: as the
+        writer raises it (disk full); what is left is never written then."""
         records, self._records = self._records[::-1], []
         while records:
             method, args, copy = records.pop()
@@ -289,27 +337,36 @@ class RecordBuffer:
 
 
 def room() -> float:
-    """Bytes of memory that copies of one file may take: half of what the machine, and the control group (version 2), have left."""
+    """Bytes of memory that copies of one file may take: half of what the machine, and the control
+    group (version 2), have left."""
     import psutil
 
-    left = float(psutil.virtual_memory().available)
+    available = float(psutil.virtual_memory().available)
     with suppress(OSError, ValueError, KeyError, StopIteration):
         with open("/proc/self/cgroup", encoding="utf-8") as file:
-            folder = "/sys/fs/cgroup" + next(line[3:].strip() for line in file if line.startswith("0::")).rstrip("/")
+            folder = "/sys/fs/cgroup" + next(
+                line[3:].strip() for line in file if line.startswith("0::")
+            ).rstrip("/")
 
         def read(name: str) -> str:
             with open(f"{folder}/{name}", encoding="utf-8") as file:
                 return file.read()
 
         cached = sum(
-            float(line.split()[1]) for line in read("memory.stat").splitlines() if line.startswith(("inactive_file ", "active_file "))
+            float(line.split()[1])
+            for line in read("memory.stat").splitlines()
+            if line.startswith(("inactive_file ", "active_file "))
         )
-        left = min(left, float(read("memory.max")) - float(read("memory.current")) + cached)  # "max" is no number: there is no limit
-    return left / 2
+        # "max" is no number: there is no limit
+        available = min(
+            available, float(read("memory.max")) - float(read("memory.current")) + cached
+        )
+    return available / 2
 
 
 class Save(threading.Thread):
-    """One file, and the thread that writes it: it lives only while there is something to write, so that a fork finds none.
+    """One file, and the thread that writes it: it lives only while there is something to write, so
+    that a fork finds none.
 
     Args:
         path: As the program named it.
@@ -333,16 +390,21 @@ class Save(threading.Thread):
                 self.write()
         except BaseException as exc:
             if hasattr(exc, "add_note"):  # python 3.11
-                exc.add_note(f"voirkit: raised late by --what-if checkpoint-async, while {self.path} was written after torch.save.")
+                exc.add_note(
+                    f"voirkit: raised late by --what-if checkpoint-async, while {self.path} was"
+                    " written after torch.save."
+                )
             self.error = exc
         self.previous = self.write = None  # what they hold is freed
 
 
 class BackgroundSaves:
-    """The files that threads are writing, in the order of the calls, and what makes the program wait for them."""
+    """The files that threads are writing, in the order of the calls, and what makes the program
+    wait for them."""
 
     def __init__(self) -> None:
-        # those not known to be written, or failed without the program having been told. Empty: nobody has to wait.
+        # those not known to be written, or failed without the program having been told. Empty:
+        # nobody has to wait.
         self.pending: list[Save] = []
         self.on = False  # whether the program is made to wait
         self.waited_ns = 0  # how long it waited
@@ -368,22 +430,29 @@ class BackgroundSaves:
     def wait(self, save: Save | None = None, why: str = "the end") -> None:
         """Wait until one is written, or all."""
         begin_ns = time.perf_counter_ns()
-        unwritten = [one for one in ([save] if save is not None else list(self.pending)) if one.is_alive()]
-        for one in unwritten:
-            one.join()
+        saves = list(self.pending) if save is None else [save]
+        unwritten = [pending_save for pending_save in saves if pending_save.is_alive()]
+        for pending_save in unwritten:
+            pending_save.join()
         if unwritten:
             self.waited_ns += time.perf_counter_ns() - begin_ns
             self.waits[why] = self.waits.get(why, 0) + 1
 
     def raise_error(self, caller: int | None = None, save: Save | None = None) -> None:
-        """Raise what the first that failed failed with, once; only of what a thread (``caller``) has saved, or of one save."""
-        for one in list(self.pending):
-            if one.error is not None and (caller is None or one.caller == caller) and (save is None or one is save):
-                error, one.error = one.error, None
+        """Raise what the first that failed failed with, once; only of what a thread (``caller``)
+        has saved, or of one save."""
+        for pending_save in list(self.pending):
+            if (
+                pending_save.error is not None
+                and (caller is None or pending_save.caller == caller)
+                and (save is None or pending_save is save)
+            ):
+                error, pending_save.error = pending_save.error, None
                 raise error
 
     def wait_before_saving(self, path: object) -> None:
-        """torch.save begins: what came before to the same file is written first, and what failed is raised."""
+        """torch.save begins: what came before to the same file is written first, and what failed is
+        raised."""
         if self.pending:
             self._wait_for_file(path, "torch.save")
             self.raise_error(threading.get_ident())
@@ -393,8 +462,10 @@ class BackgroundSaves:
         if self.on:
             return
         self.on = True
-        sys.addaudithook(self._on_event)  # python has no way to take one back: it does nothing after the end
-        accessor = getattr(sys.modules.get("pathlib"), "_NormalAccessor", None)  # python 3.10 keeps functions of os there
+        # python has no way to take one back: it does nothing after the end
+        sys.addaudithook(self._on_event)
+        # python 3.10 keeps functions of os there
+        accessor = getattr(sys.modules.get("pathlib"), "_NormalAccessor", None)
         for name in ("stat", "lstat"):
             wrapped = WrappedFunction(getattr(os, name), self._on_stat)
             patches.put(os, name, wrapped)
@@ -406,7 +477,9 @@ class BackgroundSaves:
 
         def patch_spawn(module: ModuleType) -> None:
             if self.on:
-                patches.put(module, "spawnv_passfds", WrappedFunction(module.spawnv_passfds, self._on_call))
+                patches.put(
+                    module, "spawnv_passfds", WrappedFunction(module.spawnv_passfds, self._on_call)
+                )
 
         when_imported("multiprocessing.util", patch_spawn)
 
@@ -425,8 +498,13 @@ class BackgroundSaves:
     def _on_stat(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.pending and self.on:
             caller = str(sys._getframe(2).f_globals.get("__name__", "")).partition(".")[0]
-            if caller not in ("voirkit", "voirkit_instruments"):  # the steps instrument notes the sizes of checkpoints
-                self._wait_for_file(args[0] if args else kwargs.get("path"), f"os.{name}", any_folder="dir_fd" in kwargs)
+            # the steps instrument notes the sizes of checkpoints
+            if caller not in ("voirkit", "voirkit_instruments"):
+                self._wait_for_file(
+                    args[0] if args else kwargs.get("path"),
+                    f"os.{name}",
+                    any_folder="dir_fd" in kwargs,
+                )
 
     def _on_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Somebody else may look, or the process ends."""
@@ -434,7 +512,8 @@ class BackgroundSaves:
             self._wait_for_all(f"os.{name}" if hasattr(os, name) else name)
 
     def _awaited(self) -> list[Save]:
-        """What this thread would have to wait for: nothing in a thread that writes, nor in a child process."""
+        """What this thread would have to wait for: nothing in a thread that writes, nor in a child
+        process."""
         if not self.pending or os.getpid() != self._pid:
             return []
         for save in list(self.pending):
@@ -442,10 +521,15 @@ class BackgroundSaves:
                 with suppress(ValueError):  # another thread was first
                     self.pending.remove(save)
         pending = list(self.pending)
-        return [] if any(save.ident == threading.get_ident() for save in pending if save.is_alive()) else pending
+        return (
+            []
+            if any(save.ident == threading.get_ident() for save in pending if save.is_alive())
+            else pending
+        )
 
     def _wait_for_file(self, path: object, why: str, any_folder: bool = False) -> None:
-        """Wait for a file if it is one of those; a relative path may begin at a folder that is not known (``any_folder``)."""
+        """Wait for a file if it is one of those; a relative path may begin at a folder that is not
+        known (``any_folder``)."""
         pending = self._awaited()
         if not pending:
             return
@@ -453,7 +537,10 @@ class BackgroundSaves:
         name = None
         if any_folder and isinstance(path, (str, bytes, os.PathLike)) and not os.path.isabs(path):
             name = os.path.basename(os.fsdecode(path))
-        self._wait_for([save for save in pending if save.file == inode or os.path.basename(save.path) == name], why)
+        self._wait_for(
+            [save for save in pending if save.file == inode or os.path.basename(save.path) == name],
+            why,
+        )
 
     def _inode(self, path: object) -> Inode | None:
         try:
@@ -476,9 +563,12 @@ def _inode(status: os.stat_result) -> Inode:
 
 
 class WrappedFunction:
-    """A function of C before which something is done; equal to it, as ``os.supports_dir_fd`` and its like ask, and bound to no instance."""
+    """A function of C before which something is done; equal to it, as ``os.supports_dir_fd`` and
+    its like ask, and bound to no instance."""
 
-    def __init__(self, function: Any, before: Callable[[str, tuple[Any, ...], dict[str, Any]], None]) -> None:
+    def __init__(
+        self, function: Any, before: Callable[[str, tuple[Any, ...], dict[str, Any]], None]
+    ) -> None:
         self.__wrapped__, self._before = function, before
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,9 +1,11 @@
-"""``--what-if read-ahead``: the kernel is told which files a batch needs before the first of them is read (``posix_fadvise``, WILLNEED).
+"""``--what-if read-ahead``: the kernel is told which files a batch needs before the first of them
+is read (``posix_fadvise``, WILLNEED).
 
-Which files a sample opens is learned in the first epoch, from Python's audit event ``open``; what libraries open in C is not seen. From
-then on a loader's worker announces the files of its batch, and of the batches that already wait in its queue; without workers, those of the
-batch alone: to look further would draw from the program's sampler. Worth something where files are not in memory yet. The program reads as
-ever.
+Which files a sample opens is learned in the first epoch, from Python's audit event ``open``; what
+libraries open in C is not seen. From then on a loader's worker announces the files of its batch,
+and of the batches that already wait in its queue; without workers, those of the batch alone: to
+look further would draw from the program's sampler. Worth something where files are not in memory
+yet. The program reads as ever.
 
 Checked with torch 2.1 to 2.15.
 """
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
 _MOST_BYTES = 16 << 20  # of a file that are asked for: what is larger is no sample
 _MOST_ANNOUNCED = 100_000  # samples announced before their turn that are remembered
 _MOST_SAMPLES = 200_000  # whose files are remembered
-_MOST_SHARING = 4  # a file that more samples open holds many of them: to read it all for one would be no help
+# a file that more samples open holds many of them: to read it all for one would be no help
+_MOST_SHARING = 4
 _TRIALS = 1000  # samples that open nothing, after which nothing is expected any more
 _LOOK_EVERY_S = 0.5  # at what other processes have learned
 _CODE = (".py", ".pyc", ".so")
@@ -60,8 +63,16 @@ class ReadAhead:
     def install(self, patches: Patches) -> None:
         self._files = files = SampleFiles()
 
-        when_there("torch.utils.data._utils.fetch", partial(self._patch_fetch, patches, files), self._switch_off)
-        when_there("torch.utils.data._utils.worker", partial(self._patch_worker, patches, files), self._switch_off)
+        when_there(
+            "torch.utils.data._utils.fetch",
+            partial(self._patch_fetch, patches, files),
+            self._switch_off,
+        )
+        when_there(
+            "torch.utils.data._utils.worker",
+            partial(self._patch_worker, patches, files),
+            self._switch_off,
+        )
 
     def _switch_off(self, module: str, why: str) -> None:
         self._off = f"{module} is not like any known one ({why})."
@@ -72,9 +83,14 @@ class ReadAhead:
 
         @wraps(original)
         def fetch(self_: Any, possibly_batched_index: Any) -> Any:
-            batch, dataset = possibly_batched_index, id(self_.dataset)  # in a forked worker it is where it was
+            # in a forked worker it is where it was
+            batch, dataset = possibly_batched_index, id(self_.dataset)
             indices = batch if self_.auto_collation else [batch]
-            if type(indices) is not list or self._announce(files, dataset, indices) or not files.wants_more():
+            if (
+                type(indices) is not list
+                or self._announce(files, dataset, indices)
+                or not files.wants_more()
+            ):
                 return original(self_, batch)
             with files.learning(dataset):
                 if self_.auto_collation:
@@ -98,13 +114,21 @@ class ReadAhead:
 
         patches.put(module, "_worker_loop", loop, ("dataset_kind", "dataset", "index_queue"))
 
-    def _announce(self, files: SampleFiles, dataset: int, indices: list[Any], early: bool = False) -> bool:
-        """Announce the files of a batch that are not announced yet; whether all its samples are known."""
+    def _announce(
+        self, files: SampleFiles, dataset: int, indices: list[Any], early: bool = False
+    ) -> bool:
+        """Announce the files of a batch that are not announced yet; whether all its samples are
+        known."""
         try:
             by_sample, all_known = files.lookup(dataset, indices)
         except Exception:  # a batch of something else than indices: nothing that it could be asked
             return True
-        paths = [path for key, those in by_sample.items() if (dataset, key) not in self._announced for path in those]
+        paths = [
+            path
+            for key, those in by_sample.items()
+            if (dataset, key) not in self._announced
+            for path in those
+        ]
         for key in by_sample:
             if not early:
                 self._announced.discard((dataset, key))
@@ -115,8 +139,9 @@ class ReadAhead:
         return all_known
 
     def prefetch(self, paths: Iterable[str]) -> int:
-        """Have the kernel read files into memory; how many it could be told of. Files that are gone, or are no regular ones any more, are
-        passed over unopened: to open a pipe or a device is an act, which lets go of who waits at its other end."""
+        """Have the kernel read files into memory; how many it could be told of. Files that are
+        gone, or are no regular ones any more, are passed over unopened: to open a pipe or a device
+        is an act, which lets go of who waits at its other end."""
         n = 0
         for path in paths:
             with suppress(OSError, ValueError):
@@ -135,19 +160,22 @@ class ReadAhead:
             self._facts = self._files.end()
 
     def facts(self) -> dict[str, Any]:
-        """``touched``: files announced; ``batches`` that they were for; ``learned``: samples whose files are known."""
+        """``touched``: files announced; ``batches`` that they were for; ``learned``: samples whose
+        files are known."""
         facts = dict(self._facts)
         if not facts["touched"]:
             facts["because"] = self._off or (
-                "no sample was read a second time: its files are only known then." if facts.get("learned")
+                "no sample was read a second time: its files are only known then."
+                if facts.get("learned")
                 else "the loader's samples open no files of their own that Python knows of."
-            )  # fmt: skip
+            )
         return facts
 
 
 class WatchedQueue:
-    """A worker's queue of indices, which reports those that wait in it. Gives the same in the same order. ``queue``: a queue of
-    multiprocessing, read by this process alone; ``on_waiting``: called with the indices of each batch that waits."""
+    """A worker's queue of indices, which reports those that wait in it. Gives the same in the same
+    order. ``queue``: a queue of multiprocessing, read by this process alone; ``on_waiting``: called
+    with the indices of each batch that waits."""
 
     def __init__(self, queue: Any, on_waiting: Callable[[Any], None]) -> None:
         self._queue, self._on_waiting = queue, on_waiting
@@ -199,8 +227,9 @@ class _Reading(threading.local):
 class SampleFiles:
     """Which files each sample of a data set opens. In each process one thread learns at a time.
 
-    The main process and the workers that are forked from it share, over epochs, a file to which each appends what it has seen: lines of
-    ``[dataset, index, paths]``, and the number of files that were asked for of each batch.
+    The main process and the workers that are forked from it share, over epochs, a file to which
+    each appends what it has seen: lines of ``[dataset, index, paths]``, and the number of files
+    that were asked for of each batch.
     """
 
     def __init__(self) -> None:
@@ -216,11 +245,16 @@ class SampleFiles:
 
     def wants_more(self) -> bool:
         """Whether there is anything to learn still."""
-        return self._on and len(self._paths) < _MOST_SAMPLES and (bool(self._paths) or self._tried < _TRIALS)
+        return (
+            self._on
+            and len(self._paths) < _MOST_SAMPLES
+            and (bool(self._paths) or self._tried < _TRIALS)
+        )
 
     @contextmanager
     def learning(self, dataset: int) -> Iterator[None]:
-        """Note in this thread which files are opened, for the sample that ``start_sample`` names."""
+        """Note in this thread which files are opened, for the sample that ``start_sample``
+        names."""
         reading = self._reading
         outer = reading.paths, reading.index  # a sample may be made by a loader of its own
         paths: dict[Index, list[str]] = {}
@@ -233,7 +267,9 @@ class SampleFiles:
             for index, those in paths.items():
                 if those:
                     self._remember(dataset, index, those)
-            self.append([json.dumps([dataset, index, those]) for index, those in paths.items() if those])
+            self.append(
+                [json.dumps([dataset, index, those]) for index, those in paths.items() if those]
+            )
 
     def start_sample(self, index: Any) -> None:
         """A sample begins to be read."""
@@ -265,12 +301,19 @@ class SampleFiles:
                 self._sharing[path] = self._sharing.get(path, 0) + 1
 
     def lookup(self, dataset: int, indices: Sequence[Any]) -> tuple[dict[Index, list[str]], bool]:
-        """Of the samples that are known the files that belong to few samples; and whether all are known."""
-        keys = [key for one in indices if (key := _key(one)) is not None]
-        if any((dataset, key) not in self._paths for key in keys) and time.monotonic() - self._read_at_s > _LOOK_EVERY_S:
+        """Of the samples that are known the files that belong to few samples; and whether all are
+        known."""
+        keys = [key for index in indices if (key := _key(index)) is not None]
+        if (
+            any((dataset, key) not in self._paths for key in keys)
+            and time.monotonic() - self._read_at_s > _LOOK_EVERY_S
+        ):
             self._read_shared()
         known = {key: self._paths[dataset, key] for key in keys if (dataset, key) in self._paths}
-        few = {key: [path for path in paths if self._sharing[path] <= _MOST_SHARING] for key, paths in known.items()}
+        few = {
+            key: [path for path in paths if self._sharing[path] <= _MOST_SHARING]
+            for key, paths in known.items()
+        }
         return few, all(key in known for key in keys)
 
     def _read_shared(self) -> None:
@@ -290,15 +333,18 @@ class SampleFiles:
         if not lines:
             return
         with suppress(OSError):  # disk full, or the run is over: others learn by themselves
-            file = os.open(self._shared, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)  # no descriptor of the program's
+            # no descriptor of the program's
+            file = os.open(
+                self._shared, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+            )
             try:
                 os.write(file, ("\n".join(lines) + "\n").encode())
             finally:
                 os.close(file)
 
     def end(self) -> dict[str, Any]:
-        """Learn no more. Returns how many files were asked for (``touched``), for how many ``batches``, and how many samples are known
-        (``learned``)."""
+        """Learn no more. Returns how many files were asked for (``touched``), for how many
+        ``batches``, and how many samples are known (``learned``)."""
         self._on = False
         lines: list[bytes] = []
         with suppress(FileNotFoundError), open(self._shared, "rb") as file:

@@ -1,4 +1,5 @@
-"""What a change would win, as a person reads it: the pairs of runs, the verdict, whether the results were equal."""
+"""What a change would win, as a person reads it: the pairs of runs, the verdict, whether the
+results were equal."""
 
 from __future__ import annotations
 
@@ -18,25 +19,34 @@ def sections(outcome: Document, summary: Mapping[str, Any]) -> Iterator[Section]
     """The ceiling, the verdict with what belongs to it, and the pairs of runs."""
     pairs = outcome["pairs"]
     verdict, *more = sentences(outcome)
-    blocks: list[Block] = [Text(ceiling(outcome)), Text(verdict, strong=True, mood=_MOODS.get(str(outcome.get("verdict")), ""))]
+    blocks: list[Block] = [
+        Text(ceiling(outcome)),
+        Text(verdict, strong=True, mood=_MOODS.get(str(outcome.get("verdict")), "")),
+    ]
     blocks += [Text(line) for line in more]
     if pairs:
-        rows = [
-            (f"{at}", duration(one["plain_s"]), duration(one["changed_s"]), f"{one['ratio']:.3f}", "plain" if at % 2 else "changed")
-            for at, one in enumerate(pairs, 1)
-        ]
+        rows = []
+        times = []
+        for number, pair in enumerate(pairs, 1):
+            plain_s = pair["plain_s"]
+            changed_s = pair["changed_s"]
+            plain = duration(plain_s)
+            changed = duration(changed_s)
+            first = "plain" if number % 2 else "changed"
+            rows.append((f"{number}", plain, changed, f"{pair['ratio']:.3f}", first))
+            times.append((f"{number} plain", plain_s, plain))
+            times.append((f"{number} changed", changed_s, changed))
         blocks.append(Table(("pair", "plain", "changed", "ratio", "first"), rows))
-        times = [
-            (f"{at} {what}", pair[key], duration(pair[key]))
-            for at, pair in enumerate(pairs, 1)
-            for what, key in (("plain", "plain_s"), ("changed", "changed_s"))
-        ]
         blocks.append(Details("Time of the work of each run, in pairs", [Bars(times)]))
     yield Section("what-if", f"What if: {name_of(outcome)}", blocks, least=20)
 
 
 def name_of(outcome: Document) -> str:
-    return f"{outcome['name']}={outcome['argument']}" if outcome.get("argument") else str(outcome["name"])
+    return (
+        f"{outcome['name']}={outcome['argument']}"
+        if outcome.get("argument")
+        else str(outcome["name"])
+    )
 
 
 def ceiling(outcome: Document) -> str:
@@ -66,7 +76,11 @@ def sentences(outcome: Document) -> Iterator[str]:
         if outcome.get("because"):
             yield outcome["because"]
     if n:
-        chance = " By chance alone so many pairs say such a thing in less than 4 of 100 cases." if verdict in _MOODS else ""
+        chance = (
+            " By chance alone so many pairs say such a thing in less than 4 of 100 cases."
+            if verdict in _MOODS
+            else ""
+        )
         yield f"Two successive plain runs differ by {_percent(outcome['spread'])}.{chance}"
     yield from _held_up(outcome.get("contention"))
     yield from _once(outcome)
@@ -76,7 +90,11 @@ def sentences(outcome: Document) -> Iterator[str]:
         yield f"A step takes {figure(step['ratio'])} times as long ({medians})."
     equal = outcome.get("equal")
     if equal:
-        yield "results: " + ", ".join(f"{key} {_EQUAL[equal.get(key)]}" for key in ("losses", "checkpoints", "output") if key in equal)
+        yield "results: " + ", ".join(
+            f"{key} {_EQUAL[equal.get(key)]}"
+            for key in ("losses", "checkpoints", "output")
+            if key in equal
+        )
         yield from (equal.get("because") or "").splitlines()
 
 
@@ -84,15 +102,22 @@ def _held_up(contention: Document | None) -> Iterator[str]:
     if contention:
         runs = f"{contention['runs']} of {contention['of']} runs"
         waited = f"which waited for them up to {_percent(contention['most'])} of their work"
-        yield f"Other programs had the processors in {runs}, {waited}: the interval is as much wider. Measure again on an idle machine."
+        yield (
+            f"Other programs had the processors in {runs}, {waited}: the interval is as much wider."
+            " Measure again on an idle machine."
+        )
 
 
 def _once(outcome: Document) -> Iterator[str]:
-    """What the change takes once, however long the run is, beside what it takes or wins in each step."""
+    """What the change takes once, however long the run is, beside what it takes or wins in each
+    step."""
     once_s = outcome.get("once_s")
     if once_s and outcome["pairs"]:
         share = once_s / median(pair["plain_s"] for pair in outcome["pairs"])
-        yield f"The change itself takes {duration(once_s)} once, however long the run is: {_percent(share)} of this one, in no figure here."
+        yield (
+            f"The change itself takes {duration(once_s)} once, however long the run is:"
+            f" {_percent(share)} of this one, in no figure here."
+        )
 
 
 _EQUAL = {True: "equal", False: "DIFFER", None: "not told"}
@@ -101,7 +126,9 @@ _EQUAL = {True: "equal", False: "DIFFER", None: "not told"}
 def _times(outcome: Document) -> str:
     n = len(outcome["pairs"])
     interval = f"{figure(outcome['low'])} .. {figure(outcome['high'])}"
-    return f"{figure(outcome['median'])} times as long ({interval} in {n} pair{'s' if n > 1 else ''})"
+    return (
+        f"{figure(outcome['median'])} times as long ({interval} in {n} pair{'s' if n > 1 else ''})"
+    )
 
 
 def _percent(share: float) -> str:

@@ -1,7 +1,9 @@
-"""The selector language: the text becomes the functions and captures that it names, and those a plan: what is captured, fires, must hold.
+"""The selector language: the text becomes the functions and captures that it names, and those a
+plan: captures, foci and conditions.
 
-The language is ptera's, and so is the parser (``ptera.selector`` 1.4.1); the errors are not, and mark the place. Whether what a selector
-names exists is asked in ``check.py``; the functions themselves are found in ``live_functions.py``.
+The language is ptera's, and so is the parser (``ptera.selector`` 1.4.1); the errors are not, and
+mark the place. ``check.py`` makes sure that the names of a selector exist; the functions themselves
+are found in ``live_functions.py``.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, module_from_spec
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import ref
 
 from voirkit.errors import SelectorError, did_you_mean
@@ -30,11 +32,11 @@ _NAME = f"{__name__}_of_ptera"
 
 def _load(module: str) -> Any:
     if _NAME not in sys.modules:
-        found = find_spec("ptera")  # of a package without parents: looks for it and runs nothing
-        if found is None or found.submodule_search_locations is None:
+        ptera = find_spec("ptera")  # of a package without parents: looks for it and runs nothing
+        if ptera is None or ptera.submodule_search_locations is None:
             raise ImportError("voirkit needs ptera 1.4.1", name="ptera")
         spec = ModuleSpec(_NAME, None, is_package=True)
-        spec.submodule_search_locations = list(found.submodule_search_locations)
+        spec.submodule_search_locations = list(ptera.submodule_search_locations)
         sys.modules[_NAME] = module_from_spec(spec)
     return import_module(f"{_NAME}.{module}")
 
@@ -49,16 +51,17 @@ tag: Any = tags.tag
 def tag_names(value: Any) -> frozenset[str]:
     """The names of a tag or of several tags, ptera's own included; none for anything else."""
     members = getattr(value, "members", None)
-    found = members if type(value).__name__ == "TagSet" and isinstance(members, frozenset) else [value]
-    return frozenset(str(t.name) for t in found if is_tag(t))
+    if type(value).__name__ == "TagSet" and isinstance(members, frozenset):
+        return frozenset(str(member.name) for member in members if is_tag(member))
+    return frozenset([str(value.name)]) if is_tag(value) else frozenset()
 
 
 def is_tag(value: Any) -> bool:
-    """Whether it is a tag: one of these, or one of the package ``ptera`` itself."""
+    """True if it is a tag: one of these, or one of the package ``ptera`` itself."""
     return type(value).__name__ == "Tag" and type(value).__module__ in (tags.__name__, "ptera.tags")
 
 
-_TOP_WORD = "*module*"  # what stands for it where ptera reads: a word to its lexer, and as long
+_TOP_WORD = "*module*"  # stands for it where ptera reads: a word to its lexer, and as long
 
 BETWEEN = (">", "as", ",", "=", "~", ":")
 BEFORE = ("!", "!!", "$", ":")
@@ -73,7 +76,8 @@ NO_MEANING = {
 }
 
 HASH_VARIABLES = ("#enter", "#exit", "#value", "#error", "#yield", "#receive")
-CONSTANT = re.compile(r"-?[0-9]+(\.[0-9]*)?|'[^']*'|[@/].*")  # numbers, strings, tags, absolute references
+# numbers, strings, tags, absolute references
+CONSTANT = re.compile(r"-?[0-9]+(\.[0-9]*)?|'[^']*'|[@/].*")
 LOOP = re.compile(r"#(?:end)?loop_(\w+)")
 
 
@@ -93,35 +97,38 @@ class ParsedFunction:
     reference: str  # as written
     module: str | None  # of an absolute reference, ``""`` for the script; None for a name in scope
     path: tuple[str, ...]  # ``("Trainer", "run")``
-    captures: tuple[Capture, ...]  # what is captured in it, in order
+    captures: tuple[Capture, ...]  # the captures in it, in order
     selector: str  # the whole selector
     where: str  # ``file:line`` of the selector
-    is_total: bool = False  # whether the selector has no focus, so that its event comes at the end of this function's call
-    is_replaced: bool = False  # whether the probe may replace what its focus is set to
+    # the selector has no focus, so that its event comes at the end of this function's call
+    is_total: bool = False
+    is_replaced: bool = False  # the probe may replace the value that its focus is set to
 
     @property
     def is_top(self) -> bool:
-        """Whether it is no function, but the top level of the script or a module."""
+        """True if it is no function, but the top level of the script or a module."""
         return self.path == (TOP,)
 
     @property
     def variables(self) -> list[str]:
         """Names of the plain variables captured."""
-        return [c.name for c in self.captures if c.name and not c.name.startswith("#")]
+        names = [capture.name for capture in self.captures]
+        return [name for name in names if name and not name.startswith("#")]
 
     @property
     def loops(self) -> list[str]:
         """``i`` for each ``#loop_i`` and ``#endloop_i``."""
-        return [found[1] for c in self.captures if (found := LOOP.fullmatch(c.name))]
+        matches = [LOOP.fullmatch(capture.name) for capture in self.captures]
+        return [match[1] for match in matches if match is not None]
 
     @property
     def hashes(self) -> list[str]:
         """The other ``#`` variables."""
-        return [c.name for c in self.captures if c.name in HASH_VARIABLES]
+        return [capture.name for capture in self.captures if capture.name in HASH_VARIABLES]
 
-    def wrong(self, what: str, next: str = "") -> SelectorError:
+    def wrong(self, problem: str, next: str = "") -> SelectorError:
         """An error about this function."""
-        return wrong(self.selector, self.where, what, next)
+        return wrong(self.selector, self.where, problem, next)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +138,8 @@ class Parsed:
     selector: str  # as written
     where: str  # ``file:line`` it stands at
     functions: tuple[ParsedFunction, ...]  # the functions that it names, in order
-    focus: ParsedFunction  # the one whose variable makes the event; the outermost if there is no focus
+    # the one whose variable makes the event; the outermost if there is no focus
+    focus: ParsedFunction
     names: tuple[str, ...]  # names in scope that its conditions use
     tags: tuple[str, ...]  # names in scope that it uses as tags
     tree: Any = field(repr=False, compare=False)  # as ptera's parser gives it
@@ -161,29 +169,48 @@ def parse(selector: str, where: str) -> Parsed:
         for element in (call.element, *call.captures):
             names += _names_in(element.value, selector, where)
             tags += _names_in(element.category, selector, where)
-    functions[0] = replace(functions[0], is_total=not any(c.focus for f in functions for c in f.captures))
-    focused = [f for f in functions if any(c.focus for c in f.captures)]
-    kinds = {c.focus for f in functions for c in f.captures}
-    if 2 in kinds and 1 not in kinds:
-        what = "'!!' marks the end of what a '!' begins, and there is no '!'."
+    foci = [capture.focus for function in functions for capture in function.captures]
+    functions[0] = replace(functions[0], is_total=not any(foci))
+    if 2 in foci and 1 not in foci:
+        problem = "'!!' marks the end of what a '!' begins, and there is no '!'."
         next = "Write '!' before what begins: f(!#loop_i as start, !!#endloop_i as end)."
-        raise wrong(selector, where, what, next, selector.find("!!"))
-    focus = (focused or functions[:1])[-1]
+        raise wrong(selector, where, problem, next, selector.find("!!"))
+    focus = _function_with_focus(functions)
     if any(function.is_top for function in functions):
         _check_top(functions)
     return Parsed(selector, where, tuple(functions), focus, tuple(names), tuple(tags), tree)
 
 
+def _function_with_focus(functions: list[ParsedFunction]) -> ParsedFunction:
+    """The last function with a focus; the outermost if there is none."""
+    for function in functions[::-1]:
+        if any(capture.focus for capture in function.captures):
+            return function
+    return functions[0]
+
+
 def _check_top(functions: list[ParsedFunction]) -> None:
-    """The top level of a module is no call: what is about calls has no meaning there."""
+    """Make sure that a selector asks for nothing about calls at the top level of a module, which is
+    no call."""
     top = next(function for function in functions if function.is_top)
-    next_ = f"Write '{top.reference} > VARIABLE', or of a loop '{top.reference}(X as batch) > #endloop_X as step'."
+    next_ = (
+        f"Write '{top.reference} > VARIABLE', or of a loop '{top.reference}(X as batch) >"
+        " #endloop_X as step'."
+    )
     if len(functions) > 1:
-        raise top.wrong("the top level is no call, so that no function can be named beside it: make a probe for each.", next_)
+        raise top.wrong(
+            "the top level is no call, so that no function can be named beside it: make a probe for"
+            " each.",
+            next_,
+        )
     if top.hashes:
         raise top.wrong(f"the top level is no call, and has no '{top.hashes[0]}'.", next_)
     if top.is_total:
-        raise top.wrong("the top level is no call, at the end of which there could be an event: it needs a focus.", next_)
+        raise top.wrong(
+            "the top level is no call, at the end of which there could be an event: it needs a"
+            " focus.",
+            next_,
+        )
 
 
 def _calls_in(call: Any) -> Iterator[Any]:
@@ -193,21 +220,31 @@ def _calls_in(call: Any) -> Iterator[Any]:
 
 
 def _lonely(selector: str, where: str, name: str | None) -> SelectorError:
+    """The error for a name that stands alone."""
     if name is None:
         return _wildcard(selector, where)
     if name == "//" or name.endswith(TOP):
-        raise wrong(selector, where, "it names the top level, but nothing to observe in it.", f"Write '{name} > VARIABLE'.")
-    if name.startswith("/"):
+        problem = "it names the top level, but nothing to observe in it."
+        next = f"Write '{name} > VARIABLE'."
+    elif name.startswith("/"):
+        problem = "it names a function, but nothing to observe in it."
         next = f"Write '{name} > VARIABLE', or '{name}() as result' for what it returns."
-        return wrong(selector, where, "it names a function, but nothing to observe in it.", next)
-    next = f"Write FUNCTION > {name}, such as '//train_epoch > {name}'; for what a function returns, '{name}() as result'."
-    return wrong(selector, where, f"'{name}' stands alone: a variable of which function?", next)
+    else:
+        problem = f"'{name}' stands alone: a variable of which function?"
+        next = (
+            f"Write FUNCTION > {name}, such as '//train_epoch > {name}'; for what a function"
+            f" returns, '{name}() as result'."
+        )
+    return wrong(selector, where, problem, next)
 
 
 def _wildcard(selector: str, where: str) -> SelectorError:
-    at = selector.find("*")
-    what = "'*' stands for any function, and a probe needs to know which." if at >= 0 else "a function needs a name."
-    return wrong(selector, where, what, f"Name it, such as in {EXAMPLE}.", at if at >= 0 else None)
+    next = f"Name it, such as in {EXAMPLE}."
+    position = selector.find("*")
+    if position < 0:
+        return wrong(selector, where, "a function needs a name.", next)
+    problem = "'*' stands for any function, and a probe needs to know which."
+    return wrong(selector, where, problem, next, position)
 
 
 def _reference(element: Any, selector: str, where: str) -> tuple[str | None, tuple[str, ...]]:
@@ -215,41 +252,73 @@ def _reference(element: Any, selector: str, where: str) -> tuple[str | None, tup
     if element.name is None:
         raise _wildcard(selector, where)
     name = element.name.value
-    at = selector.find(name.replace(_TOP_WORD, TOP))
+    position = selector.find(name.replace(_TOP_WORD, TOP))
+
+    def fail(problem: str, next: str = "") -> SelectorError:
+        return wrong(selector, where, problem, next, position)
+
     if element.value is not ABSENT:
-        raise wrong(selector, where, f"'{name}' is a function here, and has no value to compare.", position=at)
-    module, path = None, name.split(".")
-    if name == "//" or (name.startswith("/") and name.endswith(f"/{_TOP_WORD}") and name.count("/") == 2):
-        module, path = name[1:].partition("/")[0], [TOP]
-        if all(part.isidentifier() for part in (module.split(".") if module else [])):
-            return ("" if module == "__main__" else module), (TOP,)
+        raise fail(f"'{name}' is a function here, and has no value to compare.")
+    module = _module_of_top(name)
+    if module is not None:
+        return module, (TOP,)
     if _TOP_WORD in name:
-        raise wrong(selector, where, f"'{TOP}' stands alone behind '//' or '/package.module/'.", f"Did you mean '//{TOP}'?", at)
+        problem = f"'{TOP}' stands alone behind '//' or '/package.module/'."
+        raise fail(problem, f"Did you mean '//{TOP}'?")
+    path = name.split(".")
     if name.startswith("/"):
         module, *path = name[1:].split("/")
         if not path or not all(path):
             near = f"Did you mean '//{module}'?" if module.isidentifier() and not path else ""
-            raise wrong(selector, where, f"'{name}' names no function.", near, at)
+            raise fail(f"'{name}' names no function.", near)
         if any("." in part for part in path):
-            fixed = f"/{module}/{'/'.join(path).replace('.', '/')}"
-            if not module and "." in path[0] and len(path) > 1:  # one slash too many
-                fixed = name[1:]
-            raise wrong(selector, where, f"in '{name}' only the module may have dots.", f"Did you mean '{fixed}'?", at)
-    if not all(part.isidentifier() for part in [*path, *(module.split(".") if module else [])]):
-        raise wrong(selector, where, f"'{name}' is not the name of a function.", position=at)
+            fixed = _without_dots(module, path)
+            raise fail(f"in '{name}' only the module may have dots.", f"Did you mean '{fixed}'?")
+    if not _are_identifiers(path) or not _is_module_name(module):
+        raise fail(f"'{name}' is not the name of a function.")
     return ("" if module == "__main__" else module), tuple(path)
 
 
+def _without_dots(module: str, path: list[str]) -> str:
+    """The reference that is probably meant by one with dots in the path."""
+    if not module and "." in path[0] and len(path) > 1:  # one slash too many
+        return "/" + "/".join(path)
+    return f"/{module}/{'/'.join(path).replace('.', '/')}"
+
+
+def _module_of_top(name: str) -> str | None:
+    """The module whose top level a name means, empty for the script; None if it means another
+    thing."""
+    if name == "//":
+        return ""
+    module, slash, word = name[1:].partition("/")
+    if not name.startswith("/") or not slash or word != _TOP_WORD or not _is_module_name(module):
+        return None
+    return "" if module == "__main__" else module
+
+
+def _is_module_name(name: str | None) -> bool:
+    return not name or _are_identifiers(name.split("."))
+
+
+def _are_identifiers(parts: list[str]) -> bool:
+    return all(part.isidentifier() for part in parts)
+
+
 def _capture(element: Any, selector: str, where: str) -> Capture:
-    name, at = element.name or "", selector.find(element.name or "")
+    name = element.name or ""
+    position = selector.find(name)
     if name.startswith("#"):
         if name not in HASH_VARIABLES and not LOOP.fullmatch(name):
-            known = f"There are: {', '.join([*HASH_VARIABLES, '#loop_X', '#endloop_X'])}."
+            choices = f"There are: {', '.join([*HASH_VARIABLES, '#loop_X', '#endloop_X'])}."
             loop = name.rpartition("_")[2] if "_" in name else "X"
             near = did_you_mean(name, [*HASH_VARIABLES, f"#loop_{loop}", f"#endloop_{loop}"])
-            raise wrong(selector, where, f"there is no '{name}'.", f"{known}  {near}".rstrip(), at)
-    elif name and not all(part.isidentifier() for part in name.split(".")):  # self.x: an attribute that the function sets
-        raise wrong(selector, where, f"'{name}' is not the name of a variable.", position=at)
+            next = f"{choices}  {near}".rstrip()
+            raise wrong(selector, where, f"there is no '{name}'.", next, position)
+    # self.x: an attribute that the function sets
+    elif name and not _are_identifiers(name.split(".")):
+        problem = f"'{name}' is not the name of a variable."
+        raise wrong(selector, where, problem, position=position)
     focus = max(element.tags, default=0)
     return Capture(name, element.capture or "", focus)
 
@@ -257,46 +326,56 @@ def _capture(element: Any, selector: str, where: str) -> Capture:
 def _names_in(value: Any, selector: str, where: str) -> list[str]:
     """The names in scope that a condition or tag uses."""
     if isinstance(value, ptera_selector.VCall):
-        return [name for part in (value.fn, *value.args) for name in _names_in(part, selector, where)]
+        names = []
+        for part in (value.fn, *value.args):
+            names += _names_in(part, selector, where)
+        return names
     if isinstance(value, ptera_selector.VKeyword):
         return _names_in(value.value, selector, where)
     if not isinstance(value, ptera_selector.VSymbol) or CONSTANT.fullmatch(value.value):
         return []
-    if not all(part.isidentifier() for part in value.value.split(".")):
+    text: str = value.value
+    if not _are_identifiers(text.split(".")):
         next = "Values are whole numbers, numbers such as 0.5, strings in single quotes, and names."
-        raise wrong(selector, where, f"'{value.value}' is not a value.", next, selector.find(value.value))
-    return [value.value]
+        raise wrong(selector, where, f"'{text}' is not a value.", next, selector.find(text))
+    return [text]
 
 
-def wrong(selector: str, where: str, what: str, next: str = "", position: int | None = None) -> SelectorError:
+def wrong(
+    selector: str, where: str, problem: str, next: str = "", position: int | None = None
+) -> SelectorError:
     """The error for a selector, with a mark under the place if that is known."""
     if position is not None:
-        before = selector.rfind("\n", 0, position) + 1
-        line = selector[before:].split("\n", 1)[0]
-        pad = "".join(c if c == "\t" else " " for c in line[: position - before])
-        next = f"  {line}\n  {pad}^" + (f"\n{next}" if next else "")
-    return SelectorError(f"selector {selector!r}: {what}", where=where, next=next)
+        start = selector.rfind("\n", 0, position) + 1
+        line = selector[start:].split("\n", 1)[0]
+        before = line[: position - start]
+        pad = "".join(character if character == "\t" else " " for character in before)
+        mark = f"  {line}\n  {pad}^"
+        next = f"{mark}\n{next}" if next else mark
+    return SelectorError(f"selector {selector!r}: {problem}", where=where, next=next)
 
 
 _LONGEST = 4096  # characters
 
 
 def read_tree(selector: str, where: str) -> Any:
-    """Parse a selector. Returns a ``Call``, or an ``Element`` for a name that stands alone, of ptera.selector (1.4.1). Raises
-    SelectorError: it has not the form of a selector."""
+    """Parse a selector. Returns a ``Call``, or an ``Element`` for a name that stands alone, of
+    ptera.selector (1.4.1). Raises SelectorError: it has not the form of a selector."""
     if not isinstance(selector, str):
-        raise SelectorError(f"a selector is a string, not an object of type {type(selector).__name__}.", where=where)
+        kind = type(selector).__name__
+        raise SelectorError(f"a selector is a string, not an object of type {kind}.", where=where)
     if not selector.strip():
-        raise wrong(selector, where, "it is empty.", f"Write FUNCTION > VARIABLE, such as {EXAMPLE}.")
-    if len(selector) > _LONGEST:  # ptera keeps of each word the rest of the selector: 64 kB of quotes take a gigabyte
+        next = f"Write FUNCTION > VARIABLE, such as {EXAMPLE}."
+        raise wrong(selector, where, "it is empty.", next)
+    # ptera keeps of each word the rest of the selector: 64 kB of quotes take a gigabyte
+    if len(selector) > _LONGEST:
         raise wrong(selector[:60] + "...", where, f"it is longer than {_LONGEST:,} characters.")
     check_form(selector, where)
     try:
         tree = ptera_selector.parse(selector.replace(TOP, _TOP_WORD))
     except SyntaxError as error:
-        at = (error.offset or 1) - 1 + len(selector) - len(selector.lstrip())
-        at += len(selector[at:]) - len(selector[at:].lstrip())  # its operators begin with the white space before them
-        raise wrong(selector, where, "it cannot be read.", position=at) from None
+        position = _word_at(selector, (error.offset or 1) - 1)
+        raise wrong(selector, where, "it cannot be read.", position=position) from None
     except Exception:  # AssertionError, AttributeError ... for a form that ptera does not expect
         raise wrong(selector, where, "it cannot be read.") from None
     if isinstance(tree, list):
@@ -304,63 +383,98 @@ def read_tree(selector: str, where: str) -> Any:
     return tree
 
 
+def _word_at(selector: str, stripped_position: int) -> int:
+    """The place of a word in a selector, from that in the selector without white space in front.
+    ptera's operators begin with the white space before them."""
+    position = stripped_position + len(selector) - len(selector.lstrip())
+    following = selector[position:]
+    return position + len(following) - len(following.lstrip())
+
+
+class Token(NamedTuple):
+    """A word of a selector, as ptera's lexer sees it."""
+
+    text: str
+    kind: str | None  # OPERATOR, WORD, STRING or None
+    position: int
+
+
 def check_form(selector: str, where: str) -> None:
-    """Go through the words from left to right: names where names belong, operators between them, brackets in pairs. Raises SelectorError:
-    with the place of the first fault."""
+    """Go through the words from left to right: names where names belong, operators between them,
+    brackets in pairs. Raises SelectorError: with the place of the first fault."""
     tokens = _tokens(selector)
     _check_parentheses(tokens, selector, where)
-    wants_name, last = True, ""
-    calls: list[bool] = []
-    for text, kind, at in tokens:
-        if kind in ("WORD", "STRING"):
-            if not wants_name:
-                hint = f"Write '{last} > {text}' for the variable {text} in a call of {last}." if last != ")" else ""
-                raise wrong(selector, where, f"an operator is missing before '{text}'.", hint, at)
-            wants_name = False
+    needs_name = True
+    last = ""
+    calls: list[bool] = []  # for each open parenthesis: True if it may be empty
+    for token in tokens:
+        text = token.text
+        problem = ""
+        hint = ""
+        if token.kind in ("WORD", "STRING"):
+            if not needs_name:
+                problem = f"an operator is missing before '{text}'."
+                hint = _operator_hint(last, text)
+            needs_name = False
         elif text == "(":
-            calls.append(not wants_name)
-            wants_name = True
+            calls.append(not needs_name)
+            needs_name = True
         elif text == ")":
-            if wants_name and not (last == "(" and calls[-1]):
-                raise wrong(selector, where, f"a name is missing between '{last}' and ')'.", position=at)
-            calls.pop()
-            wants_name = False
-        elif text in BEFORE and wants_name:
-            pass
-        elif text in BETWEEN:
-            if wants_name:
-                place = f"between '{last}' and '{text}'" if last else f"before '{text}'"
-                hint = "A comparison has one '='." if text == last == "=" else ""
-                raise wrong(selector, where, f"a name is missing {place}.", hint, at)
-            wants_name = True
-        elif text in BEFORE:
-            raise wrong(selector, where, f"'{text}' stands before a name, not after it.", position=at)
-        else:
-            raise wrong(selector, where, NO_MEANING.get(text, f"'{text}' has no meaning in a selector."), position=at)
+            may_be_empty = calls.pop() and last == "("
+            if needs_name and not may_be_empty:
+                problem = f"a name is missing between '{last}' and ')'."
+            needs_name = False
+        elif not (text in BEFORE and needs_name):
+            problem, hint = _check_operator(text, last, needs_name)
+            needs_name = True
+        if problem:
+            raise wrong(selector, where, problem, hint, token.position)
         last = text
-    if wants_name:
-        raise wrong(selector, where, f"a name is missing after '{last}'.", position=len(selector.rstrip()))
+    if needs_name:
+        problem = f"a name is missing after '{last}'."
+        raise wrong(selector, where, problem, position=len(selector.rstrip()))
 
 
-def _tokens(selector: str) -> list[tuple[str, str | None, int]]:
-    """Text, kind (OPERATOR, WORD, STRING, None) and place of each word, as ptera's lexer sees them."""
-    indent = len(selector) - len(selector.lstrip())
+def _operator_hint(last: str, text: str) -> str:
+    if last == ")":
+        return ""
+    return f"Write '{last} > {text}' for the variable {text} in a call of {last}."
+
+
+def _check_operator(text: str, last: str, needs_name: bool) -> tuple[str, str]:
+    """The problem with an operator, and a hint; empty if it stands between two names."""
+    if text in BETWEEN:
+        if not needs_name:
+            return "", ""
+        place = f"between '{last}' and '{text}'" if last else f"before '{text}'"
+        hint = "A comparison has one '='." if text == last == "=" else ""
+        return f"a name is missing {place}.", hint
+    if text in BEFORE:
+        return f"'{text}' stands before a name, not after it.", ""
+    return NO_MEANING.get(text, f"'{text}' has no meaning in a selector."), ""
+
+
+def _tokens(selector: str) -> list[Token]:
     tokens = []
     for token in ptera_selector.parser.lexer(selector.replace(TOP, _TOP_WORD)):
         if token.value:  # white space between two words is an operator without text
-            at = token.location.start + indent
-            tokens.append((token.value.replace(_TOP_WORD, TOP), token.type, at + len(selector[at:]) - len(selector[at:].lstrip())))
+            text = token.value.replace(_TOP_WORD, TOP)
+            position = _word_at(selector, token.location.start)
+            tokens.append(Token(text, token.type, position))
     return tokens
 
 
-def _check_parentheses(tokens: list[tuple[str, str | None, int]], selector: str, where: str) -> None:
+def _check_parentheses(tokens: list[Token], selector: str, where: str) -> None:
     opened = []
-    for text, kind, at in tokens:
-        if kind == "OPERATOR" and text == "(":
-            opened.append(at)
-        elif kind == "OPERATOR" and text == ")":
+    for token in tokens:
+        if token.kind != "OPERATOR":
+            continue
+        if token.text == "(":
+            opened.append(token.position)
+        elif token.text == ")":
             if not opened:
-                raise wrong(selector, where, "a parenthesis is closed that was never opened.", position=at)
+                problem = "a parenthesis is closed that was never opened."
+                raise wrong(selector, where, problem, position=token.position)
             opened.pop()
     if opened:
         raise wrong(selector, where, "a parenthesis is never closed.", position=opened[-1])
@@ -379,20 +493,31 @@ class Element:
         alias: Its name in events.
         focus: 1 if setting it makes an event (``>``, ``!``), 2 for ``!!``, else 0.
         tag: Name of the tag that the assignment must have, or None.
-        check: Whether a value counts; None if any does.
+        check: A function that is true for a value that counts; None if any does.
     """
 
     __slots__ = ("alias", "check", "focus", "name", "source", "tag")
 
-    def __init__(self, name: str | None, alias: str, focus: int, tag: str | None, check: Check | None, source: Any) -> None:
-        self.name, self.alias, self.focus, self.tag, self.check = name, alias, focus, tag, check
+    def __init__(
+        self,
+        name: str | None,
+        alias: str,
+        focus: int,
+        tag: str | None,
+        check: Check | None,
+        source: Any,
+    ) -> None:
+        self.name = name
+        self.alias = alias
+        self.focus = focus
+        self.tag = tag
+        self.check = check
         self.source = source  # ptera's element, shown by raw captures
 
     def matches(self, name: str, tags: frozenset[str], kind: str) -> bool:
-        """Whether it captures a (hash) variable that is set with these tags; kinds are those of ``tap_emitter.Site``."""
-        if kind == "unset":
-            return False
-        if self.tag is not None and self.tag not in tags and name not in HASHES_OF_TAG.get(self.tag, ()):
+        """True if it captures a (hash) variable that is set with these tags; kinds are those of
+        ``tap_emitter.Site``."""
+        if kind == "unset" or not self._has_tag(name, tags):
             return False
         if self.name is not None:
             return self.name == name
@@ -400,25 +525,32 @@ class Element:
             return self.tag is not None or name in GENERIC_HASHES
         return True
 
+    def _has_tag(self, name: str, tags: frozenset[str]) -> bool:
+        return self.tag is None or self.tag in tags or name in HASHES_OF_TAG.get(self.tag, ())
+
     @property
     def loop(self) -> str | None:
         """``i`` for ``#loop_i`` and ``#endloop_i``."""
-        found = LOOP.fullmatch(self.name or "")
-        return found[1] if found else None
+        match = LOOP.fullmatch(self.name or "")
+        return match[1] if match else None
 
 
 class Node:
-    """One function in a selector: a call of it inside calls of its parent's. ``parent``: the node of the enclosing call, or None;
-    ``has_focus``: whether it or a call inside has the focus."""
+    """One function in a selector: a call of it inside calls of its parent's. ``parent``: the node
+    of the enclosing call, or None; ``has_focus``: it or a call inside has the focus."""
 
     def __init__(self, rule: Rule, function: ParsedFunction, parent: Node | None) -> None:
-        self.rule, self.function, self.parent = rule, function, parent
-        self.elements: list[Element] = []  # what is captured in the function itself
+        self.rule = rule
+        self.function = function
+        self.parent = parent
+        self.elements: list[Element] = []  # the captures in the function itself
         self.children: list[Node] = []  # the calls inside
 
     @property
     def has_focus(self) -> bool:
-        return any(e.focus for e in self.elements) or any(child.has_focus for child in self.children)
+        return any(e.focus for e in self.elements) or any(
+            child.has_focus for child in self.children
+        )
 
     def walk(self) -> Iterator[Node]:
         """The node and all below it."""
@@ -431,40 +563,74 @@ class Rule:
     """A selector with its names looked up.
 
     Attributes:
-        total: Whether there is one event at the end of the outer call, with all values, instead of one whenever the focus is set.
-        raw: Whether events hold ``Capture`` objects.
-        overridable: Whether the focus may be replaced.
+        total: There is one event at the end of the outer call, with all values, instead of one
+            whenever the focus is set.
+        raw: Events hold ``Capture`` objects.
+        overridable: The focus may be replaced.
         wrap: Name of the begin in a pair ``!a ... !!b``; None without a pair.
     """
 
-    def __init__(self, parsed: Parsed, scope: Mapping[str, Any], *, raw: bool, total: bool | None, overridable: bool) -> None:
-        self.parsed, self.raw, self.overridable = parsed, raw, overridable
+    def __init__(
+        self,
+        parsed: Parsed,
+        scope: Mapping[str, Any],
+        *,
+        raw: bool,
+        total: bool | None,
+        overridable: bool,
+    ) -> None:
+        self.parsed = parsed
+        self.raw = raw
+        self.overridable = overridable
         lookup = _Lookup(parsed, scope)
-        self.root = self._node(parsed.tree, None, iter(parsed.functions), count(), lookup)  # the outermost call
+        # the outermost call
+        self.root = self._node(parsed.tree, None, iter(parsed.functions), count(), lookup)
         self.nodes = list(self.root.walk())
-        foci = [e for node in self.nodes for e in node.elements if e.focus]
+        foci = [element for node in self.nodes for element in node.elements if element.focus]
         self.total = total if total is not None else not foci
-        pair = {e.focus for e in foci} == {1, 2}
-        self.wrap = next(e.alias for e in foci if e.focus == 1) if pair else None
+        self.wrap: str | None = None
+        if {element.focus for element in foci} == {1, 2}:
+            self.wrap = next(element.alias for element in foci if element.focus == 1)
         if overridable and self.total:
-            raise parsed.focus.wrong("a probe that can override needs a variable to replace.", "Write FUNCTION > VARIABLE.")
+            raise parsed.focus.wrong(
+                "a probe that can override needs a variable to replace.",
+                "Write FUNCTION > VARIABLE.",
+            )
 
-    def _node(self, call: Any, parent: Node | None, functions: Iterator[ParsedFunction], numbers: Iterator[int], lookup: _Lookup) -> Node:
-        # No function within a function: a cycle would keep the scope, and with it the program's objects, alive.
+    def _node(
+        self,
+        call: Any,
+        parent: Node | None,
+        functions: Iterator[ParsedFunction],
+        numbers: Iterator[int],
+        lookup: _Lookup,
+    ) -> Node:
+        # No function within a function: a cycle would keep the scope, and with it the program's
+        # objects, alive.
         node = Node(self, next(functions), parent)
-        node.elements = [_element(e, lookup, f"/{next(numbers)}") for e in call.captures]
-        node.children = [self._node(child, node, functions, numbers, lookup) for child in call.children]
+        node.elements = [
+            _element(capture, lookup, f"/{next(numbers)}") for capture in call.captures
+        ]
+        node.children = [
+            self._node(child, node, functions, numbers, lookup) for child in call.children
+        ]
         return node
 
     @property
     def names(self) -> set[str]:
-        """What an event of a total has in it."""
-        return {e.alias for node in self.nodes for e in node.elements if not e.alias.startswith("/")}
+        """The names in an event of a total; needed at the end of each call."""
+        return {
+            element.alias
+            for node in self.nodes
+            for element in node.elements
+            if not element.alias.startswith("/")
+        }
 
 
 def plain_names(node: Node) -> list[str]:
     """The variables that a node captures by name."""
-    return [e.name for e in node.elements if e.name is not None and not e.name.startswith("#")]
+    names = [element.name for element in node.elements if element.name is not None]
+    return [name for name in names if not name.startswith("#")]
 
 
 def _element(element: Any, lookup: _Lookup, number: str) -> Element:
@@ -472,15 +638,23 @@ def _element(element: Any, lookup: _Lookup, number: str) -> Element:
     if element.category is not None:
         category = lookup.value(element.category)
         if not is_tag(category):
-            raise lookup.parsed.focus.wrong(f"'{element.category}' is not a tag.", "A tag is written ':@Name'.")
+            raise lookup.parsed.focus.wrong(
+                f"'{element.category}' is not a tag.", "A tag is written ':@Name'."
+            )
         tag = str(category.name)
     check = None
     if element.value is not ABSENT:
         value = lookup.value(element.value)
-        check = value.fn if isinstance(value, ptera_selector.MatchFunction) else equality_check(value)
+        if isinstance(value, ptera_selector.MatchFunction):
+            check = value.fn
+        else:
+            check = equality_check(value)
         if not callable(check):
-            raise lookup.parsed.focus.wrong(f"what follows '~' is a {type(check).__name__}, and cannot be called.")
-    return Element(element.name, element.capture or number, max(element.tags, default=0), tag, check, element)
+            raise lookup.parsed.focus.wrong(
+                f"what follows '~' is a {type(check).__name__}, and cannot be called."
+            )
+    focus = max(element.tags, default=0)
+    return Element(element.name, element.capture or number, focus, tag, check, element)
 
 
 def equality_check(expected: Any) -> Check:
@@ -493,8 +667,8 @@ def identity_check(expected: Any) -> Check:
     try:
         reference = ref(expected)
     except TypeError:  # of a class with slots: another object may get its identity when it is gone
-        known = id(expected)
-        return lambda value: id(value) == known
+        identity = id(expected)
+        return lambda value: id(value) == identity
     return lambda value: value is reference()
 
 
@@ -502,7 +676,8 @@ class _Lookup:
     """The meaning of names in conditions and tags."""
 
     def __init__(self, parsed: Parsed, scope: Mapping[str, Any]) -> None:
-        self.parsed, self.scope = parsed, scope
+        self.parsed = parsed
+        self.scope = scope
 
     def value(self, symbol: Any) -> Any:
         try:
@@ -510,18 +685,20 @@ class _Lookup:
         except SelectorError:
             raise
         except Exception as exc:  # a predicate factory of the user's may raise anything
-            raise self.parsed.focus.wrong(f"a condition raised {type(exc).__name__}: {exc}.") from None
+            raise self.parsed.focus.wrong(
+                f"a condition raised {type(exc).__name__}: {exc}."
+            ) from None
 
     def __call__(self, name: str) -> Any:
         if name.startswith("@"):
             return getattr(tag, name[1:])
-        first, *rest = name.split(".")
-        if first in self.scope:
-            found = self.scope[first]
-        elif not rest and hasattr(tools, first):
-            return getattr(tools, first)  # every, between, lt ...: usable without an import
-        else:
-            raise self.parsed.focus.wrong(f"there is no '{first}' in scope.", did_you_mean(first, self.scope))
-        for part in rest:
-            found = getattr(found, part)
-        return found
+        first, *attributes = name.split(".")
+        if first not in self.scope:
+            if not attributes and hasattr(tools, first):
+                return getattr(tools, first)  # every, between, lt ...: usable without an import
+            near = did_you_mean(first, self.scope)
+            raise self.parsed.focus.wrong(f"there is no '{first}' in scope.", near)
+        value = self.scope[first]
+        for attribute in attributes:
+            value = getattr(value, attribute)
+        return value

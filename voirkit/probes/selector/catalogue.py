@@ -1,6 +1,8 @@
-"""What can be probed in a source file, found in its syntax tree: functions, their variables, loops, returns and yields.
+"""The catalogue of a source file, read from its syntax tree: functions, their variables, loops,
+returns and yields.
 
-Never runs or imports what it reads. Error messages, selector checks and lists of probes all use this one catalogue.
+Never runs or imports what it reads. Error messages, selector checks and lists of probes all use
+this one catalogue.
 """
 
 from __future__ import annotations
@@ -12,7 +14,15 @@ from dataclasses import dataclass
 
 from voirkit.errors import SelectorError, did_you_mean
 from voirkit.imports import quiet
-from voirkit.probes.source import TOP, FunctionNode, arguments, as_function, body_of, dotted
+from voirkit.probes.source import (
+    TOP,
+    FunctionNode,
+    arguments,
+    as_function,
+    body_of,
+    dotted,
+    stored_names,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,12 +37,14 @@ if TYPE_CHECKING:
 class Variable:
     """A name that gets a value."""
 
-    name: str  # as written in the source (private names are not mangled); ``self.x`` for an attribute target
+    # as written in the source (private names are not mangled); ``self.x`` for an attribute target
+    name: str
     line: int  # where it gets its first value
-    # how it gets its values, each form once, in order: parameter, assignment, augmented, annotated, walrus, for, with, except, import, def,
-    # class, type, match, comprehension, del
+    # how it gets its values, each form once, in order: parameter, assignment, augmented, annotated,
+    # walrus, for, with, except, import, def, class, type, match, comprehension, del
     forms: tuple[str, ...]
-    # for an imported name the module and the name in it (empty for ``import module``); a relative module keeps its dots
+    # for an imported name the module and the name in it (empty for ``import module``); a relative
+    # module keeps its dots
     origin: tuple[str, str] | None = None
 
     def bound_again(self, form: str, origin: tuple[str, str] | None = None) -> Variable:
@@ -56,16 +68,19 @@ class Function:
         path: ``("Trainer", "run")``, ``("outer", "inner")``.
         line: Line of the ``def`` (of the lambda).
         kind: Where it stands: at the top, in a class body, in a function.
-        is_generator: Whether calling it makes a generator.
+        is_generator: Calling it makes a generator.
         is_conditional: It stands in an ``if``, ``try`` ... and may not be the one that is defined.
-        decorators: The dotted names of its decorators, arguments left out; ``""`` for other expressions.
-        variables: Every other name that the body binds, in order of the first binding; also if declared global.
+        decorators: The dotted names of its decorators, arguments left out; ``""`` for other
+            expressions.
+        variables: Every other name that the body binds, in order of the first binding; also if
+            declared global.
         comprehension_variables: Targets of its comprehensions, which mean only something in those.
         attributes: Attribute targets such as ``self.x``, by that text.
         declared: Names with a bare annotation (``x: int``), and its line.
         loops: Its ``for`` loops, in source order.
         returns, yields: Lines of explicit ``return`` and ``yield``.
-        globals_read: Names it reads that neither it nor an enclosing function binds, builtins included.
+        globals_read: Names it reads that neither it nor an enclosing function binds, builtins
+            included.
         free_read: Names it reads that an enclosing function binds.
         globals_declared, nonlocals_declared: Names of its ``global`` and ``nonlocal`` statements.
     """
@@ -73,21 +88,34 @@ class Function:
     def __init__(self, scope: ScopeReading, filename: str) -> None:
         node = scope.node
         assert isinstance(node, FunctionNode)
-        around = scope.parent.kind if scope.parent else "module"
-        parameters = [a.arg for a in scope.parameters]
-        reads = [name for name in scope.reads if not scope.local(name)]
-        self.path, self.filename, self.node = scope.path, filename, node
-        self.line, self.last_line = node.lineno, node.end_lineno or node.lineno
-        self.kind: Kind = "function" if around == "module" else "method" if around == "class" else "nested function"
-        self.is_generator, self.is_conditional = bool(scope.yields), scope.is_conditional()
+        self.path = scope.path
+        self.filename = filename
+        self.node = node
+        self.line = node.lineno
+        self.last_line = node.end_lineno or node.lineno
+        self.kind = _kind_of(scope)
+        self.is_generator = bool(scope.yields)
+        self.is_conditional = scope.is_conditional()
         self.decorators = _names(getattr(node, "decorator_list", ()))
-        self.parameters = {name: scope.bound[name] for name in parameters}  # in order of the signature
-        self.variables = {name: variable for name, variable in scope.bound.items() if name not in parameters}
-        self.comprehension_variables, self.attributes, self.declared = scope.comprehension, scope.attributes, scope.declared
-        self.loops, self.returns, self.yields = tuple(scope.loops), tuple(scope.returns), tuple(scope.yields)
-        self.globals_read = tuple(name for name in reads if not scope.is_free(name))
-        self.free_read = tuple(name for name in reads if scope.is_free(name))
-        self.globals_declared, self.nonlocals_declared = tuple(scope.globals), tuple(scope.nonlocals)
+        # in order of the signature
+        self.parameters = {
+            parameter.arg: scope.bound[parameter.arg] for parameter in scope.parameters
+        }
+        self.variables = {
+            name: variable for name, variable in scope.bound.items() if name not in self.parameters
+        }
+        self.comprehension_variables = scope.comprehension
+        self.attributes = scope.attributes
+        self.declared = scope.declared
+        self.loops = tuple(scope.loops)
+        self.returns = tuple(scope.returns)
+        self.yields = tuple(scope.yields)
+        reads = [name for name in scope.reads if not scope.local(name)]
+        free = [name for name in reads if scope.is_free(name)]
+        self.free_read = tuple(free)
+        self.globals_read = tuple(name for name in reads if name not in free)
+        self.globals_declared = tuple(scope.globals)
+        self.nonlocals_declared = tuple(scope.nonlocals)
 
     @property
     def name(self) -> str:
@@ -100,15 +128,24 @@ class Function:
         return list(dict.fromkeys([*self.parameters, *self.variables]))
 
     def knows(self, name: str) -> bool:
-        """Whether the name means something in the body: its own, declared, free, global or builtin."""
-        own = name in self.parameters or name in self.variables or name in self.declared
-        outer = name in self.globals_read or name in self.free_read
-        return own or outer or name in self.globals_declared or name in self.nonlocals_declared
+        """True if the name means something in the body: its own, declared, free, global or
+        builtin."""
+        bound: tuple[Iterable[str], ...] = (self.parameters, self.variables, self.declared)
+        read = (self.globals_read, self.free_read)
+        declared = (self.globals_declared, self.nonlocals_declared)
+        return any(name in names for names in (*bound, *read, *declared))
+
+
+def _kind_of(scope: ScopeReading) -> Kind:
+    if scope.parent is None or scope.parent.kind == "module":
+        return "function"
+    return "method" if scope.parent.kind == "class" else "nested function"
 
 
 @dataclass(frozen=True, slots=True)
 class ClassDefinition:
-    """A class: its path and line, the dotted names of its bases (without ``[T]``), the names that its body binds."""
+    """A class: its path and line, the dotted names of its bases (without ``[T]``), the names that
+    its body binds."""
 
     path: tuple[str, ...]
     line: int
@@ -121,43 +158,60 @@ class Catalogue:
     """All that a source file defines."""
 
     filename: str  # as given
-    functions: tuple[Function, ...]  # every definition in source order, an outer one before its inner ones; redefined ones too
+    # every definition in source order, an outer one before its inner ones; redefined ones too
+    functions: tuple[Function, ...]
     classes: tuple[ClassDefinition, ...]  # every class, in the same order
-    names: dict[str, Variable]  # what the top level binds (functions, classes and imports too)
+    names: dict[
+        str, Variable
+    ]  # the names that the top level binds (functions, classes and imports too)
     loops: tuple[Loop, ...]  # the ``for`` loops of the top level
     star_imports: tuple[str, ...]  # modules of ``from module import *``, with their leading dots
     top: Function  # the top level, as a function of that name that takes nothing
     module: str = ""  # name of the module it was read for; empty for a script
 
     def find(self, path: tuple[str, ...]) -> Function | None:
-        """The function of that path: the last definition, the live one when the file has run from top to bottom."""
-        found = self.candidates(path)
-        return found[-1] if found else None
+        """The function of that path: the last definition, the live one when the file has run from
+        top to bottom."""
+        candidates = self.candidates(path)
+        return candidates[-1] if candidates else None
 
     def definitions(self, path: tuple[str, ...]) -> list[Function]:
-        """Every definition of that path (redefined, in branches, a property with its setter), in source order."""
-        return [f for f in self.functions if f.path == path]
+        """Every definition of that path (redefined, in branches, a property with its setter), in
+        source order."""
+        return [function for function in self.functions if function.path == path]
 
     def candidates(self, path: tuple[str, ...]) -> list[Function]:
-        """The definitions that can be the live one: the last that always happens, and those after it that may. A property is its getter."""
+        """The definitions that can be the live one: the last that always happens, and those after
+        it that may. A property is its getter."""
         if path == self.top.path:
             return [self.top]
-        other = (f"{path[-1]}.setter", f"{path[-1]}.deleter") if path else ()
-        found = [f for f in self.definitions(path) if not any(name in other for name in f.decorators)]
-        always = [n for n, function in enumerate(found) if not function.is_conditional]
-        return found[always[-1] if always else 0 :]
+        accessors = {f"{path[-1]}.setter", f"{path[-1]}.deleter"} if path else set()
+        definitions = [
+            function
+            for function in self.definitions(path)
+            if accessors.isdisjoint(function.decorators)
+        ]
+        first = 0
+        for index, function in enumerate(definitions):
+            if not function.is_conditional:
+                first = index
+        return definitions[first:]
 
     def find_class(self, path: tuple[str, ...]) -> ClassDefinition | None:
         """The class of that path: the last definition."""
-        found = [c for c in self.classes if c.path == path]
-        return found[-1] if found else None
+        definitions = [definition for definition in self.classes if definition.path == path]
+        return definitions[-1] if definitions else None
 
     def inside(self, path: tuple[str, ...]) -> list[str]:
-        """Names of the functions that stand directly in that class or function, or at the top for an empty path."""
-        return list(dict.fromkeys(f.path[-1] for f in self.functions if f.path[:-1] == path))
+        """Names of the functions that stand directly in that class or function, or at the top for
+        an empty path."""
+        inner = [function.path for function in self.functions if function.path[:-1] == path]
+        return list(dict.fromkeys(inner_path[-1] for inner_path in inner))
 
 
-def catalogue(source: str | bytes, filename: str, *, first_line: int = 1, module: str = "") -> Catalogue:
+def catalogue(
+    source: str | bytes, filename: str, *, first_line: int = 1, module: str = ""
+) -> Catalogue:
     """Read a source file's catalogue.
 
     Args:
@@ -178,10 +232,12 @@ def catalogue(source: str | bytes, filename: str, *, first_line: int = 1, module
     reader = Reader()
     top = ScopeReading("module", (), tree, None)
     reader.scan(top, tree.body)
-    top.path, top.node = (TOP,), as_function(tree.body)
+    top.path = (TOP,)
+    top.node = as_function(tree.body)
+    functions = tuple(Function(scope, filename) for scope in reader.functions)
     return Catalogue(
         filename,
-        tuple(Function(scope, filename) for scope in reader.functions),
+        functions,
         tuple(reader.classes),
         top.bound,
         tuple(top.loops),
@@ -192,22 +248,31 @@ def catalogue(source: str | bytes, filename: str, *, first_line: int = 1, module
 
 
 def catalogue_of_function(function: FunctionType) -> Function | None:
-    """What can be probed in a live function, from its source; None if that is not there or cannot be read."""
+    """The catalogue's entry of a live function, from its source; None if that is not there or
+    cannot be read."""
     import inspect
     import textwrap
 
     try:
         lines, first_line = inspect.getsourcelines(function)
         source = textwrap.dedent("".join(lines))
-        found = catalogue(source, function.__code__.co_filename, first_line=first_line).functions
+        functions = catalogue(
+            source, function.__code__.co_filename, first_line=first_line
+        ).functions
     except (OSError, TypeError, SyntaxError):
         return None
-    if not found:
+    if not functions:
         return None
+    live = functions[0]
+    free = function.__code__.co_freevars
     parts = function.__qualname__.split(".")
-    live, free = found[0], function.__code__.co_freevars
     live.path = tuple(part for part in parts if part != "<locals>")
-    live.kind = "function" if len(live.path) == 1 else "nested function" if parts[-2] == "<locals>" else "method"
+    if len(live.path) == 1:
+        live.kind = "function"
+    elif parts[-2] == "<locals>":
+        live.kind = "nested function"
+    else:
+        live.kind = "method"
     live.free_read = tuple(name for name in live.globals_read if name in free)
     live.globals_read = tuple(name for name in live.globals_read if name not in free)
     return live
@@ -226,20 +291,30 @@ def catalogue_of_module(name: str) -> Catalogue | None:
         SyntaxError: Its source does not parse.
     """
     loaded = getattr(sys.modules.get(name), "__file__", None) or ""
-    if loaded.endswith(".py") and os.path.isfile(loaded):  # also where the standard library is frozen (3.11 and later)
+    # also where the standard library is frozen (3.11 and later)
+    if loaded.endswith(".py") and os.path.isfile(loaded):
         with open(loaded, "rb") as file:
             return catalogue(file.read(), loaded, module=name)
+    spec = _spec_without_import(name)
+    if not spec.origin or not hasattr(spec.loader, "get_source"):
+        return None
+    source = spec.loader.get_source(name)
+    return None if source is None else catalogue(source, spec.origin, module=name)
+
+
+def _spec_without_import(name: str) -> Any:
+    """The spec of a module. Raises SelectorError: there is no such module."""
     search: list[str] | None = None
     spec = None
     parts = name.split(".")
-    for n in range(1, len(parts) + 1):
-        prefix = ".".join(parts[:n])
+    for length in range(1, len(parts) + 1):
+        prefix = ".".join(parts[:length])
         spec = _spec(prefix, search)
         if spec is None:
             raise _unknown_module(prefix, search)
-        search = list(getattr(sys.modules.get(prefix), "__path__", spec.submodule_search_locations or []))
-    source = spec.loader.get_source(name) if spec and spec.origin and hasattr(spec.loader, "get_source") else None
-    return catalogue(source, spec.origin, module=name) if source is not None and spec and spec.origin else None
+        folders = spec.submodule_search_locations or []
+        search = list(getattr(sys.modules.get(prefix), "__path__", folders))
+    return spec
 
 
 def _spec(name: str, search: list[str] | None) -> Any:
@@ -254,25 +329,42 @@ def _unknown_module(name: str, search: list[str] | None) -> SelectorError:
     from pkgutil import iter_modules
 
     parent = name.rpartition(".")[0]
-    known = [module.name for module in iter_modules(search)] + ([] if parent else sorted(sys.stdlib_module_names))
-    public = [module for module in known if not module.startswith("_")]
+    modules = [module.name for module in iter_modules(search)]
+    if not parent:
+        modules += sorted(sys.stdlib_module_names)
+    public = [module for module in modules if not module.startswith("_")]
     near = did_you_mean(name, [f"{parent}.{module}" if parent else module for module in public])
     return SelectorError(f"there is no module '{name}'.", next=near)
 
 
 def _names(expressions: Iterable[ast.expr]) -> tuple[str, ...]:
-    inner = (e.func if isinstance(e, ast.Call) else e.value if isinstance(e, ast.Subscript) else e for e in expressions)
-    return tuple(dotted(e) for e in inner)
+    """The dotted names of expressions, without what they are called with or subscripted by."""
+    names = []
+    for expression in expressions:
+        if isinstance(expression, ast.Call):
+            names.append(dotted(expression.func))
+        elif isinstance(expression, ast.Subscript):
+            names.append(dotted(expression.value))
+        else:
+            names.append(dotted(expression))
+    return tuple(names)
 
 
-# reading a syntax tree into scopes: which names each module, class and function binds, reads, loops over
+# reading a syntax tree into scopes: which names each module, class and function binds, reads, loops
+# over
 
 
 class ScopeReading:
-    """What is being read: module, class, function, or an expression with names of its own (comprehension, lambda)."""
+    """A scope that is being read: module, class, function, or an expression with names of its own
+    (comprehension, lambda)."""
 
-    def __init__(self, kind: str, path: tuple[str, ...], node: ast.AST, parent: ScopeReading | None) -> None:
-        self.kind, self.path, self.node, self.parent = kind, path, node, parent
+    def __init__(
+        self, kind: str, path: tuple[str, ...], node: ast.AST, parent: ScopeReading | None
+    ) -> None:
+        self.kind = kind
+        self.path = path
+        self.node = node
+        self.parent = parent
         self.parameters: list[ast.arg] = []
         self.bound: dict[str, Variable] = {}  # every name that gets a value here, in order
         self.comprehension: dict[str, Variable] = {}
@@ -289,11 +381,16 @@ class ScopeReading:
     def bind(self, name: str, line: int, form: str, origin: tuple[str, str] | None = None) -> None:
         """The name gets a value here."""
         before = self.bound.get(name)
-        self.bound[name] = Variable(name, line, (form,), origin) if before is None else before.bound_again(form, origin)
+        if before is None:
+            self.bound[name] = Variable(name, line, (form,), origin)
+        else:
+            self.bound[name] = before.bound_again(form, origin)
 
     def local(self, name: str) -> bool:
-        """Whether the name is this scope's own."""
-        return (name in self.bound or name in self.declared) and name not in self.globals and name not in self.nonlocals
+        """True if the name is this scope's own."""
+        if name not in self.bound and name not in self.declared:
+            return False
+        return name not in self.globals and name not in self.nonlocals
 
     def enclosing(self) -> Iterator[ScopeReading]:
         """The scopes around this one, the nearest first."""
@@ -303,35 +400,46 @@ class ScopeReading:
             scope = scope.parent
 
     def is_free(self, name: str) -> bool:
-        """Whether a name that is not local belongs to a function around this one."""
-        return name not in self.globals and any(s.local(name) for s in self.enclosing() if s.kind not in ("module", "class"))
+        """True if a name that is not local belongs to a function around this one."""
+        if name in self.globals:
+            return False
+        functions = (scope for scope in self.enclosing() if scope.kind not in ("module", "class"))
+        return any(scope.local(name) for scope in functions)
 
     def is_conditional(self) -> bool:
-        """Whether it stands in an ``if``, ``try``, ``for`` ... of the scope around it, and not directly in it."""
+        """True if it stands in an ``if``, ``try``, ``for`` ... of the scope around it, and not
+        directly in it."""
         if self.parent is None:
             return False
-        body = getattr(self.parent.node, "body", None)
-        statements = body if isinstance(body, list) else []
-        return not any(self.node in (statement, getattr(statement, "value", None)) for statement in statements)
+        statements = getattr(self.parent.node, "body", None)
+        if not isinstance(statements, list):
+            return True
+        values = [getattr(statement, "value", None) for statement in statements]
+        return self.node not in statements and self.node not in values
 
 
 class Reader:
-    """Walks statements in the order in which they bind names. An explicit stack, and a recursion for each scope only: chains of a thousand
-    ``elif`` or ``+`` are deep trees. Entries of the stack are nodes, or ``(form, target)`` for what is to be bound."""
+    """Walks statements in the order in which they bind names. An explicit stack, and a recursion
+    for each scope only: chains of a thousand ``elif`` or ``+`` are deep trees. Entries of the stack
+    are nodes, or ``(form, target)`` for a target to be bound."""
 
     def __init__(self) -> None:
         self.functions: list[ScopeReading] = []
         self.classes: list[ClassDefinition] = []
-        self.handlers: dict[type, Callable[[ScopeReading, Any, list[Any]], None]] = {tuple: self.bind}
+        self.handlers: dict[type, Callable[[ScopeReading, Any, list[Any]], None]] = {
+            tuple: self.bind
+        }
         for kind in vars(ast).values():
             if isinstance(kind, type):
-                read = getattr(self, f"read_{_READ_AS.get(kind.__name__, kind.__name__)}", None)
+                name = _READ_AS.get(kind.__name__, kind.__name__)
+                read = getattr(self, f"read_{name}", None)
                 if read is not None:
                     self.handlers[kind] = read
 
     def scan(self, scope: ScopeReading, nodes: Iterable[ast.AST]) -> None:
         stack: list[Any] = list(nodes)[::-1]
-        handlers, children = self.handlers, _CHILDREN
+        handlers = self.handlers
+        children = _CHILDREN
         while stack:
             node = stack.pop()
             if node is None:
@@ -343,7 +451,9 @@ class Reader:
                 continue
             fields = children.get(cls)
             if fields is None:
-                fields = children[cls] = tuple(name for name in cls._fields[::-1] if name not in _NO_CHILDREN)
+                fields = children[cls] = tuple(
+                    name for name in cls._fields[::-1] if name not in _NO_CHILDREN
+                )
             for name in fields:
                 value = getattr(node, name, None)
                 if value.__class__ is list:
@@ -363,7 +473,10 @@ class Reader:
             name = dotted(target)
             if name:
                 before = scope.attributes.get(name)
-                scope.attributes[name] = before.bound_again(form) if before else Variable(name, target.lineno, (form,))
+                if before is None:
+                    scope.attributes[name] = Variable(name, target.lineno, (form,))
+                else:
+                    scope.attributes[name] = before.bound_again(form)
             stack.append(target)
 
     def read_Name(self, scope: ScopeReading, node: ast.Name, stack: list[Any]) -> None:
@@ -372,7 +485,9 @@ class Reader:
     def read_Constant(self, scope: ScopeReading, node: ast.Constant, stack: list[Any]) -> None:
         pass
 
-    def read_MatchSingleton(self, scope: ScopeReading, node: ast.MatchSingleton, stack: list[Any]) -> None:
+    def read_MatchSingleton(
+        self, scope: ScopeReading, node: ast.MatchSingleton, stack: list[Any]
+    ) -> None:
         pass  # its value is True, False or None, and no node
 
     def read_Assign(self, scope: ScopeReading, node: ast.Assign, stack: list[Any]) -> None:
@@ -380,11 +495,15 @@ class Reader:
         if not self.is_named_lambda(scope, node.value, node.targets, stack):
             stack.append(node.value)
 
-    def is_named_lambda(self, scope: ScopeReading, value: ast.expr, targets: list[ast.expr], stack: list[Any]) -> bool:
-        """Whether a value is a lambda that gets a name; then it has been read, under each."""
-        names = [target.id for target in targets if isinstance(target, ast.Name)] if isinstance(value, ast.Lambda) else []
+    def is_named_lambda(
+        self, scope: ScopeReading, value: ast.expr, targets: list[ast.expr], stack: list[Any]
+    ) -> bool:
+        """True if a value is a lambda that gets a name; then it has been read, under each."""
+        if not isinstance(value, ast.Lambda):
+            return False
+        names = [target.id for target in targets if isinstance(target, ast.Name)]
         for name in names:
-            self.function(scope, name, value, stack)  # type: ignore[arg-type]  # just tested
+            self.function(scope, name, value, stack)
         return bool(names)
 
     def read_AnnAssign(self, scope: ScopeReading, node: ast.AnnAssign, stack: list[Any]) -> None:
@@ -410,7 +529,7 @@ class Reader:
         owner.bind(node.target.id, node.lineno, "walrus")
 
     def read_For(self, scope: ScopeReading, node: ast.For | ast.AsyncFor, stack: list[Any]) -> None:
-        names = tuple(n.id for n in ast.walk(node.target) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+        names = tuple(stored_names(ast.walk(node.target)))
         scope.loops.append(Loop(names, node.lineno))
         stack += [*node.orelse[::-1], *node.body[::-1], ("for", node.target), node.iter]
 
@@ -419,19 +538,23 @@ class Reader:
             stack.append(("with", node.optional_vars))
         stack.append(node.context_expr)
 
-    def read_ExceptHandler(self, scope: ScopeReading, node: ast.ExceptHandler, stack: list[Any]) -> None:
+    def read_ExceptHandler(
+        self, scope: ScopeReading, node: ast.ExceptHandler, stack: list[Any]
+    ) -> None:
         stack += [*node.body[::-1], node.type]
         if node.name is not None:
             scope.bind(node.name, node.lineno, "except")
 
     def read_Import(self, scope: ScopeReading, node: ast.Import, stack: list[Any]) -> None:
         for alias in node.names:
-            name = alias.asname or alias.name.split(".")[0]
-            scope.bind(name, node.lineno, "import", (alias.name if alias.asname else name, ""))
+            module = alias.name
+            if not alias.asname:
+                module = module.split(".")[0]
+            scope.bind(alias.asname or module, node.lineno, "import", (module, ""))
 
     def read_ImportFrom(self, scope: ScopeReading, node: ast.ImportFrom, stack: list[Any]) -> None:
+        module = "." * node.level + (node.module or "")
         for alias in node.names:
-            module = "." * node.level + (node.module or "")
             if alias.name == "*":
                 scope.star_imports.append(module)
             else:
@@ -440,12 +563,16 @@ class Reader:
     def read_Delete(self, scope: ScopeReading, node: ast.Delete, stack: list[Any]) -> None:
         stack += [("del", target) for target in node.targets[::-1]]
 
-    def read_MatchAs(self, scope: ScopeReading, node: ast.MatchAs | ast.MatchStar, stack: list[Any]) -> None:
+    def read_MatchAs(
+        self, scope: ScopeReading, node: ast.MatchAs | ast.MatchStar, stack: list[Any]
+    ) -> None:
         if node.name is not None:
             scope.bind(node.name, node.lineno, "match")
         stack.append(getattr(node, "pattern", None))
 
-    def read_MatchMapping(self, scope: ScopeReading, node: ast.MatchMapping, stack: list[Any]) -> None:
+    def read_MatchMapping(
+        self, scope: ScopeReading, node: ast.MatchMapping, stack: list[Any]
+    ) -> None:
         if node.rest is not None:
             scope.bind(node.rest, node.lineno, "match")
         stack += [*node.patterns[::-1], *node.keys[::-1]]
@@ -463,16 +590,23 @@ class Reader:
         scope.returns.append(node.lineno)
         stack.append(node.value)
 
-    def read_Yield(self, scope: ScopeReading, node: ast.Yield | ast.YieldFrom, stack: list[Any]) -> None:
+    def read_Yield(
+        self, scope: ScopeReading, node: ast.Yield | ast.YieldFrom, stack: list[Any]
+    ) -> None:
         scope.yields.append(node.lineno)
         stack.append(node.value)
 
-    def read_FunctionDef(self, scope: ScopeReading, node: ast.FunctionDef | ast.AsyncFunctionDef, stack: list[Any]) -> None:
+    def read_FunctionDef(
+        self, scope: ScopeReading, node: ast.FunctionDef | ast.AsyncFunctionDef, stack: list[Any]
+    ) -> None:
         scope.bind(node.name, node.lineno, "def")
-        stack += [node.returns, *(a.annotation for a in arguments(node.args)), *node.decorator_list]
+        annotations = [argument.annotation for argument in arguments(node.args)]
+        stack += [node.returns, *annotations, *node.decorator_list]
         self.function(scope, node.name, node, stack)
 
-    def function(self, scope: ScopeReading, name: str, node: FunctionNode, stack: list[Any]) -> None:
+    def function(
+        self, scope: ScopeReading, name: str, node: FunctionNode, stack: list[Any]
+    ) -> None:
         stack += [*node.args.defaults, *node.args.kw_defaults]  # evaluated outside
         inner = ScopeReading("function", (*scope.path, name), node, scope)
         inner.parameters = arguments(node.args)
@@ -485,7 +619,9 @@ class Reader:
         scope.bind(node.name, node.lineno, "class")
         stack += [*node.decorator_list, *node.bases, *node.keywords]
         inner = ScopeReading("class", (*scope.path, node.name), node, scope)
-        self.classes.append(ClassDefinition(inner.path, node.lineno, _names(node.bases), inner.bound))
+        self.classes.append(
+            ClassDefinition(inner.path, node.lineno, _names(node.bases), inner.bound)
+        )
         self.scan(inner, node.body)
 
     def read_Lambda(self, scope: ScopeReading, node: ast.Lambda, stack: list[Any]) -> None:
@@ -496,32 +632,38 @@ class Reader:
         self.scan(inner, [node.body])
         self.leave(inner)
 
-    def read_ListComp(self, scope: ScopeReading, node: ast.ListComp | ast.DictComp, stack: list[Any]) -> None:
+    def read_ListComp(
+        self, scope: ScopeReading, node: ast.ListComp | ast.DictComp, stack: list[Any]
+    ) -> None:
         self.scan(scope, [node.generators[0].iter])  # evaluated outside, and first
         inner = ScopeReading("comprehension", scope.path, node, scope)
         entries: list[Any] = []
-        for n, generator in enumerate(node.generators):
-            entries += [generator.iter] if n else []
+        for generator in node.generators:
+            if generator is not node.generators[0]:
+                entries.append(generator.iter)
             entries += [("comprehension", generator.target), *generator.ifs]
         entries += [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
         self.scan(inner, entries)
         self.leave(inner)
 
     def leave(self, inner: ScopeReading) -> None:
-        """What an expression's own scope leaves to the scope around it."""
+        """Pass the reads, comprehension variables and attributes of an expression's own scope on to
+        the scope around it."""
         outer = inner.parent
         assert outer is not None  # only the module has none
         outer.reads.update(dict.fromkeys(name for name in inner.reads if name not in inner.bound))
+        is_comprehension = inner.kind == "comprehension"
         if outer.kind != "lambda":
-            own = inner.bound if inner.kind == "comprehension" else {}
-            for name, found in (own | inner.comprehension).items():
-                outer.comprehension.setdefault(name, found)
-        if inner.kind == "comprehension":
-            for name, found in inner.attributes.items():
-                outer.attributes.setdefault(name, found)
+            targets = inner.bound if is_comprehension else {}
+            for name, variable in (targets | inner.comprehension).items():
+                outer.comprehension.setdefault(name, variable)
+        if is_comprehension:
+            for name, variable in inner.attributes.items():
+                outer.attributes.setdefault(name, variable)
 
 
-# Fields without an expression or statement in them. A table of fields, and not ast.iter_child_nodes, halves the time.
+# Fields without an expression or statement in them. A table of fields, and not
+# ast.iter_child_nodes, halves the time.
 _NO_CHILDREN = {"ctx", "op", "ops", "kind", "attr", "arg", "is_async", "type_params"}
 _NO_CHILDREN |= {"type_comment", "conversion", "kwd_attrs"}
 _CHILDREN: dict[type, tuple[str, ...]] = {}

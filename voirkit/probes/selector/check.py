@@ -1,7 +1,8 @@
-"""Selectors, checked before the script runs: do the functions, variables and loops that they name exist?
+"""Selectors, checked before the script runs: do the functions, variables and loops that they name
+exist?
 
-Reports what is wrong in the user's words, with the nearest right name. References are followed through imports and base classes in the
-sources; nothing of the script is ever run.
+Reports what is wrong in the user's words, with the nearest right name. References are followed
+through imports and base classes in the sources; nothing of the script is ever run.
 """
 
 from __future__ import annotations
@@ -41,40 +42,44 @@ def check_all(
     probe_type: str | None = None,
     overridable: bool = False,
 ) -> str | None:
-    """Make sure that a selector can match what it names.
+    """Make sure that the functions and captures that a selector names exist.
 
     Args:
         script: Catalogue of the script; None if there is none.
         script_name: The script's name for messages.
-        scope: What plain names stand for, builtins included; None leaves them unchecked.
+        scope: The values of plain names, builtins included; None leaves them unchecked.
         modules: Finds the catalogue of a module; None leaves other modules unchecked.
         probe_type: ``"immediate"``, ``"total"`` or None, as in ``Probe``.
-        overridable: Whether the probe may replace what the focus is set to.
+        overridable: The probe may replace the value that the focus is set to.
 
     Returns:
-        ``main.py:12``, the place of the function that makes the events; None if that cannot be known yet.
+        ``main.py:12``, the place of the function that makes the events; None if that cannot be
+        known yet.
 
     Raises:
         SelectorError: A function, variable, loop or name is not there, or cannot be observed.
     """
-    site = None
+    site: str | None = None
     for named in parsed.functions:
-        is_total = named.is_total if probe_type is None else probe_type == "total" and named is parsed.functions[0]
+        is_total = named.is_total
+        if probe_type is not None:
+            is_total = probe_type == "total" and named is parsed.functions[0]
         function = replace(named, is_total=is_total, is_replaced=overridable)
+        place: str | None = None
         if function.module is not None:
-            found = _check_absolute(function, script, script_name, modules)
+            place = _check_absolute(function, script, script_name, modules)
         elif scope is not None:
-            found = check_in_scope(function, scope, script, script_name)
-        else:
-            found = None
+            place = check_in_scope(function, scope, script, script_name)
         if named is parsed.focus:
-            site = found
+            site = place
     if scope is not None:
         _check_scope_names(parsed, scope)
     return site
 
 
-def _check_absolute(function: ParsedFunction, script: Catalogue | None, script_name: str, modules: Modules | None) -> str | None:
+def _check_absolute(
+    function: ParsedFunction, script: Catalogue | None, script_name: str, modules: Modules | None
+) -> str | None:
     cache: dict[str, Catalogue | None] = {}
 
     def catalogue_of(name: str) -> Catalogue | None:
@@ -90,79 +95,123 @@ def _check_absolute(function: ParsedFunction, script: Catalogue | None, script_n
         return None
     else:
         home = script
-    found = resolve(function.path, home, catalogue_of)
-    if found is None:
+    named = resolve(function.path, home, catalogue_of)
+    if named is None:
         return None
-    name = script_name if found.catalogue is script else display_path(found.catalogue.filename)
-    if not found.functions:
-        raise _no_function(function, found, name)
-    return _check_captures(function, found.functions, name, lambda variable: _elsewhere(variable, found.catalogue))
+    catalogue = named.catalogue
+    name = script_name if catalogue is script else display_path(catalogue.filename)
+    if not named.functions:
+        raise _no_function(function, named, name)
+    return _check_captures(
+        function, named.functions, name, lambda variable: _elsewhere(variable, catalogue)
+    )
 
 
-def _home(function: ParsedFunction, modules: Modules, script: Catalogue | None, script_name: str) -> Catalogue:
+def _home(
+    function: ParsedFunction, modules: Modules, script: Catalogue | None, script_name: str
+) -> Catalogue:
     """The catalogue of the module of an absolute reference."""
     assert function.module  # the caller has seen to it
-    rest = "/".join(function.path)
+    path = "/".join(function.path)
     try:
         home = modules(function.module)
     except SelectorError as error:
-        near = [f"//{function.module}/{rest}"] if script and script.find_class((function.module,)) else []
-        raise function.wrong(error.what, _lines(error.next, _or(near))) from None
+        near = ""
+        if script and script.find_class((function.module,)):
+            near = _or([f"//{function.module}/{path}"])
+        raise function.wrong(error.what, _lines(error.next, near)) from None
     except SyntaxError as error:
-        raise function.wrong(f"the source of '{function.module}' cannot be read: {error}.") from None
+        raise function.wrong(
+            f"the source of '{function.module}' cannot be read: {error}."
+        ) from None
     if home is None:
-        raise function.wrong(f"'{function.module}' has no Python source, so that nothing in it can be probed.")
+        raise function.wrong(
+            f"'{function.module}' has no Python source, so that nothing in it can be probed."
+        )
     if script is not None and os.path.realpath(home.filename) == os.path.realpath(script.filename):
-        what = f"'/{function.module}/' would import {script_name} a second time, beside the running script."
-        raise function.wrong(what, f"Write '//{rest}'.")
+        problem = (
+            f"'/{function.module}/' would import {script_name} a second time, beside the running"
+            " script."
+        )
+        raise function.wrong(problem, f"Write '//{path}'.")
     return home
 
 
 def _no_function(function: ParsedFunction, named: Named, name: str) -> SelectorError:
-    """What a reference leads to is no function: the error with what it is instead, and what is near."""
-    catalogue, path, prefix = named.catalogue, named.path, f"/{named.catalogue.module}/"
-    label = ".".join(path)
+    """The error for a reference that leads to no function: what it leads to instead, and what is
+    near."""
+    catalogue = named.catalogue
+    label = ".".join(named.path)
+    prefix = f"/{catalogue.module}/"
     if named.sourceless:
-        what = f"'{function.reference}' is imported from '{named.sourceless}', which has no Python source."
-        return function.wrong(what, "Only functions written in Python can be probed.")
-    if not path:
+        problem = (
+            f"'{function.reference}' is imported from '{named.sourceless}', which has no Python"
+            " source."
+        )
+        return function.wrong(problem, "Only functions written in Python can be probed.")
+    if not named.path:
         return function.wrong(f"'{function.reference}' is a module, not a function.")
     if named.definition:
-        methods = [f"{prefix}{'/'.join([*path, m])}" for m in catalogue.inside(path)]
-        next = f"Name one of its methods: {_listed(methods)}." if methods else "It has no methods of its own."
-        return function.wrong(f"{label} ({name}:{named.definition.line}) is a class, not a function.", next)
+        problem = f"{label} ({name}:{named.definition.line}) is a class, not a function."
+        return function.wrong(problem, _methods_of(named, prefix))
     if named.variable:
-        what = f"{label} ({name}:{named.variable.line}) is not a function."
-        its = "" if catalogue.module else _its(catalogue)
-        return function.wrong(what, _lines(its, _near(function, catalogue, prefix)))
-    owner, last = path[:-1], path[-1]
+        problem = f"{label} ({name}:{named.variable.line}) is not a function."
+        its_functions = "" if catalogue.module else _its(catalogue)
+        return function.wrong(problem, _lines(its_functions, _near(function, catalogue, prefix)))
+    owner = named.path[:-1]
     outer = catalogue.find(owner) or catalogue.find_class(owner)
     if outer:
-        kind = "method" if catalogue.find_class(owner) else "inner function"
-        names = catalogue.inside(owner)
-        its = f"Its {kind}s: {_listed(names)}." if names else f"It has no {kind}s."
-        near = [f"{prefix}{'/'.join([*owner, n])}" for n in nearest(last, names)]
-        what = f"{'.'.join(owner)} ({name}:{outer.line}) has no {kind} '{last}'."
-        return function.wrong(what, _lines(its, _or(near) or _near(function, catalogue, prefix)))
-    what = f"{name} has no function '{'/'.join(function.path)}'."
-    return function.wrong(what, _lines(_its(catalogue), _near(function, catalogue, prefix)))
+        return _not_in_owner(function, named, f"{'.'.join(owner)} ({name}:{outer.line})")
+    problem = f"{name} has no function '{'/'.join(function.path)}'."
+    return function.wrong(problem, _lines(_its(catalogue), _near(function, catalogue, prefix)))
+
+
+def _methods_of(named: Named, prefix: str) -> str:
+    names = named.catalogue.inside(named.path)
+    if not names:
+        return "It has no methods of its own."
+    methods = [prefix + "/".join([*named.path, name]) for name in names]
+    return f"Name one of its methods: {_listed(methods)}."
+
+
+def _not_in_owner(function: ParsedFunction, named: Named, label: str) -> SelectorError:
+    """The error for a class or function that has not the method or inner function that is named."""
+    catalogue = named.catalogue
+    prefix = f"/{catalogue.module}/"
+    *owner, last = named.path
+    kind = "method" if catalogue.find_class(tuple(owner)) else "inner function"
+    names = catalogue.inside(tuple(owner))
+    its = f"Its {kind}s: {_listed(names)}." if names else f"It has no {kind}s."
+    near = _or(prefix + "/".join([*owner, name]) for name in nearest(last, names))
+    if not near:
+        near = _near(function, catalogue, prefix)
+    return function.wrong(f"{label} has no {kind} '{last}'.", _lines(its, near))
 
 
 def _near(function: ParsedFunction, catalogue: Catalogue, prefix: str) -> str:
-    paths = ["/".join(f.path) for f in catalogue.functions]
-    exact = [p for p in paths if p.endswith(f"/{function.path[-1]}")]
-    return _or(f"{prefix}{p}" for p in dict.fromkeys(exact or nearest("/".join(function.path), paths)))
+    paths = ["/".join(defined.path) for defined in catalogue.functions]
+    choices = [path for path in paths if path.endswith(f"/{function.path[-1]}")]
+    if not choices:
+        choices = nearest("/".join(function.path), paths)
+    return _or(f"{prefix}{path}" for path in dict.fromkeys(choices))
 
 
 def _elsewhere(variable: str, catalogue: Catalogue) -> str:
-    """Which other functions of the file have a variable."""
-    found = dict.fromkeys("/".join(f.path) for f in catalogue.functions if variable in f.own_names)
-    shown = [f"'/{catalogue.module}/{path} > {variable}'" for path in found]
-    return f"It is a variable of another function: {_listed(shown)}." if shown else ""
+    """The other functions of the file that have a variable, as a hint."""
+    functions = [function for function in catalogue.functions if variable in function.own_names]
+    paths = dict.fromkeys("/".join(function.path) for function in functions)
+    selectors = [f"'/{catalogue.module}/{path} > {variable}'" for path in paths]
+    return f"It is a variable of another function: {_listed(selectors)}." if selectors else ""
 
 
-def _check_captures(function: ParsedFunction, definitions: Iterable[Function], name: str, elsewhere: Callable[[str], str]) -> str:
-    """One of the definitions has all that is captured, or the last one's first fault is raised. Returns its place."""
+def _check_captures(
+    function: ParsedFunction,
+    definitions: Iterable[Function],
+    name: str,
+    elsewhere: Callable[[str], str],
+) -> str:
+    """Make sure that one of the definitions has all that is captured; returns its place. Raises
+    SelectorError: none has; the first fault of the last one."""
     problem = None
     for definition in definitions:
         site = f"{name}:{definition.line}"
@@ -173,80 +222,128 @@ def _check_captures(function: ParsedFunction, definitions: Iterable[Function], n
     raise problem
 
 
-def _problem(function: ParsedFunction, definition: Function, site: str, elsewhere: Callable[[str], str]) -> SelectorError | None:
-    label = f"the top level of {site.rpartition(':')[0]}" if function.is_top else f"{definition.name} ({site})"
+def _problem(
+    function: ParsedFunction, definition: Function, site: str, elsewhere: Callable[[str], str]
+) -> SelectorError | None:
+    file = site.rpartition(":")[0]
+    label = f"the top level of {file}" if function.is_top else f"{definition.name} ({site})"
     for variable in function.variables:
-        if variable in definition.attributes:
-            continue
-        if not definition.knows(variable) and variable not in definition.comprehension_variables:
-            own = sorted(definition.own_names)
-            its = f"Its variables: {_listed(own)}." if own else "It has no variables."
-            read = [n for n in (*definition.globals_read, *definition.free_read) if not hasattr(builtins, n)]
-            if "." in variable:
-                own = sorted(definition.attributes)
-                its = f"It sets: {_listed(own)}." if own else "It sets no attributes."
-                what = f"{label} does not set '{variable}'."
-                return function.wrong(what, _lines(its, did_you_mean(variable, own)))
-            near = did_you_mean(variable, [*own, *read]) or elsewhere(variable)
-            return function.wrong(f"{label} has no variable '{variable}'.", _lines(its, near))
+        is_known = (
+            variable in definition.attributes
+            or definition.knows(variable)
+            or variable in definition.comprehension_variables
+        )
+        if not is_known:
+            return _no_variable(function, definition, variable, label, elsewhere)
+    problem = _missing_loop(function, definition, file, label)
+    if problem is not None:
+        return problem
+    if not definition.yields and ("#yield" in function.hashes or "#receive" in function.hashes):
+        return function.wrong(f"{label} has no 'yield'.")
+    return _unobservable(function, definition, label)
+
+
+def _missing_loop(
+    function: ParsedFunction, definition: Function, file: str, label: str
+) -> SelectorError | None:
     loops = {name: loop.line for loop in definition.loops for name in loop.names}
     for name in function.loops:
         if name not in loops:
-            file = site.rpartition(":")[0]
-            its = f"Its loops: {_listed(f'{n} ({file}:{line})' for n, line in loops.items())}."
-            near = _or(f"#loop_{n}" for n in nearest(name, loops))
-            what = f"{label} has no 'for' loop over '{name}'."
-            return function.wrong(what, _lines(its if loops else "It has no 'for' loops.", near))
-    if not definition.yields and ("#yield" in function.hashes or "#receive" in function.hashes):
-        return function.wrong(f"{label} has no 'yield'.")
-    return _unseen(function, definition, label)
+            listed = _listed(f"{loop} ({file}:{line})" for loop, line in loops.items())
+            its = f"Its loops: {listed}." if loops else "It has no 'for' loops."
+            near = _or(f"#loop_{loop}" for loop in nearest(name, loops))
+            problem = f"{label} has no 'for' loop over '{name}'."
+            return function.wrong(problem, _lines(its, near))
+    return None
 
 
-def _unseen(function: ParsedFunction, definition: Function, label: str) -> SelectorError | None:
-    """What is there, and cannot be probed."""
+def _no_variable(
+    function: ParsedFunction,
+    definition: Function,
+    variable: str,
+    label: str,
+    elsewhere: Callable[[str], str],
+) -> SelectorError:
+    if "." in variable:
+        attributes = sorted(definition.attributes)
+        its = f"It sets: {_listed(attributes)}." if attributes else "It sets no attributes."
+        near = did_you_mean(variable, attributes)
+        return function.wrong(f"{label} does not set '{variable}'.", _lines(its, near))
+    names = sorted(definition.own_names)
+    its = f"Its variables: {_listed(names)}." if names else "It has no variables."
+    names += [
+        name
+        for name in (*definition.globals_read, *definition.free_read)
+        if not hasattr(builtins, name)
+    ]
+    near = did_you_mean(variable, names) or elsewhere(variable)
+    return function.wrong(f"{label} has no variable '{variable}'.", _lines(its, near))
+
+
+def _unobservable(
+    function: ParsedFunction, definition: Function, label: str
+) -> SelectorError | None:
+    """The error for captures that exist, and cannot be probed."""
     try:
         visibility = visibility_of(definition.node)
-    except RecursionError:  # an expression of a thousand terms, which python compiles from its text, and not from a tree
+    except RecursionError:
+        # an expression of a thousand terms, which python compiles from its text, and not from a
+        # tree
         return function.wrong(f"{label} {TOO_DEEP}")
-    wanted = [capture.name for capture in function.captures if capture.name]
-    foci = [] if function.is_total else [capture.name for capture in function.captures if capture.focus]
-    problem = visibility.instrumenter.why_unobservable(wanted, foci, function.is_total, function.is_replaced)
+    captured = [capture.name for capture in function.captures if capture.name]
+    focused = [capture.name for capture in function.captures if capture.focus]
+    foci = [] if function.is_total else focused
+    problem = visibility.instrumenter.why_unobservable(
+        captured, foci, function.is_total, function.is_replaced
+    )
     if problem:
         return function.wrong(f"{label} {problem}")
     for name in function.variables:
         if not visibility.is_assigned(name):
-            inner = name in definition.globals_read or name in definition.free_read
-            what = f"only reads '{name}', and something in it has a variable of that name" if inner else f"never sets '{name}'"
-            return function.wrong(f"{label} {what}.")
-    replaced = [c.name for c in function.captures if c.focus and c.name] if function.is_replaced else []
-    for name in replaced:
-        if not visibility.is_replaceable(name):
-            return function.wrong(f"{label} does not set what is to be replaced: {name}.")
+            return function.wrong(f"{label} {_why_unassigned(name, definition)}.")
+    if function.is_replaced:
+        for name in focused:
+            if name and not visibility.is_replaceable(name):
+                return function.wrong(f"{label} does not set what is to be replaced: {name}.")
     return None
+
+
+def _why_unassigned(name: str, definition: Function) -> str:
+    if name in definition.globals_read or name in definition.free_read:
+        return f"only reads '{name}', and something in it has a variable of that name"
+    return f"never sets '{name}'"
 
 
 # In scope
 
 
-def check_in_scope(function: ParsedFunction, scope: Mapping[str, Any], script: Catalogue | None = None, script_name: str = "") -> str:
-    first, *rest = function.path
+def check_in_scope(
+    function: ParsedFunction,
+    scope: Mapping[str, Any],
+    script: Catalogue | None = None,
+    script_name: str = "",
+) -> str:
+    first, *attributes = function.path
     if first not in scope:
         raise _not_in_scope(function, scope, script, script_name)
     thing = scope[first]
-    for n, part in enumerate(rest):
+    for index, part in enumerate(attributes):
         try:
             thing = getattr(thing, part)
         except Exception:  # a property of the user's object may raise anything
-            holder = ".".join(function.path[: n + 1])
-            raise function.wrong(f"'{holder}' has no '{part}'.", did_you_mean(part, dir(thing))) from None
+            holder = ".".join(function.path[: index + 1])
+            raise function.wrong(
+                f"'{holder}' has no '{part}'.", did_you_mean(part, dir(thing))
+            ) from None
     return check_function(function, thing)
 
 
 def check_function(function: ParsedFunction, thing: object) -> str:
-    """Make sure that a live object is a function that can be probed, and has what is captured in it.
+    """Make sure that a live object is a function that can be probed, and has what is captured in
+    it.
 
     Args:
-        thing: What its name stands for.
+        thing: The value of its name.
 
     Returns:
         ``main.py:12``, the place of the function.
@@ -257,60 +354,88 @@ def check_function(function: ParsedFunction, thing: object) -> str:
     bare = innermost(thing)
     if not isinstance(bare, types.FunctionType):
         raise function.wrong(f"'{function.reference}' {_not_a_function(bare)}")
-    file, line = display_path(bare.__code__.co_filename), bare.__code__.co_firstlineno
-    found = catalogue_of_function(bare)
-    if found is None:
-        raise function.wrong(f"'{function.reference}' ({file}:{line}) cannot be probed: its source is not there to read.")
+    file = display_path(bare.__code__.co_filename)
+    definition = catalogue_of_function(bare)
+    if definition is None:
+        line = bare.__code__.co_firstlineno
+        raise function.wrong(
+            f"'{function.reference}' ({file}:{line}) cannot be probed: its source is not there to"
+            " read."
+        )
     hint = ""
-    if bare is thing and found.path[-1] != function.path[-1]:  # decorated, without functools.wraps
-        hint = f"'{function.reference}' stands for {found.name}."
-        hint += f"  What it decorates has an absolute reference, '//{'/'.join(function.path)}' or '/MODULE/...'."
-    return _check_captures(function, [found], file, lambda variable: hint)
+    # decorated, without functools.wraps
+    if bare is thing and definition.path[-1] != function.path[-1]:
+        hint = f"'{function.reference}' stands for {definition.name}."
+        hint += (
+            f"  What it decorates has an absolute reference, '//{'/'.join(function.path)}' or"
+            " '/MODULE/...'."
+        )
+    return _check_captures(function, [definition], file, lambda variable: hint)
 
 
-def _not_in_scope(function: ParsedFunction, scope: Mapping[str, Any], script: Catalogue | None, script_name: str) -> SelectorError:
+def _not_in_scope(
+    function: ParsedFunction, scope: Mapping[str, Any], script: Catalogue | None, script_name: str
+) -> SelectorError:
     first = function.path[0]
-    dotted = [f.name for f in script.functions] if script else []
-    near = [name for name in dotted if name == function.reference] or nearest(function.reference, dotted)
-    found = [f"'//{name.replace('.', '/')}' (a function of {script_name})" for name in dict.fromkeys(near)]
-    callables = [name for name in scope if callable(scope[name])]
-    next = f"Did you mean {' or '.join(found)}?" if found else did_you_mean(first, callables)
+    names = [defined.name for defined in script.functions] if script else []
+    near = [name for name in names if name == function.reference]
+    if not near:
+        near = nearest(function.reference, names)
+    references = [f"'//{name.replace('.', '/')}'" for name in dict.fromkeys(near)]
+    if references:
+        choices = [f"{choice} (a function of {script_name})" for choice in references]
+        next = f"Did you mean {' or '.join(choices)}?"
+    else:
+        next = did_you_mean(first, [name for name in scope if callable(scope[name])])
     return function.wrong(f"there is no '{first}' in scope{_of_file(function.where)}.", next)
 
 
 def _not_a_function(thing: object) -> str:
-    """What a thing is instead, never by its repr: that may be long, slow, or hold an address."""
+    """A description of a thing that is no function, never by its repr: that may be long, slow, or
+    hold an address."""
     if isinstance(thing, type):
-        methods = [name for name, value in vars(thing).items() if isinstance(innermost(value), types.FunctionType)]
-        return f"is a class, not a function. Name one of its methods: {_listed(methods)}." if methods else "is a class."
+        methods = [
+            name
+            for name, value in vars(thing).items()
+            if isinstance(innermost(value), types.FunctionType)
+        ]
+        if not methods:
+            return "is a class."
+        return f"is a class, not a function. Name one of its methods: {_listed(methods)}."
     if isinstance(thing, functools.partial):
         inner = getattr(thing.func, "__qualname__", type(thing.func).__name__)
         return f"is a functools.partial, not a function. Probe what it calls: {inner}."
-    if isinstance(thing, types.BuiltinFunctionType | types.MethodDescriptorType | types.WrapperDescriptorType):
+    if isinstance(
+        thing, types.BuiltinFunctionType | types.MethodDescriptorType | types.WrapperDescriptorType
+    ):
         return "is written in C: only functions written in Python can be probed."
     if isinstance(thing, types.ModuleType):
         return "is a module, not a function."
     kind = type(thing).__name__
-    if isinstance(getattr(type(thing), "__call__", None), types.FunctionType):  # noqa: B004 -- whether it is Python code
+    call = getattr(type(thing), "__call__", None)  # noqa: B004 -- to see if it is Python code
+    if isinstance(call, types.FunctionType):
         return f"is an object ({kind}), not a function. Probe its method: {kind}.__call__."
     return f"is an object ({kind}), not a function."
 
 
 def _check_scope_names(parsed: Parsed, scope: Mapping[str, Any]) -> None:
-    """The names that conditions and tags use are in scope."""
+    """Make sure that the names that conditions and tags use are in scope."""
     for name in (*parsed.names, *parsed.tags):
-        first, *rest = name.split(".")
-        if first in scope or hasattr(builtins, first) or (not rest and hasattr(tools, first)):
+        first, *attributes = name.split(".")
+        if first in scope or hasattr(builtins, first):
             continue
-        what = f"there is no '{first}' in scope{_of_file(parsed.where)}."
-        raise wrong(parsed.selector, parsed.where, what, did_you_mean(first, scope))
+        if not attributes and hasattr(tools, first):
+            continue
+        problem = f"there is no '{first}' in scope{_of_file(parsed.where)}."
+        raise wrong(parsed.selector, parsed.where, problem, did_you_mean(first, scope))
     for name in parsed.tags:
-        first, *rest = name.split(".")
+        first, *attributes = name.split(".")
         value = scope.get(first)
-        for part in rest:
-            value = getattr(value, part, None)
+        for attribute in attributes:
+            value = getattr(value, attribute, None)
         if not is_tag(value):
-            raise wrong(parsed.selector, parsed.where, f"'{name}' is not a tag.", "A tag is written ':@Name'.")
+            problem = f"'{name}' is not a tag."
+            raise wrong(parsed.selector, parsed.where, problem, "A tag is written ':@Name'.")
 
 
 # Words
@@ -334,13 +459,13 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _its(catalogue: Catalogue) -> str:
-    paths = dict.fromkeys("/".join(f.path) for f in catalogue.functions)
+    paths = dict.fromkeys("/".join(function.path) for function in catalogue.functions)
     return f"Its functions: {_listed(paths)}." if paths else "It has no functions."
 
 
 def _or(choices: Iterable[str]) -> str:
-    shown = [repr(choice) for choice in choices][:3]
-    return f"Did you mean {' or '.join(shown)}?" if shown else ""
+    first_three = [repr(choice) for choice in choices][:3]
+    return f"Did you mean {' or '.join(first_three)}?" if first_three else ""
 
 
 def _lines(*parts: str) -> str:
@@ -352,10 +477,12 @@ LONGEST_CHAIN = 20  # of imports and bases; they can run in circles
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What a reference leads to: one of functions, class, variable, module without source; or nothing."""
+    """The target of a reference: one of functions, class, variable, module without source; or
+    nothing."""
 
     catalogue: Catalogue  # of the file that it stands in
-    path: tuple[str, ...] = ()  # its path there; empty for a module. For nothing: the path up to the part that is not there.
+    # its path there; empty for a module. For nothing: the path up to the part that is not there.
+    path: tuple[str, ...] = ()
     functions: tuple[Function, ...] = ()  # the definitions that can be the live one
     definition: ClassDefinition | None = None  # the class
     variable: Variable | None = None  # any other name
@@ -363,34 +490,42 @@ class Named:
 
     @property
     def is_there(self) -> bool:
-        """Whether the reference leads to something."""
-        return bool(not self.path or self.functions or self.definition or self.variable or self.sourceless)
+        """True if the reference leads to something."""
+        if not self.path or self.functions or self.sourceless:
+            return True
+        return self.definition is not None or self.variable is not None
 
 
-def resolve(path: tuple[str, ...], catalogue: Catalogue, modules: Modules, depth: int = 0) -> Named | None:
-    """What a path names in a file.
+def resolve(
+    path: tuple[str, ...], catalogue: Catalogue, modules: Modules, depth: int = 0
+) -> Named | None:
+    """Find the target of a path in a file.
 
     Args:
         path: ``("Trainer", "run")``.
-        modules: The catalogue of a module by name; None if it has no source, SelectorError if there is none.
+        modules: The catalogue of a module by name; None if it has no source, SelectorError if there
+            is none.
         depth: How many imports and bases led here.
 
     Returns:
         None if it cannot be known without running.
     """
-    found: Named | None = Named(catalogue)
+    named: Named | None = Named(catalogue)
     for part in path:
-        if found is None or found.variable or found.sourceless or not found.is_there:
-            return found
-        found = _step(found, part, modules, depth)
-    return found
+        if named is None or named.variable or named.sourceless or not named.is_there:
+            return named
+        named = _step(named, part, modules, depth)
+    return named
 
 
 def _step(owner: Named, part: str, modules: Modules, depth: int) -> Named | None:
-    catalogue, path = owner.catalogue, (*owner.path, part)
-    if functions := catalogue.candidates(path):
+    catalogue = owner.catalogue
+    path = (*owner.path, part)
+    functions = catalogue.candidates(path)
+    if functions:
         return Named(catalogue, path, functions=tuple(functions))
-    if definition := catalogue.find_class(path):
+    definition = catalogue.find_class(path)
+    if definition:
         return Named(catalogue, path, definition=definition)
     if depth > LONGEST_CHAIN:
         return None
@@ -403,65 +538,86 @@ def _step(owner: Named, part: str, modules: Modules, depth: int) -> Named | None
 
 def _in_module(catalogue: Catalogue, part: str, modules: Modules, depth: int) -> Named | None:
     variable = catalogue.names.get(part)
-    if variable is not None:
-        if variable.origin is None:
-            return Named(catalogue, (part,), variable=variable)
-        module, name = variable.origin
-        module = _absolute_module(module, catalogue)
-        if name and module == catalogue.module:  # a package that imports from itself means its submodules
-            module, name = f"{module}.{name}", ""
-        home = _named_module(module, catalogue, modules)
-        return resolve((name,), home.catalogue, modules, depth + 1) if name and home and not home.sourceless else home
-    certain = True
+    if variable is None:
+        return _star_imported(catalogue, part, modules, depth)
+    if variable.origin is None:
+        return Named(catalogue, (part,), variable=variable)
+    module, name = variable.origin
+    module = _absolute_module(module, catalogue)
+    # a package that imports from itself means its submodules
+    if name and module == catalogue.module:
+        module = f"{module}.{name}"
+        name = ""
+    home = _named_module(module, catalogue, modules)
+    if not name or home is None or home.sourceless:
+        return home
+    return resolve((name,), home.catalogue, modules, depth + 1)
+
+
+def _star_imported(catalogue: Catalogue, part: str, modules: Modules, depth: int) -> Named | None:
+    """The target of a name that only ``from module import *`` can give, or that is a submodule."""
+    is_certain = True
     for star in catalogue.star_imports:
         home = _named_module(_absolute_module(star, catalogue), catalogue, modules)
-        if home is None or home.sourceless:
-            certain = certain and home is not None
-            continue
-        found = resolve((part,), home.catalogue, modules, depth + 1)
-        if found is not None and found.is_there:
-            return found
-        certain = certain and found is not None
+        if home is None:
+            is_certain = False
+        elif not home.sourceless:
+            named = resolve((part,), home.catalogue, modules, depth + 1)
+            if named is None:
+                is_certain = False
+            elif named.is_there:
+                return named
     if catalogue.module and os.path.basename(catalogue.filename) == "__init__.py":
         submodule = _named_module(f"{catalogue.module}.{part}", catalogue, modules)
         if submodule is not None:
             return submodule
-    return Named(catalogue, (part,)) if certain else None
+    return Named(catalogue, (part,)) if is_certain else None
 
 
-def _inherited(owner: Named, definition: ClassDefinition, part: str, modules: Modules, depth: int) -> Named | None:
+def _inherited(
+    owner: Named, definition: ClassDefinition, part: str, modules: Modules, depth: int
+) -> Named | None:
     if part in definition.names:
         return Named(owner.catalogue, (*owner.path, part), variable=definition.names[part])
-    certain = True
+    is_certain = True
     for base in definition.bases:
-        parent = resolve(tuple(base.split(".")), owner.catalogue, modules, depth + 1) if base else None
-        if parent is not None and parent.definition:
-            found = _step(parent, part, modules, depth + 1)
-            if found is not None and found.is_there:
-                return found
-            certain = certain and found is not None
-        elif parent is None or not (parent.sourceless or hasattr(builtins, base)):  # those hold no Python function
-            certain = False
-    return Named(owner.catalogue, (*owner.path, part)) if certain else None
+        parent = None
+        if base:
+            parent = resolve(tuple(base.split(".")), owner.catalogue, modules, depth + 1)
+        if parent is None:
+            is_certain = False
+        elif parent.definition:
+            named = _step(parent, part, modules, depth + 1)
+            if named is None:
+                is_certain = False
+            elif named.is_there:
+                return named
+        elif not parent.sourceless and not hasattr(builtins, base):
+            is_certain = False  # those two hold no Python function
+    return Named(owner.catalogue, (*owner.path, part)) if is_certain else None
 
 
 def _absolute_module(module: str, catalogue: Catalogue) -> str:
-    """The full name of a module that may be written with leading dots; ``""`` if its package is not known."""
+    """The full name of a module that may be written with leading dots; ``""`` if its package is not
+    known."""
     name = module.lstrip(".")
-    up = len(module) - len(name)
-    if not up:
+    levels = len(module) - len(name)
+    if not levels:
         return name
+    if os.path.basename(catalogue.filename) == "__init__.py":
+        levels -= 1
     package = catalogue.module.split(".") if catalogue.module else []
-    up -= os.path.basename(catalogue.filename) == "__init__.py"
-    package = package[: len(package) - up]
-    return ".".join([*package, name] if name else package) if package else ""
+    package = package[: len(package) - levels]
+    if not package:
+        return ""
+    return ".".join([*package, name] if name else package)
 
 
 def _named_module(name: str, catalogue: Catalogue, modules: Modules) -> Named | None:
     if not name:
         return None
     try:
-        found = modules(name)
+        home = modules(name)
     except (SelectorError, SyntaxError, OSError):
         return None
-    return Named(found) if found is not None else Named(catalogue, sourceless=name)
+    return Named(home) if home is not None else Named(catalogue, sourceless=name)

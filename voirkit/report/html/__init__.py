@@ -1,6 +1,8 @@
-"""A run, or two, as one HTML page that asks nothing of anybody: what ``--html`` writes. It measures nothing.
+"""A run, or two, as one HTML page that asks nothing of anybody: what ``--html`` writes. It measures
+nothing.
 
-Styles, script and pictures are in the page; it works without its script but for zooming and quick tooltips.
+Styles, script and pictures are in the page; it works without its script but for zooming and quick
+tooltips.
 """
 
 from __future__ import annotations
@@ -17,16 +19,41 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from voirkit.analysis.run_steps import read_steps
-from voirkit.analysis.source_names import rename_sources
 from voirkit.analysis.steps import Table
 from voirkit.errors import CommandLineError, VoirkitError, reason
+from voirkit.phase_table import PHASES
 from voirkit.report import duration, figure
-from voirkit.report.html.components import TIME, Html, asset, columns, folded, join, lines, seconds, section, table, text
+from voirkit.report.html.components import (
+    TIME,
+    Html,
+    asset,
+    columns,
+    folded,
+    join,
+    lines,
+    page_style,
+    seconds,
+    section,
+    table,
+    text,
+)
 from voirkit.report.html.sections import section_html
 from voirkit.report.output import STDOUT, STDOUT_NAMES, complete
-from voirkit.report.overview import ABOVE, BELOW, LAST, VERDICT, Part, command_of, how_it_went, instrument_parts, number, spread
+from voirkit.report.overview import (
+    ABOVE,
+    BELOW,
+    LAST,
+    VERDICT,
+    Part,
+    command_of,
+    how_it_went,
+    instrument_parts,
+    number,
+    spread,
+)
 from voirkit.report.sections import Finding, Section, begin_ns, blocks_within
-from voirkit.runs.summary import PHASES, evaluation_name
+from voirkit.runs.source_names import rename_sources
+from voirkit.runs.summary import evaluation_name
 
 if TYPE_CHECKING:
     from voirkit.analysis.document import Rank
@@ -47,21 +74,29 @@ def page(run: Run, summary: Summary) -> str:
 
 
 def fragment(run: Run, summary: Summary) -> str:
-    """The report as a part of another page: of a notebook, light or dark as that is. It has no script."""
-    style, parts = _scoped(asset("page.css")), _named(run, _parts(run, summary))
+    """The report as a part of another page: of a notebook, light or dark as that is. It has no
+    script."""
+    style, parts = _scoped(page_style()), _named(run, _parts(run, summary))
     return f'<div class="voirkit">\n<style>\n{style}</style>\n' + "\n".join(parts) + "\n</div>\n"
 
 
 def _named(run: Run, parts: Iterable[Html]) -> list[Html]:
-    """Parts in which a notebook's cells have their names, also those that are drawn from the run's own files."""
+    """Parts in which a notebook's cells have their names, also those that are drawn from the run's
+    own files."""
     return [Html(rename_sources(part, run.manifest.get("source_names") or {})) for part in parts]
 
 
 _DARK = re.compile(r"@media \(prefers-color-scheme: dark\) \{\s*:root \{(.*?)\}\s*\}", re.DOTALL)
 # JupyterLab, and what nbconvert makes; VS Code; Colab. Elsewhere the browser knows.
-_HOSTS = ('[data-jp-theme-light="false"]', ".vscode-dark", ".vscode-high-contrast", '[theme="dark"]')
-_KNOWN = ("[data-jp-theme-light]", "[data-vscode-theme-kind]", "[theme]")
-# What those pages set for tables and headings of others. Doubled, the class wins against their own rules.
+_HOSTS = (
+    '[data-jp-theme-light="false"]',
+    ".vscode-dark",
+    ".vscode-high-contrast",
+    '[theme="dark"]',
+)
+_THEMED_HOSTS = ("[data-jp-theme-light]", "[data-vscode-theme-kind]", "[theme]")
+# What those pages set for tables and headings of others. Doubled, the class wins against their own
+# rules.
 _RESET = """
   --page: transparent; text-align: left; padding: 2px; h2, h3 { font-weight: 600; } figure { padding: 0; }
   table { margin: 0; border: none; table-layout: auto; } tr, tbody tr:nth-child(n), tbody tr:hover { background: none; }
@@ -70,45 +105,66 @@ _RESET = """
 
 
 def _scoped(style: str) -> str:
-    """The page's styles, for what is below an element of the class ``voirkit``; light or dark as the page around it."""
+    """The page's styles, for what is below an element of the class ``voirkit``; light or dark as
+    the page around it."""
     dark = _DARK.search(style)
     assert dark is not None
-    own = _DARK.sub("", style).replace("color-scheme: light dark;", "color-scheme: light;")
-    own = re.sub(r"(:root|\bbody) \{", "& {", own)
-    names = f"color-scheme: dark; {' '.join(dark[1].split())} --page: transparent;"
-    unknown = ", ".join(f"{host} .voirkit" for host in _KNOWN)
+    light = _DARK.sub("", style).replace("color-scheme: light dark;", "color-scheme: light;")
+    light = re.sub(r"(:root|\bbody) \{", "& {", light)
+    dark_rules = f"color-scheme: dark; {' '.join(dark[1].split())} --page: transparent;"
+    dark_hosts = ", ".join(f"{host} .voirkit" for host in _HOSTS)
+    themed_hosts = ", ".join(f"{host} .voirkit" for host in _THEMED_HOSTS)
     return (
-        f".voirkit.voirkit {{ {own}\n{_RESET} }}\n{', '.join(f'{host} .voirkit' for host in _HOSTS)} {{ {names} }}\n"
-        f"@media (prefers-color-scheme: dark) {{ .voirkit:not({unknown}) {{ {names} }} }}\n"
+        f".voirkit.voirkit {{ {light}\n{_RESET} }}\n"
+        f"{dark_hosts} {{ {dark_rules} }}\n"
+        "@media (prefers-color-scheme: dark)"
+        f" {{ .voirkit:not({themed_hosts}) {{ {dark_rules} }} }}\n"
     )
 
 
 def _contents(parts: Sequence[str]) -> Html:
     """Links to the parts that have a heading."""
-    heads = [found.groups() for found in map(_HEAD.match, parts) if found]
-    return Html("<nav>" + " ".join(f'<a href="#{id}">{title}</a>' for id, title in heads) + "</nav>") if len(heads) > 1 else Html("")
+    heads = [match.groups() for match in map(_HEAD.match, parts) if match]
+    if len(heads) <= 1:
+        return Html("")
+    links = " ".join(f'<a href="#{id}">{title}</a>' for id, title in heads)
+    return Html(f"<nav>{links}</nav>")
 
 
 def _parts(run: Run, summary: Summary) -> Iterator[Html]:
-    """The first screen; what leads (findings, experiments); the steps; ranks, other instruments, the machine."""
-    leading, others = instrument_parts(True), instrument_parts(False)
+    """The first screen; what leads (findings, experiments); the steps; ranks, other instruments,
+    the machine."""
+    leading, not_leading = instrument_parts(True), instrument_parts(False)
     findings = {f"findings of {name}": partial(_findings, part) for name, part in leading.items()}
-    first: dict[str, Part] = {**ABOVE, **findings, **VERDICT, **BELOW, **{name: LAST[name] for name in ("rates", "facts", "warnings")}}
+    first: dict[str, Part] = {
+        **ABOVE,
+        **findings,
+        **VERDICT,
+        **BELOW,
+        **{name: LAST[name] for name in ("rates", "facts", "warnings")},
+    }
     card = join(drawn_parts({"head": _head, **_drawing(first)}, run, summary), "\n")
     yield Html(f'<section id="first">{card}</section>')
-    ranks, machine = ({name: LAST[name]} for name in ("ranks", "machine"))
-    yield from drawn_parts({**_drawing(leading), "steps": steps, **_drawing({**ranks, **others, **machine})}, run, summary)
+    last = {"ranks": LAST["ranks"], **not_leading, "machine": LAST["machine"]}
+    parts = {**_drawing(leading), "steps": steps, **_drawing(last)}
+    yield from drawn_parts(parts, run, summary)
 
 
-def drawn_parts(parts: Mapping[str, Callable[..., str | None]], *arguments: object) -> Iterator[Html]:
-    """What functions draw, by the name of the part, each called with the arguments; of one that fails, that it did."""
+def drawn_parts(
+    parts: Mapping[str, Callable[..., str | None]], *arguments: object
+) -> Iterator[Html]:
+    """The parts that functions draw, by the name of the part, each called with the arguments; in
+    place of one that fails, a section that says so."""
     for name, draw in parts.items():
         try:
-            made = draw(*arguments)
-        except Exception as exc:  # a summary of another version, a damaged file, records that are like no known ones: the rest is shown
-            made = section(f"failed-{name}", name, f"This part cannot be drawn ({reason(exc)}).")
-        if made:
-            yield Html(made)
+            drawn_part = draw(*arguments)
+        except Exception as exc:
+            # a summary of another version, a damaged file, records that are like no known ones:
+            # the rest is shown
+            words = f"This part cannot be drawn ({reason(exc)})."
+            drawn_part = section(f"failed-{name}", name, words)
+        if drawn_part:
+            yield Html(drawn_part)
 
 
 def _drawing(parts: Mapping[str, Part]) -> dict[str, Drawing]:
@@ -116,37 +172,51 @@ def _drawing(parts: Mapping[str, Part]) -> dict[str, Drawing]:
 
 
 def _drawn_sections(part: Part, run: Run, summary: Summary) -> str:
-    return "\n".join(filter(None, (section_html(one, run) for one in part(summary))))
+    return "\n".join(filter(None, (section_html(section, run) for section in part(summary))))
 
 
 def _findings(part: Part, summary: Summary) -> Iterator[Section]:
-    """What a leading instrument has found stands on the first screen too; its own section has all of its evidence."""
-    found: list[Finding] = []
-    for shown in part(summary):
-        for block in blocks_within(shown.blocks):
-            if isinstance(block, Finding) and block not in found:  # a terminal may have it in another section than a page
-                found.append(block)
-    yield Section("findings", "", found)
+    """The findings of a leading instrument, which stand on the first screen too; its own section
+    has all of their evidence."""
+    findings: list[Finding] = []
+    for source in part(summary):
+        for block in blocks_within(source.blocks):
+            # a terminal may have it in another section than a page
+            if isinstance(block, Finding) and block not in findings:
+                findings.append(block)
+    yield Section("findings", "", findings)
 
 
 def _head(run: Run, summary: Summary) -> Html:
     command = command_of(summary) if summary.get("command") else run.name
-    recorded = (f"{word}{run.manifest[key]}" for key, word in (("started", ""), ("host", "on ")) if run.manifest.get(key))
-    how = " · ".join([*how_it_went(summary), *recorded])
-    return Html(f'<h1>{text(command, 600)}</h1>\n<p class="how">{text(how)}</p>')
+    words = how_it_went(summary)
+    if run.manifest.get("started"):
+        words.append(f"{run.manifest['started']}")
+    if run.manifest.get("host"):
+        words.append(f"on {run.manifest['host']}")
+    line = text(" · ".join(words))
+    return Html(f'<h1>{text(command, 600)}</h1>\n<p class="how">{line}</p>')
 
 
 def document(title: str, parts: Sequence[Html]) -> str:
     """A whole page: head, styles, parts, script."""
-    style, script = (asset(name) for name in ("page.css", "page.js"))
-    # Two locks: all text is escaped, and if some were not, no script runs but voirkit's own, and nothing is fetched or sent.
-    own = " ".join(f"'sha256-{b64encode(sha256(asset(name).encode()).digest()).decode()}'" for name in ("page.js", "flame.js"))
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {own}; img-src data:; base-uri 'none'; form-action 'none'"
+    style, script = page_style(), asset("page.js")
+    # Two locks: all text is escaped, and if some were not, no script runs but voirkit's own, and
+    # nothing is fetched or sent.
+    own = " ".join(
+        f"'sha256-{b64encode(sha256(asset(name).encode()).digest()).decode()}'"
+        for name in ("page.js", "flame.js")
+    )
+    policy = (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src {own}; img-src data:; base-uri"
+        " 'none'; form-action 'none'"
+    )
     return (
-        f'<!doctype html>\n{MARK}\n<html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">\n'
-        f"<style>\n{style}</style></head>\n<body><main>\n"
+        f'<!doctype html>\n{MARK}\n<html lang="en"><head><meta'
+        f' charset="utf-8"><title>{text(title)}</title>\n<meta http-equiv="Content-Security-Policy"'
+        f' content="{policy}">\n<meta name="viewport" content="width=device-width,'
+        ' initial-scale=1"><meta name="color-scheme" content="light'
+        f' dark">\n<style>\n{style}</style></head>\n<body><main>\n'
         + "\n".join([*parts[:1], _contents(parts), *parts[1:]])
         + f"\n</main>\n<script>{script}</script></body></html>\n"
     )
@@ -168,48 +238,70 @@ def steps(run: Run, summary: Summary) -> Html | None:
     parts: list[object] = []
     note = ""
     if ranks:
-        made = _timed_steps(ranks[0])
         parts.append(picture(run, ranks[0]))
-        a_column = -(-len(made) // MOST)
-        note = f"{len(made):,} steps" + (f", {a_column:,} in a column, which is as high as their mean" if a_column > 1 else "")
+        n_steps = len(_timed_steps(ranks[0]))
+        per_column = -(-n_steps // MOST)
+        note = f"{n_steps:,} steps"
+        if per_column > 1:
+            note += f", {per_column:,} in a column, which is as high as their mean"
         note += f" of rank {ranks[0].rank}." if len(ranks) > 1 else "."
-    others = ranks[1:_PICTURES]
-    if others:
-        parts.append(folded("steps of the others over time", *(_of_other(run, rank) for rank in others)))
-    parts += [*_loss(summary.get("loss")), *_evaluation(summary.get("evaluation"))]
+    other_ranks = [_other_picture(run, rank) for rank in ranks[1:_PICTURES]]
+    if other_ranks:
+        parts.append(folded("steps of the others over time", *other_ranks))
+    parts += _loss(summary.get("loss"))
+    parts += _evaluation(summary.get("evaluation"))
     if not parts:
         return None
-    hint = Html('<p class="note hint">Drag over a picture to zoom in, double click to see all of it.</p>')
+    hint = Html(
+        '<p class="note hint">Drag over a picture to zoom in, double click to see all of it.</p>'
+    )
     return section("steps", "Steps over time", *parts, hint, note=note)
 
 
-def _of_other(run: Run, rank: Rank) -> Html:
+def _other_picture(run: Run, rank: Rank) -> Html:
     name = f"process {rank.processes[0][1]}" if rank.alone else f"rank {rank.rank}"
     return picture(run, rank, _COLUMNS, f"{name} on {rank.host}: time of a step")
 
 
 def _timed_steps(rank: Rank) -> Table:
-    """On the clock of the device where there is one, as in the summary."""
+    """The steps on the clock of the device where there is one, as in the summary."""
     return rank.steps.device.table if rank.steps.device is not None else rank.steps.train
 
 
-def picture(run: Run, rank: Rank, most: int = MOST, caption: str = "time of a step", group: str = TIME) -> Html:
+def picture(
+    run: Run, rank: Rank, most: int = MOST, caption: str = "time of a step", group: str = TIME
+) -> Html:
     """The steps of a rank as columns over the time since the run began."""
-    made = _timed_steps(rank)
-    zero = _zero(run, rank, made)
-    edges = list(range(0, len(made), -(-len(made) // most)))
-    ends = [*edges[1:], len(made)]
-    phases = {phase: made.phase_ns(phase) / 1e9 for phase in PHASES}
-    start, time = (made.start_ns - zero) / 1e9, made.time_ns / 1e9
+    timed_steps = _timed_steps(rank)
+    zero = _zero(run, rank, timed_steps)
+    firsts = list(range(0, len(timed_steps), -(-len(timed_steps) // most)))
+    ends = [*firsts[1:], len(timed_steps)]
+    phases = {phase: timed_steps.phase_ns(phase) / 1e9 for phase in PHASES}
+    start_s, time_s = (timed_steps.start_ns - zero) / 1e9, timed_steps.time_ns / 1e9
     caption += " on the device" if rank.steps.device is not None else ""
     boxes, peaks = [], []
-    for a, b in zip(edges, ends, strict=True):
-        means = {phase: float(own[a:b].mean()) for phase, own in phases.items()}
-        which = f"step {a:,}" if b == a + 1 else f"steps {a:,} to {b - 1:,}, mean {duration(float(time[a:b].mean()))}, longest"
-        said = "\n".join([f"{which} {duration(float(time[a:b].max()))}", f"at {seconds(float(start[a]))}", *_in_words(means)])
-        boxes.append((float(start[a]), float(start[b - 1] + time[b - 1]), means, said))
-        peaks.append(float(time[a:b].max()))
-    return columns(boxes, peaks, _bands(rank.steps.evaluation, zero), _edges(run, rank, zero), caption=caption, group=group, order=PHASES)
+    for first, end in zip(firsts, ends, strict=True):
+        means = {phase: float(phase_s[first:end].mean()) for phase, phase_s in phases.items()}
+        longest = float(time_s[first:end].max())
+        if end == first + 1:
+            name = f"step {first:,}"
+        else:
+            mean = duration(float(time_s[first:end].mean()))
+            name = f"steps {first:,} to {end - 1:,}, mean {mean}, longest"
+        place = f"at {seconds(float(start_s[first]))}"
+        title = "\n".join([f"{name} {duration(longest)}", place, *_phase_words(means)])
+        end_s = float(start_s[end - 1] + time_s[end - 1])
+        boxes.append((float(start_s[first]), end_s, means, title))
+        peaks.append(longest)
+    return columns(
+        boxes,
+        peaks,
+        _bands(rank.steps.evaluation, zero),
+        _edges(run, rank, zero),
+        caption=caption,
+        group=group,
+        order=PHASES,
+    )
 
 
 def _zero(run: Run, rank: Rank, steps: Table) -> int:
@@ -219,51 +311,71 @@ def _zero(run: Run, rank: Rank, steps: Table) -> int:
     return zero if run.manifest.get("host") in (None, rank.host) and zero <= first else first
 
 
-def _in_words(means: Mapping[str, float]) -> Iterator[str]:
+def _phase_words(means: Mapping[str, float]) -> Iterator[str]:
     total = sum(means.values()) or 1.0
-    yield from (f"{phase} {duration(value)}, {value / total:.0%}" for phase, value in means.items() if value)
+    for phase, value in means.items():
+        if value:
+            yield f"{phase} {duration(value)}, {value / total:.0%}"
 
 
 def _bands(evaluation: Table, zero: int) -> list[tuple[float, float, str]]:
-    """Where batches of evaluation follow upon each other."""
+    """The stretches in which batches of evaluation follow upon each other."""
     if not len(evaluation):
         return []
-    start, end = (evaluation.start_ns - zero) / 1e9, (evaluation.start_ns + evaluation.time_ns - zero) / 1e9
-    gap = max(float(end[-1] - start[0]) / _BANDS, 1e-3)
-    first = np.flatnonzero(np.concatenate(([True], start[1:] - end[:-1] > gap)))
-    last = [*(first[1:] - 1), len(start) - 1]
-    return [
-        (float(start[a]), float(end[b]), f"evaluation, {b - a + 1:,} batches, {duration(float(end[b] - start[a]))}")
-        for a, b in zip(first.tolist(), map(int, last), strict=True)
-    ]
+    start_s, end_s = (evaluation.start_ns - zero) / 1e9, (evaluation.end_ns - zero) / 1e9
+    gap_s = max(float(end_s[-1] - start_s[0]) / _BANDS, 1e-3)
+    is_first = np.concatenate(([True], start_s[1:] - end_s[:-1] > gap_s))
+    firsts = np.flatnonzero(is_first)
+    lasts = [*(firsts[1:] - 1), len(start_s) - 1]
+    bands = []
+    for first, last in zip(firsts.tolist(), map(int, lasts), strict=True):
+        lasted = duration(float(end_s[last] - start_s[first]))
+        title = f"evaluation, {last - first + 1:,} batches, {lasted}"
+        bands.append((float(start_s[first]), float(end_s[last]), title))
+    return bands
 
 
 def _edges(run: Run, rank: Rank, zero: int) -> list[tuple[float, str, str]]:
-    """When epochs began, and when checkpoints were written or read."""
-    found = []
-    for where, what, kind in (
-        ("category = 'pipeline' AND name = 'epoch'", "a loop over the training's loader begins", "epoch"),
+    """The starts of epochs, and of checkpoints being written or read."""
+    edges = []
+    for condition, words, kind in (
+        (
+            "category = 'pipeline' AND name = 'epoch'",
+            "a loop over the training's loader begins",
+            "epoch",
+        ),
         ("category = 'checkpoint'", "checkpoint", "checkpoint"),
     ):
-        query = f"SELECT start_ns, duration_ns FROM spans WHERE kind = 'phase' AND {where} AND rank = ? AND host = ? ORDER BY start_ns"
-        rows = run.connection().execute(f"{query} LIMIT {_EDGES}", [rank.rank, rank.host]).fetchall()
-        found += [((start - zero) / 1e9, f"{what}, {duration(lasted / 1e9)}" if lasted else what, kind) for start, lasted in rows]
-    return found
+        query = (
+            "SELECT start_ns, duration_ns FROM spans WHERE kind = 'phase' AND"
+            f" {condition} AND rank = ? AND host = ? ORDER BY start_ns LIMIT {_EDGES}"
+        )
+        rows = run.connection().execute(query, [rank.rank, rank.host]).fetchall()
+        for start_ns, duration_ns in rows:
+            title = f"{words}, {duration(duration_ns / 1e9)}" if duration_ns else words
+            edges.append(((start_ns - zero) / 1e9, title, kind))
+    return edges
 
 
 def _loss(loss: Mapping[str, Any] | None) -> Iterator[Html]:
     curve = (loss or {}).get("curve") or []
     if loss and len(curve) > 1:
-        caption = f"loss: {number(loss['first'])} → {number(loss['last'])}, over {loss['n']:,} values"
-        yield lines({"loss": [(x, y) for x, y in curve]}, format_value=partial(figure, digits=4), caption=caption, low=None)
+        caption = (
+            f"loss: {number(loss['first'])} → {number(loss['last'])}, over {loss['n']:,} values"
+        )
+        yield lines(
+            {"loss": [(x, y) for x, y in curve]},
+            format_value=partial(figure, digits=4),
+            caption=caption,
+            low=None,
+        )
 
 
 def _evaluation(evaluation: Mapping[str, Any] | None) -> Iterator[Html]:
     if evaluation:
-        yield table(
-            ("", "n", "a batch", "p10 .. p90"),
-            [(f"{evaluation_name(evaluation)} batches", f"{evaluation['n']:,}", *spread(evaluation["time_s"]))],
-        )
+        name = f"{evaluation_name(evaluation)} batches"
+        row = (name, f"{evaluation['n']:,}", *spread(evaluation["time_s"]))
+        yield table(("", "n", "a batch", "p10 .. p90"), [row])
 
 
 # where a page goes: it replaces nothing but a page that voirkit made
@@ -275,27 +387,29 @@ _ENDS = (".html", ".htm")
 
 
 def with_file(words: Sequence[str]) -> list[str]:
-    """The words of a command line in which the word after ``--html`` is its file only if it is called like one. ``voirkit report --html
-    RUN`` names a run; any file can be given as ``--html=FILE``."""
-    made: list[str] = []
-    at = 0
-    while at < len(words):
-        word, following = words[at], words[at + 1] if at + 1 < len(words) else ""
+    """The words of a command line in which the word after ``--html`` is its file only if it is
+    called like one. ``voirkit report --html RUN`` names a run; any file can be given as
+    ``--html=FILE``."""
+    result: list[str] = []
+    number = 0
+    while number < len(words):
+        word = words[number]
         if word == "--":
-            return [*made, *words[at:]]
+            return [*result, *words[number:]]
         if word == "--html":
-            taken = following == STDOUT or following.lower().endswith(_ENDS)
-            made.append(f"--html={following if taken else ''}")
-            at += taken
+            following = words[number + 1] if number + 1 < len(words) else ""
+            is_file = following == STDOUT or following.lower().endswith(_ENDS)
+            result.append(f"--html={following if is_file else ''}")
+            number += is_file
         else:
-            made.append(word)
-        at += 1
-    return made
+            result.append(word)
+        number += 1
+    return result
 
 
 def may_write(target: str) -> str:
-    """Where a page may be written: that file, or ``report.html`` in that folder. Raises CommandLineError: something is there that voirkit
-    did not make."""
+    """Where a page may be written: that file, or ``report.html`` in that folder. Raises
+    CommandLineError: something is there that voirkit did not make."""
     if target in STDOUT_NAMES:
         if sys.stdout is None:
             raise VoirkitError("it is closed.", where="stdout")
@@ -303,7 +417,11 @@ def may_write(target: str) -> str:
     if os.path.isdir(target) or target.endswith(os.sep):
         target = os.path.join(target, NAME)
     if os.path.lexists(target) and not _is_own(target):
-        raise CommandLineError("it is there already, and is no page of voirkit's.", where=target, next="Give another name: --html=FILE.")
+        raise CommandLineError(
+            "it is there already, and is no page of voirkit's.",
+            where=target,
+            next="Give another name: --html=FILE.",
+        )
     return target
 
 
@@ -319,7 +437,8 @@ def _is_own(path: str) -> bool:
 
 
 def write(page: str, target: str) -> None:
-    """Write a page to where ``may_write`` said that it may go. Raises VoirkitError: it cannot be written."""
+    """Write a page to where ``may_write`` said that it may go. Raises VoirkitError: it cannot be
+    written."""
     try:
         folder = os.path.dirname(target)
         if target != STDOUT and folder:
@@ -329,4 +448,7 @@ def write(page: str, target: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as exc:
-        raise VoirkitError(f"it cannot be written: {exc.strerror or exc}.", where="stdout" if target == STDOUT else target) from None
+        raise VoirkitError(
+            f"it cannot be written: {exc.strerror or exc}.",
+            where="stdout" if target == STDOUT else target,
+        ) from None

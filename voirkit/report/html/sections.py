@@ -4,21 +4,40 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import partial, singledispatchmethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voirkit.report import sections
 from voirkit.report.html import components as marks
-from voirkit.report.html.components import PALETTE, TIME, Html, asset, colour, heat_map, join, legend, lines, paragraph, text
+from voirkit.report.html.components import (
+    PALETTE,
+    TIME,
+    Html,
+    asset,
+    colour,
+    heat_map,
+    join,
+    legend,
+    lines,
+    paragraph,
+    text,
+)
 from voirkit.report.sections import FlameGraph, StackCount, StackFrame, written
 
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
 _LONGEST = 4000  # characters of a text
-_DRAWN = 16  # differences in a picture
+_DIFFERENCES = 16  # differences in a picture
 _ROWS = 60  # of their table
-_CLASSES = {"strong": "strong", "dim": "note", "note": "note", "good": "good", "bad": "bad", "warning": "warn"}
+_CLASSES = {
+    "strong": "strong",
+    "dim": "note",
+    "note": "note",
+    "good": "good",
+    "bad": "bad",
+    "warning": "warn",
+}
 
 
 def section_html(section: sections.Section, run: Run | None = None) -> Html | None:
@@ -30,185 +49,305 @@ def section_html(section: sections.Section, run: Run | None = None) -> Html | No
     parts = list(_Drawing(run).parts(section.blocks))
     if not parts:
         return None
-    return marks.section(section.key, section.title, *parts, note=section.note) if section.title else join(parts, "\n")
+    return (
+        marks.section(section.key, section.title, *parts, note=section.note)
+        if section.title
+        else join(parts, "\n")
+    )
 
 
 class _Drawing:
-    """The blocks of a section: a name has one colour in all of them."""
+    """Draws the blocks of a section: a name has one colour in all of them."""
 
     def __init__(self, run: Run | None) -> None:
-        self.run, self._is_small = run, False
+        self.run = run
+        self._is_small = False
         self._colours: dict[str, str] = {}
 
     def parts(self, blocks: Iterable[sections.Block]) -> Iterator[Html]:
         for block in blocks:
-            yield from (part for part in self._block(block) if part)
+            yield from (part for part in self._draw(block) if part)
 
-    def _block(self, block: sections.Block) -> Iterator[Html]:
-        if isinstance(block, sections.Text):
-            yield _text(block)
-        elif isinstance(block, sections.Figures):
-            tiles = [(f"{one.name}{', ' if one.note else ''}{one.note}", written(one.value, one.unit)) for one in block.figures]
-            yield marks.tiles(tiles)
-        elif isinstance(block, sections.Facts):
-            named = ((f"{label}: " if label else "", name, value) for label, facts in block.lines for name, value in facts)
-            yield marks.tiles([(label + name.replace(" {}", "").replace("{} ", ""), value) for label, name, value in named])
-        elif isinstance(block, sections.Finding):
-            yield _finding(block)
-        elif isinstance(block, sections.Table):
-            if block.rows:
-                yield _table(block)
-        elif isinstance(block, sections.Bars):
-            classes = self._classes(block.colours)
-            yield marks.legend(classes) if classes else Html("")
-            yield marks.bars(block.rows, [classes[name] for name in block.colours], block.caption) if block.rows else Html("")
-        elif isinstance(block, sections.Stacked):
-            yield self._stacked(block)
-        elif isinstance(block, sections.Series):
-            yield self._series(block)
-        elif isinstance(block, sections.Timeline):
-            shown = partial(written, unit=block.unit)
-            yield heat_map(block.rows, block.begin_s, block.bin_s, shown, caption=block.caption, whole=block.whole, sums=not block.mean)
-        elif isinstance(block, sections.FlameGraph):
-            yield flame_graph(block)
-        elif isinstance(block, sections.Group):
-            parts = list(self.parts(block.blocks))
-            if parts:
-                yield join([marks.heading(block.title), marks.paragraph(block.note, kind="note") if block.note else None, *parts])
-        elif isinstance(block, sections.Grid):
-            outer, self._is_small = self._is_small, True
-            parts = list(self.parts(block.blocks))
-            self._is_small = outer
-            yield Html(f'<div class="small{" two" if block.wide else ""}">{join(parts)}</div>') if parts else Html("")
-        elif isinstance(block, sections.Details):
-            parts = list(self.parts(block.blocks))
-            yield marks.folded(block.title, *parts) if parts else Html("")
-        elif isinstance(block, sections.OnPage):
-            if not callable(block.blocks):
-                yield from self.parts(block.blocks)
-            elif self.run is not None:
-                yield from self.parts(block.blocks(self.run))
-        else:
-            assert isinstance(block, (sections.Amounts, sections.InText))  # other reports show them
+    @singledispatchmethod
+    def _draw(self, block: sections.Block) -> Iterator[Html]:
+        """A block as HTML; empty parts are left out."""
+        assert isinstance(block, (sections.Amounts, sections.InText))  # other reports show them
+        return iter(())
 
-    def _stacked(self, block: sections.Stacked) -> Html:
+    @_draw.register
+    def _(self, block: sections.Text) -> Iterator[Html]:
+        yield _text(block)
+
+    @_draw.register
+    def _(self, block: sections.Figures) -> Iterator[Html]:
+        tiles = []
+        for figure in block.figures:
+            name = f"{figure.name}, {figure.note}" if figure.note else figure.name
+            tiles.append((name, written(figure.value, figure.unit)))
+        yield marks.tiles(tiles)
+
+    @_draw.register
+    def _(self, block: sections.Facts) -> Iterator[Html]:
+        tiles = []
+        for label, facts in block.lines:
+            for name, value in facts:
+                words = name.replace(" {}", "").replace("{} ", "")
+                tiles.append((f"{label}: {words}" if label else words, value))
+        yield marks.tiles(tiles)
+
+    @_draw.register
+    def _(self, block: sections.Finding) -> Iterator[Html]:
+        yield _finding(block)
+
+    @_draw.register
+    def _(self, block: sections.Table) -> Iterator[Html]:
+        if block.rows:
+            yield _table(block)
+
+    @_draw.register
+    def _(self, block: sections.Bars) -> Iterator[Html]:
+        classes = self._classes(block.colours)
+        if classes:
+            yield marks.legend(classes)
+        if block.rows:
+            colours = [classes[name] for name in block.colours]
+            yield marks.bars(block.rows, colours, block.caption)
+
+    @_draw.register
+    def _(self, block: sections.Stacked) -> Iterator[Html]:
         if not block.rows:
-            return Html("")
-        shown, parts = partial(written, unit=block.unit), block.parts()
-        drawn = marks.stacked(block.rows, shown, block.whole, block.caption, parts, block.legend, self._classes(parts))
-        return Html(f'<div class="big">{drawn}</div>') if block.high else drawn
+            return
+        parts = block.parts()
+        bars = marks.stacked(
+            block.rows,
+            partial(written, unit=block.unit),
+            block.whole,
+            block.caption,
+            parts,
+            block.legend,
+            self._classes(parts),
+        )
+        yield Html(f'<div class="big">{bars}</div>') if block.high else bars
 
-    def _series(self, block: sections.Series) -> Html:
+    @_draw.register
+    def _(self, block: sections.Series) -> Iterator[Html]:
         curves = {name: points for name, points in block.curves.items() if len(points) > 1}
         if not curves:
-            return Html("")
+            return
         unit = "s" if block.axis.partition(" ")[0] == "s" else ""
-        caption = f"{block.caption}, over {block.axis}" if block.axis and not unit else block.caption
-        return lines(
-            curves, partial(written, unit=block.unit), unit, caption, TIME if block.axis == "s" else block.axis,
-            0.0 if block.from_zero else None, "small" if self._is_small else "low" if block.low else "", block.across, block.logarithmic,
-        )  # fmt: skip
+        caption = block.caption
+        if block.axis and not unit:
+            caption = f"{caption}, over {block.axis}"
+        size = "low" if block.low else ""
+        yield lines(
+            curves,
+            partial(written, unit=block.unit),
+            unit,
+            caption,
+            TIME if block.axis == "s" else block.axis,
+            0.0 if block.from_zero else None,
+            "small" if self._is_small else size,
+            block.across,
+            block.logarithmic,
+        )
+
+    @_draw.register
+    def _(self, block: sections.Timeline) -> Iterator[Html]:
+        yield heat_map(
+            block.rows,
+            block.begin_s,
+            block.bin_s,
+            partial(written, unit=block.unit),
+            caption=block.caption,
+            whole=block.whole,
+            sums=not block.mean,
+        )
+
+    @_draw.register
+    def _(self, block: sections.FlameGraph) -> Iterator[Html]:
+        yield flame_graph(block)
+
+    @_draw.register
+    def _(self, block: sections.Group) -> Iterator[Html]:
+        parts = list(self.parts(block.blocks))
+        if parts:
+            note = marks.paragraph(block.note, kind="note") if block.note else None
+            yield join([marks.heading(block.title), note, *parts])
+
+    @_draw.register
+    def _(self, block: sections.Grid) -> Iterator[Html]:
+        is_small_outside = self._is_small
+        self._is_small = True
+        parts = list(self.parts(block.blocks))
+        self._is_small = is_small_outside
+        if parts:
+            kind = "small two" if block.wide else "small"
+            yield Html(f'<div class="{kind}">{join(parts)}</div>')
+
+    @_draw.register
+    def _(self, block: sections.Details) -> Iterator[Html]:
+        parts = list(self.parts(block.blocks))
+        if parts:
+            yield marks.folded(block.title, *parts)
+
+    @_draw.register
+    def _(self, block: sections.OnPage) -> Iterator[Html]:
+        if not callable(block.blocks):
+            yield from self.parts(block.blocks)
+        elif self.run is not None:
+            yield from self.parts(block.blocks(self.run))
 
     def _classes(self, names: Sequence[str]) -> dict[str, str]:
-        """The classes of names: those they have; for a new one a class that none has, or, if all are taken, none of these names."""
-        for name in dict.fromkeys(names):
+        """The classes of names: those they have; for a new one a class that none has, or, if all
+        are taken, none of these names."""
+        distinct_names = dict.fromkeys(names)
+        for name in distinct_names:
             if name not in self._colours:
-                own = colour(name, -1)
-                beside = {self._colours.get(other) for other in names}
-                free = [one for one in map(partial(colour, ""), range(PALETTE)) if one not in beside] or [own]
-                taken = set(self._colours.values())
-                is_own = name in marks.COLOURS
-                self._colours[name] = own if is_own else next((one for one in free if one not in taken), free[0])
-        return {name: self._colours[name] for name in dict.fromkeys(names)}
+                self._colours[name] = self._new_class(name, names)
+        return {name: self._colours[name] for name in distinct_names}
+
+    def _new_class(self, name: str, names: Sequence[str]) -> str:
+        """The class of a name that has none yet and stands among these names."""
+        default = colour(name, -1)
+        if name in marks.COLOURS:
+            return default
+        beside_it = {self._colours.get(other) for other in names}
+        palette = [colour("", place) for place in range(PALETTE)]
+        free = [kind for kind in palette if kind not in beside_it] or [default]
+        used_anywhere = set(self._colours.values())
+        return next((kind for kind in free if kind not in used_anywhere), free[0])
 
 
 def _text(block: sections.Text) -> Html:
     text = marks.text(block.text, _LONGEST)
     if sections.is_link(block.link):
-        text = Html(f'<a href="{marks.text(block.link)}">{text or marks.text(block.link)}</a>')
+        address = marks.text(block.link)
+        text = Html(f'<a href="{address}">{text or address}</a>')
     if block.mood == "warning":
-        return marks.paragraph(marks.strong(f"{block.label} ") if block.label else None, text, kind="warning")
+        label = marks.strong(f"{block.label} ") if block.label else None
+        return marks.paragraph(label, text, kind="warning")
     if block.label:
         kind = _CLASSES[block.mood or ("strong" if block.strong else "dim")]
-        return marks.paragraph(Html(f'<span class="{kind}">{marks.text(block.label)}</span> '), text)
+        label = Html(f'<span class="{kind}">{marks.text(block.label)}</span> ')
+        return marks.paragraph(label, text)
     if block.strong:
-        return marks.paragraph(Html(f'<span class="strong {_CLASSES.get(block.mood, "")}">{text}</span>'))
-    return marks.paragraph(text, kind="note" if block.mood == "note" else "warning" if block.mood in ("bad", "warning") else "")
+        kind = _CLASSES.get(block.mood, "")
+        return marks.paragraph(Html(f'<span class="strong {kind}">{text}</span>'))
+    return marks.paragraph(text, kind={"note": "note", "bad": "warning"}.get(block.mood, ""))
 
 
 def _finding(block: sections.Finding) -> Html:
-    lines = [marks.paragraph(marks.strong(f"{name} "), marks.text(words, _LONGEST)) for name, words in block.following()]
+    following = [
+        marks.paragraph(marks.strong(f"{name} "), marks.text(words, _LONGEST))
+        for name, words in block.following()
+    ]
     kind = {"bad": "verdict", "good": "verdict calm", "warning": "alert"}[block.mood]
+    name = f'<span class="kind">{marks.text(block.name)}</span>'
     because = marks.paragraph(marks.text(block.because, _LONGEST))
-    return Html(f'<div class="{kind}"><span class="kind">{marks.text(block.name)}</span>{because}{join(lines)}</div>')
+    return Html(f'<div class="{kind}">{name}{because}{join(following)}</div>')
 
 
 def _table(block: sections.Table) -> Html:
     columns = sections.columns_of(block)
-    left = [place for place, (_, one) in enumerate(columns) if one.left]
-    rows = [[_cell(row[at]) for at, _ in columns] for row in block.rows]
-    drawn = marks.table([one.head for _, one in columns], rows, left, block.caption)
+    heads = [column.head for _, column in columns]
+    left_columns = [number for number, (_, column) in enumerate(columns) if column.left]
+    rows = [[_cell(row[place]) for place, _ in columns] for row in block.rows]
+    parts = [marks.table(heads, rows, left_columns, block.caption)]
     more = block.total - len(block.rows)
-    return join([drawn, marks.paragraph(f"{more:,} more rows: voirkit report --json", kind="note") if more > 0 else None])
+    if more > 0:
+        words = f"{more:,} more rows: voirkit report --json"
+        parts.append(marks.paragraph(words, kind="note"))
+    return join(parts)
 
 
 def _cell(cell: sections.AnyCell) -> Html:
     if isinstance(cell, sections.Bar):
         kind = colour(cell.colour) if cell.colour else "k-0"
-        filled = f'<i class="{kind}" style="width:{min(max(cell.share, 0.0), 1.0):.2%}"></i>'
+        share = min(max(cell.share, 0.0), 1.0)
+        filled = f'<i class="{kind}" style="width:{share:.2%}"></i>'
         title = f' title="{marks.text(cell.title)}"' if cell.title else ""
         return Html(f'<span class="track"{title}>{filled}</span>')
     if isinstance(cell, sections.Lines):
         return Html("<br>".join(marks.text(line) for line in cell.lines))
     if isinstance(cell, sections.Cell):
+        kind = _CLASSES.get(cell.style, "")
         indent = f' style="padding-left:{int(cell.indent)}em"' if cell.indent else ""
-        return Html(f'<span class="{_CLASSES.get(cell.style, "")}"{indent}>{marks.text(cell.text)}</span>')
+        return Html(f'<span class="{kind}"{indent}>{marks.text(cell.text)}</span>')
     return marks.text(cell)
 
 
-def compared_sections(first: Sequence[sections.Section], second: Sequence[sections.Section]) -> Iterator[Html]:
-    """The sections of the page of two runs: what is more or less in the second, of those sections that have ``Amounts``."""
-    ones, others = ({section.key: section for section in sections} for sections in (first, second))
-    for key in dict.fromkeys([*ones, *others]):
-        one, other = ones.get(key), others.get(key)
-        section = one or other
-        amounts = [{block.title: block for block in _amounts(side)} for side in (one, other)]
-        if section is None or not any(amounts):
+def compared_sections(
+    first: Sequence[sections.Section], second: Sequence[sections.Section]
+) -> Iterator[Html]:
+    """The sections of the page of two runs: what is more or less in the second, of those sections
+    that have ``Amounts``."""
+    first_by_key = {section.key: section for section in first}
+    second_by_key = {section.key: section for section in second}
+    for key in dict.fromkeys([*first_by_key, *second_by_key]):
+        pair = first_by_key.get(key), second_by_key.get(key)
+        section = pair[0] or pair[1]
+        amounts, other_amounts = (_amounts(side) for side in pair)
+        if section is None or not (amounts or other_amounts):
             continue
-        if not all(amounts):
-            only = marks.paragraph(f"Recorded in the {'first' if amounts[0] else 'second'} alone.", kind="note")
+        if amounts and other_amounts:
+            parts: list[Html] = []
+            for title, of_first in amounts.items():
+                if title in other_amounts:
+                    parts += _differences(of_first, other_amounts[title])
+            yield marks.section(key, section.title, *parts, note=_comparison_note(*pair))
+        else:
+            side = "first" if amounts else "second"
+            only = marks.paragraph(f"Recorded in the {side} alone.", kind="note")
             yield marks.section(key, section.title, only)
-            continue
-        parts = [part for title in amounts[0] if title in amounts[1] for part in _differences(amounts[0][title], amounts[1][title])]
-        note = "+ is what the second has more."
-        if one and other and one.measured_by != other.measured_by:
-            note += f" They were measured by {one.measured_by} and by {other.measured_by}: the figures cannot be compared as they are."
-        yield marks.section(key, section.title, *parts, note=note)
 
 
-def _amounts(section: sections.Section | None) -> Iterator[sections.Amounts]:
-    yield from (block for block in sections.blocks_within(section.blocks if section else ()) if isinstance(block, sections.Amounts))
+def _comparison_note(first: sections.Section | None, second: sections.Section | None) -> str:
+    note = "+ is what the second has more."
+    if first and second and first.measured_by != second.measured_by:
+        note += (
+            f" They were measured by {first.measured_by} and by {second.measured_by}: the figures"
+            " cannot be compared as they are."
+        )
+    return note
 
 
-def _differences(one: sections.Amounts, other: sections.Amounts) -> Iterator[Html]:
-    shown = partial(written, unit=one.unit)
-    pairs = [(name, one.values.get(name, 0.0), other.values.get(name, 0.0)) for name in dict.fromkeys([*one.values, *other.values])]
-    pairs = [pair for pair in pairs if pair[1] != pair[2]]
-    if not pairs:
+def _amounts(section: sections.Section | None) -> dict[str, sections.Amounts]:
+    """The amounts of a section by their title."""
+    blocks = sections.blocks_within(section.blocks if section else ())
+    return {block.title: block for block in blocks if isinstance(block, sections.Amounts)}
+
+
+def _differences(first: sections.Amounts, second: sections.Amounts) -> Iterator[Html]:
+    differing = []
+    for name in dict.fromkeys([*first.values, *second.values]):
+        value, other_value = first.values.get(name, 0.0), second.values.get(name, 0.0)
+        if value != other_value:
+            differing.append((name, value, other_value, other_value - value))
+    if not differing:
         return
-    pairs.sort(key=lambda row: -abs(row[2] - row[1]))
-    drawn = [(name, second - first, sections.signed(second - first, one.unit)) for name, first, second in pairs[:_DRAWN]]
-    yield marks.differences(drawn, f"{one.title}: the largest differences")
-    cells = [(name, shown(first), shown(second), sections.signed(second - first, one.unit)) for name, first, second in pairs[:_ROWS]]
-    title = f"{one.title} as a table" + (f" (the first {_ROWS} of {len(pairs)})" if len(pairs) > _ROWS else "")
+    differing.sort(key=lambda row: -abs(row[-1]))
+    unit = first.unit
+    bars = [
+        (name, difference, sections.signed(difference, unit))
+        for name, _, _, difference in differing[:_DIFFERENCES]
+    ]
+    yield marks.differences(bars, f"{first.title}: the largest differences")
+    cells = [
+        (name, written(value, unit), written(other, unit), sections.signed(difference, unit))
+        for name, value, other, difference in differing[:_ROWS]
+    ]
+    title = f"{first.title} as a table"
+    if len(differing) > _ROWS:
+        title += f" (the first {_ROWS} of {len(differing)})"
     yield marks.folded(title, marks.table(("", "first", "second", "second - first"), cells))
 
 
-# A flame graph, to be looked into with a click and a search. Without the page's script the whole of it is shown as a picture. A page has
-# one: its script finds it by its ids.
+# A flame graph, to be looked into with a click and a search. Without the page's script the whole of
+# it is shown as a picture. A page has one: its script finds it by its ids.
 #
-# d3-flame-graph 5 is not used: with d3, which it needs, it is 294 kB in each page (``flame.js`` is 5 kB), and it has neither phases and
-# processes to choose among, nor functions without their lines, nor a picture without a script.
+# d3-flame-graph 5 is not used: with d3, which it needs, it is 294 kB in each page (``flame.js`` is
+# 5 kB), and it has neither phases and processes to choose among, nor functions without their lines,
+# nor a picture without a script.
 
 MOST = 5000  # functions in the graph
 DEEPEST = 200  # frames of a stack
@@ -236,7 +375,8 @@ class Node:
     __slots__ = ("children", "n", "name")
 
     def __init__(self, name: int) -> None:
-        self.name, self.n = name, 0
+        self.name = name
+        self.n = 0
         self.children: dict[int, Node] = {}  # what it called
 
     def nested(self) -> list[Any]:
@@ -260,108 +400,160 @@ def flame_graph(block: FlameGraph) -> Html:
     if not trees:
         return Html("")
     least = bounded([tree.top for tree in trees])
-    classes = {owner: colour("", _COLOURS[at % len(_COLOURS)]) for at, owner in enumerate(block.owners)}
-    frames, roles = list(numbers), [role for role in block.roles if any(tree.role == role for tree in trees)]
-    cut = paragraph(f"Functions on less than {least} stacks are not drawn on their own.", kind="note") if least > 1 else None
-    drawn = [
-        Html(f"<style>{_STYLE}</style>"), _choices(trees, roles), legend(classes), Html('<div id="flame-graph"></div>'),
-        Html(f"<noscript>{_picture(trees, frames, classes, roles)}</noscript>"), _data(trees, frames, classes, block.period_s), cut,
-    ]  # fmt: skip
-    return join(drawn, "\n")
+    classes = {
+        owner: colour("", _COLOURS[place % len(_COLOURS)])
+        for place, owner in enumerate(block.owners)
+    }
+    frames = list(numbers)
+    tree_roles = {tree.role for tree in trees}
+    roles = [role for role in block.roles if role in tree_roles]
+    cut_note = None
+    if least > 1:
+        words = f"Functions on less than {least} stacks are not drawn on their own."
+        cut_note = paragraph(words, kind="note")
+    parts = [
+        Html(f"<style>{_STYLE}</style>"),
+        _choices(trees, roles),
+        legend(classes),
+        Html('<div id="flame-graph"></div>'),
+        Html(f"<noscript>{_picture(trees, frames, classes, roles)}</noscript>"),
+        _data(trees, frames, classes, block.period_s),
+        cut_note,
+    ]
+    return join(parts, "\n")
 
 
-def _trees(counts: Iterator[StackCount] | Any, numbers: dict[StackFrame, int]) -> list[_Tree]:
-    found: dict[tuple[str, str], _Tree] = {}
-    for one in counts:
-        node = found.setdefault((one.phase, one.process), _Tree(one.phase, one.process, one.role, Node(-1))).top
-        node.n += one.n
-        for frame in one.frames[:DEEPEST]:
+def _trees(counts: Iterable[StackCount], numbers: dict[StackFrame, int]) -> list[_Tree]:
+    """The trees of all phases and processes, the largest first; new frames get a number."""
+    trees: dict[tuple[str, str], _Tree] = {}
+    for count in counts:
+        new_tree = _Tree(count.phase, count.process, count.role, Node(-1))
+        node = trees.setdefault((count.phase, count.process), new_tree).top
+        node.n += count.n
+        for frame in count.frames[:DEEPEST]:
             number = numbers.setdefault(frame, len(numbers))
             node = node.children.setdefault(number, Node(number))
-            node.n += one.n
-    return sorted(found.values(), key=lambda tree: -tree.top.n)
+            node.n += count.n
+    return sorted(trees.values(), key=lambda tree: -tree.top.n)
 
 
 def bounded(trees: Sequence[Node]) -> int:
-    """Take the functions that were seen least out of trees, until there are few enough; the least that is left was on so many stacks."""
+    """Take the functions that were seen least out of trees, until there are few enough; the least
+    that is left was on so many stacks."""
     nodes = list(trees)
     for node in nodes:  # grows as it goes
         nodes += node.children.values()
-    seen = sorted((node.n for node in nodes[len(trees) :]), reverse=True)
-    if len(seen) <= MOST:
+    functions = nodes[len(trees) :]
+    if len(functions) <= MOST:
         return 1
-    least = seen[MOST - 1] + 1
+    counts = sorted((node.n for node in functions), reverse=True)
+    least = counts[MOST - 1] + 1
     for node in nodes:
         node.children = {name: child for name, child in node.children.items() if child.n >= least}
     return least
 
 
 def _choices(trees: Sequence[_Tree], roles: Sequence[str]) -> Html:
-    phases, processes = (
-        "".join(f"<option>{text(name)}</option>" for name in dict.fromkeys(names))
-        for names in ((tree.phase for tree in trees), [*roles, *(tree.process for tree in trees)])
-    )
+    phases = _options(tree.phase for tree in trees)
+    processes = _options([*roles, *(tree.process for tree in trees)])
     return Html(
-        '<div id="flame-choices" hidden><label>phase <select id="flame-phase"><option value="">all</option>'
-        f'{phases}</select></label><label>of <select id="flame-process">{processes}</select></label>'
-        '<label>find <input id="flame-search" type="search" placeholder="function or file"></label>'
-        '<label><input id="flame-lines" type="checkbox" checked> lines</label>'
-        '<button id="flame-back" disabled>show all</button><span id="flame-told" class="note"></span></div>'
+        '<div id="flame-choices" hidden><label>phase <select id="flame-phase"><option'
+        f' value="">all</option>{phases}</select></label><label>of <select'
+        f' id="flame-process">{processes}</select></label><label>find <input id="flame-search"'
+        ' type="search" placeholder="function or file"></label><label><input id="flame-lines"'
+        ' type="checkbox" checked> lines</label><button id="flame-back" disabled>show'
+        ' all</button><span id="flame-told" class="note"></span></div>'
     )
 
 
-def _data(trees: Sequence[_Tree], frames: Sequence[StackFrame], classes: Mapping[str, str], period_s: float) -> Html:
+def _options(names: Iterable[str]) -> str:
+    return "".join(f"<option>{text(name)}</option>" for name in dict.fromkeys(names))
+
+
+def _data(
+    trees: Sequence[_Tree],
+    frames: Sequence[StackFrame],
+    classes: Mapping[str, str],
+    period_s: float,
+) -> Html:
     choices: dict[str, list[str]] = {}
     for tree in trees:
         for choice in dict.fromkeys((tree.role, tree.process)):
             choices.setdefault(choice, []).append(tree.process)
+    functions = {
+        number: frame.function
+        for number, frame in enumerate(frames)
+        if frame.function != frame.name
+    }
     document = {
         "names": [frame.name for frame in frames],
         "kinds": [classes.get(frame.owner, "k-9") for frame in frames],
-        "functions": {at: frame.function for at, frame in enumerate(frames) if frame.function != frame.name},
+        "functions": functions,
         "period_s": period_s,
         "choices": choices,
-        "groups": [
-            {
-                "phase": tree.phase, "process": tree.process, "kind": colour(tree.phase, 9), "n": tree.top.n,
-                "tree": [child.nested() for child in tree.top.children.values()],
-            }
-            for tree in trees
-        ],
-    }  # fmt: skip
+        "groups": [_group(tree) for tree in trees],
+    }
     # In a script no `<` may stand that could end it, or begin a comment.
-    written = json.dumps(document, separators=(",", ":")).replace("<", "\\u003c").replace("\u2028", "\\u2028")
-    return Html(f'<script type="application/json" id="flame-counts">{written}</script><script>{asset("flame.js")}</script>')
+    json_text = json.dumps(document, separators=(",", ":"))
+    json_text = json_text.replace("<", "\\u003c").replace("\u2028", "\\u2028")
+    counts = f'<script type="application/json" id="flame-counts">{json_text}</script>'
+    return Html(f"{counts}<script>{asset('flame.js')}</script>")
 
 
-def _picture(trees: Sequence[_Tree], frames: Sequence[StackFrame], classes: Mapping[str, str], roles: Sequence[str]) -> Html:
+def _group(tree: _Tree) -> dict[str, Any]:
+    """A tree as ``flame.js`` reads it."""
+    return {
+        "phase": tree.phase,
+        "process": tree.process,
+        "kind": colour(tree.phase, 9),
+        "n": tree.top.n,
+        "tree": [child.nested() for child in tree.top.children.values()],
+    }
+
+
+def _picture(
+    trees: Sequence[_Tree],
+    frames: Sequence[StackFrame],
+    classes: Mapping[str, str],
+    roles: Sequence[str],
+) -> Html:
     """All phases of the processes that are shown first, beside each other."""
-    chosen = [tree for tree in trees if roles and tree.role == roles[0]] or list(trees)
-    total = sum(tree.top.n for tree in chosen)
-    drawn: list[Html] = []
-    depth, x = 1, 0.0
-    for tree in chosen:
-        left = [(tree.top, x, 0)]
-        while left:
-            node, at, y = left.pop()
-            frame = frames[node.name] if node.name >= 0 else None
-            name, kind = (frame.name, classes.get(frame.owner, "k-9")) if frame else (tree.phase, colour(tree.phase, 9))
-            drawn.append(_box(name, kind, at, y, _WIDE * node.n / total))
+    first_trees = [tree for tree in trees if roles and tree.role == roles[0]] or list(trees)
+    total = sum(tree.top.n for tree in first_trees)
+    boxes: list[Html] = []
+    depth = 1
+    tree_x = 0.0
+    for tree in first_trees:
+        pending = [(tree.top, tree_x, 0)]
+        while pending:
+            node, x, y = pending.pop()
+            if node.name >= 0:
+                frame = frames[node.name]
+                name, kind = frame.name, classes.get(frame.owner, "k-9")
+            else:
+                name, kind = tree.phase, colour(tree.phase, 9)
+            boxes.append(_box(name, kind, x, y, _WIDE * node.n / total))
             depth = max(depth, y + 1)
             for child in sorted(node.children.values(), key=lambda child: -child.n):
-                if _WIDE * child.n / total >= _LEAST:
-                    left.append((child, at, y + 1))
-                at += _WIDE * child.n / total
-        x += _WIDE * tree.top.n / total
+                width = _WIDE * child.n / total
+                if width >= _LEAST:
+                    pending.append((child, x, y + 1))
+                x += width
+        tree_x += _WIDE * tree.top.n / total
     size = f'viewBox="0 0 {_WIDE:.0f} {depth * _ROW}" width="100%"'
-    return Html(f'<svg class="flame" {size} role="img" aria-label="flame graph">{join(drawn)}</svg>')
+    return Html(
+        f'<svg class="flame" {size} role="img" aria-label="flame graph">{join(boxes)}</svg>'
+    )
 
 
 def _box(name: str, kind: str, x: float, y: int, width: float) -> Html:
     letters = int((width - 6) / _LETTER)
     label = ""
     if letters > 2:
-        shown = name if len(name) <= letters else name[: letters - 1] + "…"
-        label = f'<text x="{x + 4:.1f}" y="{(y + 1) * _ROW - 5.5}">{text(shown)}</text>'
-    box = f'<rect x="{x:.1f}" y="{y * _ROW}" width="{max(width - 0.6, 0.3):.1f}" height="{_ROW - 1}"/>'
+        short_name = name if len(name) <= letters else name[: letters - 1] + "…"
+        label = f'<text x="{x + 4:.1f}" y="{(y + 1) * _ROW - 5.5}">{text(short_name)}</text>'
+    box = (
+        f'<rect x="{x:.1f}" y="{y * _ROW}" width="{max(width - 0.6, 0.3):.1f}"'
+        f' height="{_ROW - 1}"/>'
+    )
     return Html(f'<g class="{kind}"><title>{text(name)}</title>{box}{label}</g>')

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from voirkit.analysis.source_names import rename_sources
+from voirkit.runs.source_names import rename_sources
 
 NAMES = {"/tmp/ipykernel_12/4051799136.py": "cell-3", "<ipython-input-4-ab>": "cell-4"}
 

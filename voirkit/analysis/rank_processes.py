@@ -1,0 +1,155 @@
+"""Joins the processes of one rank, which was started again, and those that train or evaluate each
+for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+
+import numpy as np
+
+from voirkit.analysis.document import Rank
+from voirkit.analysis.nesting import Array
+from voirkit.analysis.steps import DeviceTable, Steps, Table, Uncounted, concatenated
+
+
+def joined(parts: Sequence[Rank]) -> list[Rank]:
+    """Ranks, ascending, each once; then the processes that train for themselves, in the order in
+    which they began.
+
+    Of a rank's processes those that train count, or, if none does, the one that evaluates most. A
+    process that is the only one is no process beside others.
+    """
+    by_rank: dict[int, list[Rank]] = {}
+    standalone = []
+    for part in parts:
+        if part.alone:
+            standalone.append(part)
+        else:
+            by_rank.setdefault(part.rank, []).append(part)
+    ranks = [_join_rank(same_rank) for _, same_rank in sorted(by_rank.items())]
+    with_steps = [
+        part for part in standalone if len(part.steps.train) or len(part.steps.evaluation)
+    ]
+    own_processes = with_steps or standalone[:1]
+    if own_processes:
+        ids = {id(part) for part in own_processes}
+        left_out = [part for part in standalone if id(part) not in ids]
+        own_processes[0] = _with_uncounted_of(own_processes[0], left_out)
+    if len(own_processes) == 1 and not ranks:
+        return [replace(own_processes[0], alone=False)]
+    return [*ranks, *sorted(own_processes, key=lambda part: _begin_ns(part.steps))]
+
+
+def _with_uncounted_of(part: Rank, others: Sequence[Rank]) -> Rank:
+    """A process with what others trained in no counted step."""
+    uncounted = (other.steps.uncounted for other in others)
+    total = reduce(Uncounted.plus, uncounted, part.steps.uncounted)
+    return replace(part, steps=replace(part.steps, uncounted=total))
+
+
+def _join_rank(parts: Sequence[Rank]) -> Rank:
+    """The processes of one rank as one."""
+    trained = [part for part in parts if len(part.steps.train)]
+    largest = max(
+        trained or parts, key=lambda part: (len(part.steps.train), len(part.steps.evaluation))
+    )
+    if len(trained) < 2:
+        uncounted = reduce(Uncounted.plus, (part.steps.uncounted for part in parts))
+        return replace(largest, steps=replace(largest.steps, uncounted=uncounted))
+    trained.sort(key=lambda part: int(part.steps.train.start_ns.min()))
+    collectives = [part.collectives for part in trained if part.collectives is not None]
+    return replace(
+        largest,
+        steps=_after_each_other([part.steps for part in trained]),
+        processes=tuple(process for part in trained for process in part.processes),
+        # the numbers of the last begin anew
+        collectives=collectives[-1] if collectives else None,
+    )
+
+
+def _after_each_other(parts: Sequence[Steps]) -> Steps:
+    train, order = _sorted_table([part.train for part in parts])
+    evaluation, _ = _sorted_table([part.evaluation for part in parts])
+    devices = [part.device for part in parts if part.device is not None]
+    device = None
+    if len(devices) == len(parts):
+        on_device, _ = _sorted_table([part.table for part in devices], order)
+        launching_ns = np.concatenate([part.launching_ns for part in devices])
+        device = DeviceTable(on_device, launching_ns[order])
+    return Steps(
+        train,
+        evaluation,
+        all(part.wait_known for part in parts),
+        device,
+        saving_between_ns=sum(part.saving_between_ns for part in parts),
+        aside_ns=_aside(parts),
+        workers_in_evaluation_ns=sum(part.workers_in_evaluation_ns for part in parts),
+        uncounted=reduce(Uncounted.plus, (part.uncounted for part in parts)),
+    )
+
+
+def _aside(parts: Sequence[Steps]) -> dict[str, tuple[int, int]]:
+    """Time in no step, before the first step of all, and since then: also before the first of each
+    later part."""
+    aside_ns = {}
+    for name in dict.fromkeys(name for part in parts for name in part.aside_ns):
+        (before_ns, since_ns), *later = (part.aside_ns.get(name, (0, 0)) for part in parts)
+        aside_ns[name] = before_ns, since_ns + sum(before + since for before, since in later)
+    return aside_ns
+
+
+def _sorted_table(parts: Sequence[Table], order: Array | None = None) -> tuple[Table, Array]:
+    """The steps of several tables in one, ascending by start or in a given order, and that
+    order."""
+    whole = concatenated(parts)
+    if order is None:
+        order = np.argsort(whole.start_ns, kind="stable")
+    return whole.chosen(order), order
+
+
+def on_the_clock(parts: Sequence[Rank]) -> Rank:
+    """Processes that train or evaluate each for itself, as one: of steps that overlap what lies
+    behind the end of all before.
+
+    What each did outside of its steps is left out, but for what the first did before them, and for
+    imports of the others before their first steps, as far as none was in a step meanwhile.
+    """
+    first, *others = sorted(parts, key=lambda part: _begin_ns(part.steps))
+    if not others:
+        return first
+    parts = [first, *others]
+    tables = [table for part in parts for table in (part.steps.train, part.steps.evaluation)]
+    trains = np.concatenate([np.full(len(table), i % 2 == 0) for i, table in enumerate(tables)])
+    whole, order = _sorted_table(tables)
+    trains = trains[order]
+    end_ns = whole.start_ns + whole.time_ns
+    covered_ns = np.maximum.accumulate(end_ns)
+    begin_ns = np.maximum(whole.start_ns, np.concatenate((whole.start_ns[:1], covered_ns[:-1])))
+    time_ns = np.maximum(end_ns - begin_ns, 0)
+    share = time_ns / np.maximum(whole.time_ns, 1)
+    own_ns = np.rint(whole.own_ns * share[:, None]).astype(np.int64)
+    train, evaluation = (
+        Table(begin_ns[rows], time_ns[rows], whole.items[rows], own_ns[rows])
+        for rows in (trains, ~trains)
+    )
+    aside_ns = {name: (before_ns, 0) for name, (before_ns, _) in first.steps.aside_ns.items()}
+    if "import" in aside_ns:
+        # by start of a step, how long before it none was in a step
+        idle_ns = {
+            int(start_ns): int(start_ns - before_ns)
+            for start_ns, before_ns in zip(whole.start_ns[1:], covered_ns, strict=False)
+        }
+        importing_ns = 0
+        for part in others:
+            idle_before_ns = max(idle_ns.get(_begin_ns(part.steps), 0), 0)
+            importing_ns += min(part.steps.aside_ns["import"][0], idle_before_ns)
+        aside_ns["import"] = aside_ns["import"][0], importing_ns
+    processes = tuple(process for part in parts for process in part.processes)
+    steps = Steps(train, evaluation, True, aside_ns=aside_ns)
+    return replace(first, steps=steps, processes=processes)
+
+
+def _begin_ns(steps: Steps) -> int:
+    return int(min((*steps.train.start_ns, *steps.evaluation.start_ns), default=0))

@@ -1,0 +1,213 @@
+"""The phases of a training step and the parts of ``other``: one row each.
+
+What lists, names, colours or recognizes a phase reads this table: the columns of steps, reports and
+their colours, verdicts, and what tells a phase from a stack. A new phase is a row here, and a span
+that an instrument records. What each phase means to users is in docs/steps.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+
+@dataclass(frozen=True)
+class StackPattern:
+    """Functions that are executed in a phase alone.
+
+    Attributes:
+        file: A regular expression that is found in the path of their source, with ``/``.
+        function: A regular expression that their name matches as a whole, with or without a class
+            before it; empty for all functions of such files.
+    """
+
+    file: str
+    function: str = ""
+
+    def matches(self, file: str, function: str) -> bool:
+        """True if a function of a source file is one of these."""
+        if not re.search(self.file, file.replace("\\", "/")):
+            return False
+        return not self.function or bool(re.fullmatch(rf"(?:.*\.)?(?:{self.function})", function))
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A phase of a training step, or a part of one.
+
+    Attributes:
+        name: Its name in tables, summaries, columns and SQL.
+        parent: The phase whose time it is a part of; None for a phase of a step.
+        label: What it is called in a sentence.
+        verdict: The kind of verdict of a run that spends most of its time in it; None for none.
+        spans: The ``(category, name)`` of the spans that are recorded in it; a name of ``*`` stands
+            for all of a category.
+        stack_patterns: The functions that are executed in it; the innermost on a stack decides.
+        page_colours: Its colours on a page: light and dark.
+        terminal_colour: Its colour in a terminal, by the name that rich has for it.
+    """
+
+    name: str
+    parent: str | None = None
+    label: str = ""
+    verdict: str | None = None
+    spans: tuple[tuple[str, str], ...] = ()
+    stack_patterns: tuple[StackPattern, ...] = ()
+    page_colours: tuple[str, str] | None = None
+    terminal_colour: str | None = None
+
+
+# In the order in which every table, chart and export lists them. The phases are exclusive, and
+# their shares of a step sum to 1; ``other`` is what no other is, and ``rest`` what of that has no
+# name.
+TABLE = (
+    Phase(
+        "wait",
+        label="waiting for input",
+        verdict="input-bound",
+        spans=(
+            ("dataloader", "iter"),
+            ("dataloader", "fetch"),
+            ("dataloader", "end"),
+            ("dataloader", "queue"),
+            ("dataloader", "start_workers"),
+            ("dataloader", "stop_workers"),
+        ),
+        stack_patterns=(
+            StackPattern(
+                r"torch/utils/data/|torchdata/",
+                r"__next__|_next_data|_get_data|_try_get_data|__iter__",
+            ),
+        ),
+        page_colours=("#d64550", "#ee6a73"),
+        terminal_colour="red",
+    ),
+    Phase(
+        "transfer",
+        label="transfer",
+        verdict="transfer-bound",
+        spans=(("device", "transfer"),),
+        page_colours=("#b04fb5", "#cf7ad3"),
+        terminal_colour="magenta",
+    ),
+    Phase(
+        "forward",
+        label="forward",
+        verdict="compute-bound",
+        spans=(("compute", "forward"),),
+        stack_patterns=(
+            StackPattern(r"torch/nn/modules/module\.py", r"_call_impl|_wrapped_call_impl"),
+        ),
+        page_colours=("#2f9e5f", "#4fbf80"),
+        terminal_colour="green",
+    ),
+    Phase(
+        "backward",
+        label="backward",
+        verdict="compute-bound",
+        spans=(("compute", "backward"),),
+        stack_patterns=(
+            StackPattern(r"torch/autograd/|torch/_tensor\.py", r"backward|_engine_run_backward"),
+        ),
+        page_colours=("#1597ab", "#3fbfd3"),
+        terminal_colour="cyan",
+    ),
+    Phase(
+        "optimizer",
+        label="the optimizer's step",
+        verdict="compute-bound",
+        spans=(("compute", "step"),),
+        stack_patterns=(StackPattern(r"torch/optim/(?!lr_scheduler)", r"step|wrapper"),),
+        page_colours=("#3b63d6", "#7396ff"),
+        terminal_colour="blue",
+    ),
+    Phase(
+        "communication",
+        label="communication between ranks",
+        verdict="communication-bound",
+        spans=(("comm", "*"),),
+        stack_patterns=(
+            StackPattern(r"torch/distributed/(?!checkpoint/|elastic/|launcher/|run\.py)"),
+        ),
+        page_colours=("#d1670f", "#f09048"),
+        terminal_colour="bright_red",
+    ),
+    Phase(
+        "other",
+        label="untracked host code",
+        verdict="host-bound",
+        page_colours=("#d19a1c", "#e5b544"),
+        terminal_colour="yellow",
+    ),
+    Phase(
+        "loss",
+        parent="other",
+        label="the loss",
+        verdict="compute-bound",
+        spans=(("compute", "loss"),),
+        page_colours=("#8f9c2a", "#b5c24f"),
+    ),
+    Phase(
+        "zero_grad",
+        parent="other",
+        label="clearing gradients",
+        spans=(("compute", "zero_grad"),),
+        stack_patterns=(StackPattern(r"torch/optim/", r"zero_grad"),),
+        page_colours=("#7a8699", "#98a4b5"),
+    ),
+    Phase(
+        "checkpoint",
+        parent="other",
+        label="checkpoints",
+        verdict="checkpoint-bound",
+        spans=(("checkpoint", "capture"), ("checkpoint", "restart")),
+        stack_patterns=(StackPattern(r"torch/distributed/checkpoint/|torch/serialization\.py"),),
+        page_colours=("#6b4fc4", "#9c85ea"),
+    ),
+    Phase("compile", parent="other", label="compiling", spans=(("compute", "compile"),)),
+    Phase("import", parent="other", label="imports", spans=(("python", "import"),)),
+    Phase("gc", parent="other", label="garbage collection", spans=(("gc", "collect"),)),
+    Phase("voirkit", parent="other", label="voirkit's own looks", spans=(("voirkit", "look"),)),
+    Phase("rest", parent="other", label="the rest"),
+)
+
+BY_NAME = {phase.name: phase for phase in TABLE}
+PHASES = tuple(phase.name for phase in TABLE if phase.parent is None)
+PARTS = tuple(phase.name for phase in TABLE if phase.parent == "other")
+COMPUTE = tuple(name for name in PHASES if BY_NAME[name].verdict == "compute-bound")
+
+# The columns of a table of steps: all phases, but for ``other`` its parts.
+COLUMNS = (*PHASES[:-1], *PARTS)
+COLUMN = {name: index for index, name in enumerate(COLUMNS)}
+_PHASE_OF_SPAN = {span: phase.name for phase in TABLE for span in phase.spans}
+
+
+def label_of(name: str) -> str:
+    """A phase's name in a sentence; of what is in no row, its own."""
+    return BY_NAME[name].label if name in BY_NAME else name
+
+
+def shown_phases(phases: Mapping[str, Any]) -> list[str]:
+    """The phases of a summary that a table lists: those it has, but for communication where there
+    was none (one process)."""
+    names = [name for name in PHASES if name in phases]
+    if "communication" in names and not phases["communication"]["total_s"]:
+        names.remove("communication")
+    return names
+
+
+def phase_of_span(category: str, name: str) -> str | None:
+    """The phase that a span is recorded in; None if it is no phase's."""
+    return _PHASE_OF_SPAN.get((category, name)) or _PHASE_OF_SPAN.get((category, "*"))
+
+
+@lru_cache(maxsize=10_000)
+def phase_of_function(file: str, function: str) -> str:
+    """The phase that a function of a source file is executed in; empty for none or any."""
+    for phase in TABLE:
+        if any(pattern.matches(file, function) for pattern in phase.stack_patterns):
+            return phase.name
+    return ""
