@@ -31,7 +31,10 @@ nitpicky = True
 # What is not of this project is not looked up: the build needs no network.
 nitpick_ignore_regex = [
     ("py:.*", r"(?!voirkit).*"),
-    ("py:.*", r"voirkit\.(.*\.T|phases\.GivenOverseer|runs\.trace_files\.Layout)"),  # of private use in public signatures
+    (
+        "py:.*",
+        r"voirkit\.(.*\.T|phases\.GivenOverseer|runs\.trace_files\.Layout)",
+    ),  # of private use in public signatures
 ]
 suppress_warnings = ["ref.python"]  # two classes of one name are told apart by their modules
 
@@ -64,20 +67,43 @@ html_show_sphinx = False
 html_theme_options = {
     "navigation_with_keys": True,
     "top_of_page_buttons": [],
-    "light_css_variables": {"color-brand-primary": "#b3401c", "color-brand-content": "#a83a17", "color-brand-visited": "#a83a17"},
-    "dark_css_variables": {"color-brand-primary": "#ff9e7a", "color-brand-content": "#ff9e7a", "color-brand-visited": "#ff9e7a"},
+    "light_css_variables": {
+        "color-brand-primary": "#b3401c",
+        "color-brand-content": "#a83a17",
+        "color-brand-visited": "#a83a17",
+    },
+    "dark_css_variables": {
+        "color-brand-primary": "#ff9e7a",
+        "color-brand-content": "#ff9e7a",
+        "color-brand-visited": "#ff9e7a",
+    },
 }
 
 
 def setup(app: Any) -> None:
     """Fields of dataclasses and named tuples are described under Attributes, or by comments beside them."""
 
-    def skip(app: Any, kind: str, name: str, value: object, is_skipped: bool, options: object) -> bool | None:
-        return True if str(getattr(value, "__doc__", "")).startswith("Alias for field number") else None
+    def skip(
+        app: Any, kind: str, name: str, value: object, is_skipped: bool, options: object
+    ) -> bool | None:
+        return (
+            True
+            if str(getattr(value, "__doc__", "")).startswith("Alias for field number")
+            else None
+        )
 
-    def describe_fields(app: Any, kind: str, name: str, value: Any, options: object, lines: list[str]) -> None:
+    def describe_fields(
+        app: Any, kind: str, name: str, value: Any, options: object, lines: list[str]
+    ) -> None:
         if kind == "class" and not any(line.startswith(":ivar") for line in lines):
-            lines += ["", *(f":ivar {field}: {text[0].upper()}{text[1:]}" for field, text in field_help(value).items() if text)]
+            lines += [
+                "",
+                *(
+                    f":ivar {field}: {text[0].upper()}{text[1:]}"
+                    for field, text in field_help(value).items()
+                    if text
+                ),
+            ]
 
     app.connect("autodoc-skip-member", skip)
     app.connect("autodoc-process-docstring", describe_fields, priority=600)  # behind napoleon

@@ -19,20 +19,29 @@ from voirkit.findings import CATALOGUE, Severity
 from voirkit.runs.summary import SCHEMA_FILE, summary_schema
 
 _HERE = Path(__file__).parent
-_HUBS = ("reference/instruments.md", "reference/reports.md")  # whose tables say which page an option has
+_HUBS = ("reference/instruments.md",)  # whose tables say which page an option has
 
 
 def command_line() -> str:
     """A section for each command, with its usage and options in the groups of ``--help``."""
     pages = dict(_pages())
-    return "\n".join(line for command in command_lines(with_plugins=False) for line in _command(command, pages))
+    return "\n".join(
+        line for command in command_lines(with_plugins=False) for line in _command(command, pages)
+    )
 
 
 def _command(command: CommandLine, pages: dict[str, str]) -> Iterator[str]:
     parser = command.parser
     assert parser is not None, f"voirkit {command.word} does not show its parser"
     usage = parser.format_usage().removeprefix("usage: ").splitlines()
-    yield from (f"## {parser.prog if command.word else 'voirkit SCRIPT'}", "", "```text", *map(str.strip, usage), "```", "")
+    yield from (
+        f"## {parser.prog if command.word else 'voirkit SCRIPT'}",
+        "",
+        "```text",
+        *map(str.strip, usage),
+        "```",
+        "",
+    )
     if command.word:
         yield from (_text(parser.description or ""), "")
         if parser.prog in pages:
@@ -40,29 +49,52 @@ def _command(command: CommandLine, pages: dict[str, str]) -> Iterator[str]:
     yield from (f"```{{program}} {parser.prog}", "```", "")
     for action in parser._get_positional_actions():
         several = " ..." if action.nargs in ("*", "+") else ""
-        yield from _item("describe", f"{action.metavar or action.dest}{several}", action.help or "", "")
+        yield from _item(
+            "describe", f"{action.metavar or action.dest}{several}", action.help or "", ""
+        )
     for title, options in groupby(command.options(), lambda option: option.group):
         yield from (f"### {title[0].upper()}{title[1:]}" if not command.word else "**Options**", "")
         for option in options:
-            value = "" if not option.value else f"[={option.value}]" if option.is_optional else f" {option.value}"
-            page = next((pages[name] for name in option.names if name in pages), "") if not command.word else ""
-            yield from _item("option", ", ".join(f"{name}{value}" for name in option.names), option.help, page)
+            value = (
+                ""
+                if not option.value
+                else f"[={option.value}]"
+                if option.is_optional
+                else f" {option.value}"
+            )
+            page = (
+                next((pages[name] for name in option.names if name in pages), "")
+                if not command.word
+                else ""
+            )
+            yield from _item(
+                "option", ", ".join(f"{name}{value}" for name in option.names), option.help, page
+            )
     if "\n" in (parser.epilog or ""):
         heading, *rows = (parser.epilog or "").strip().splitlines()
         yield from (f"**{heading.rstrip(':').capitalize()}**", "", "| | |", "|---|---|")
-        yield from (f"| `{name}` | {_text(what)} |" for name, what in (row.split(None, 1) for row in rows))
+        yield from (
+            f"| `{name}` | {_text(what)} |" for name, what in (row.split(None, 1) for row in rows)
+        )
         yield ""
 
 
 def _item(directive: str, names: str, help: str, page: str) -> Iterator[str]:
     help = _text(help[:1].upper() + help[1:])
-    yield from (f"````{{{directive}}} {names}", help + ("" if help.endswith(".") else ".") + (f" See {page}." if page else ""), "````", "")
+    yield from (
+        f"````{{{directive}}} {names}",
+        help + ("" if help.endswith(".") else ".") + (f" See {page}." if page else ""),
+        "````",
+        "",
+    )
 
 
 def _pages() -> Iterator[tuple[str, str]]:
     """(option or command, link to its page) of each row of the tables of the reference."""
     for name in _HUBS:
-        for row in re.findall(r"^\| (`.*)\|$", (_HERE / name).read_text(encoding="utf-8"), re.MULTILINE):
+        for row in re.findall(
+            r"^\| (`.*)\|$", (_HERE / name).read_text(encoding="utf-8"), re.MULTILINE
+        ):
             words, _, link = row.partition("|")
             first = re.match(r"\s*\[[^]]+\]\([^)]+\)", link)
             for word in re.findall(r"`([^`]+)`", words):
@@ -79,14 +111,25 @@ def _text(words: str) -> str:
 def summary() -> str:
     """A section for each key of ``summary.json``, with a row for each figure in it, and one for each shape that is in several places."""
     schema = summary_schema()
-    simple = {name: part for name, part in schema["properties"].items() if not any(True for _ in _below(part))}
+    simple = {
+        name: part
+        for name, part in schema["properties"].items()
+        if not any(True for _ in _below(part))
+    }
     lines = ["## The run", "", *_table((name, part) for name, part in simple.items())]
     for name, part in schema["properties"].items():
         if name not in simple:
             lines += [f"## `{name}`", "", _described(part), "", *_table(_figures(part, ""))]
     lines += ["## Shapes", "", "They stand in several places of the tables above.", ""]
     for name, shape in schema["$defs"].items():
-        lines += [f"({_target(name)})=", f"### {name}", "", _described(shape), "", *_table(_figures(shape, ""))]
+        lines += [
+            f"({_target(name)})=",
+            f"### {name}",
+            "",
+            _described(shape),
+            "",
+            *_table(_figures(shape, "")),
+        ]
     return "\n".join(lines)
 
 
@@ -114,7 +157,11 @@ def _types(part: dict[str, Any]) -> list[str]:
 def _table(rows: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[str]:
     yield from ("| key | type | unit | what it is |", "|---|---|---|---|")
     for path, part in rows:
-        kinds = f"[{_shape(part)}](#{_target(_shape(part))})" if "$ref" in part else " or ".join(_types(part)) or "any"
+        kinds = (
+            f"[{_shape(part)}](#{_target(_shape(part))})"
+            if "$ref" in part
+            else " or ".join(_types(part)) or "any"
+        )
         yield f"| `{path.removeprefix('.')}` | {kinds} | {part.get('unit', '')} | {_described(part)} |"
     yield ""
 
@@ -131,7 +178,9 @@ def _described(part: dict[str, Any]) -> str:
     if "$ref" in part and "description" not in part:
         return _described(summary_schema()["$defs"][_shape(part)])
     values = [value for value in part.get("enum", ()) if value is not None]
-    return part.get("description", "") + (f" One of {', '.join(f'`{value}`' for value in values)}." if values else "")
+    return part.get("description", "") + (
+        f" One of {', '.join(f'`{value}`' for value in values)}." if values else ""
+    )
 
 
 def findings() -> str:
@@ -151,7 +200,12 @@ _PARTS = {"command-line": command_line, "summary": summary, "findings": findings
 
 def generated(text: str) -> str:
     """A page with its generated parts."""
-    return re.sub(r"<!-- generated: ([\w-]+) -->\n.*?<!-- end -->", lambda found: _PARTS[found[1]](), text, flags=re.DOTALL)
+    return re.sub(
+        r"<!-- generated: ([\w-]+) -->\n.*?<!-- end -->",
+        lambda found: _PARTS[found[1]](),
+        text,
+        flags=re.DOTALL,
+    )
 
 
 def setup(app: Any) -> dict[str, bool]:
@@ -162,7 +216,9 @@ def setup(app: Any) -> dict[str, bool]:
 
     def write_schema(app: Any, exception: Exception | None) -> None:
         if exception is None and app.builder.format == "html":
-            Path(app.outdir, SCHEMA_FILE).write_text(json.dumps(summary_schema(), indent=1, ensure_ascii=False), encoding="utf-8")
+            Path(app.outdir, SCHEMA_FILE).write_text(
+                json.dumps(summary_schema(), indent=1, ensure_ascii=False), encoding="utf-8"
+            )
 
     app.connect("source-read", replace)
     app.connect("build-finished", write_schema)

@@ -25,8 +25,14 @@ _WIDTH = 110  # of a line of a picture: the page of the documentation shows it w
 
 def layers() -> list[list[str]]:
     """The layers of ``voirkit``, from the top: the modules of each."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
-    rows = next(one["layers"] for one in contracts if one["type"] == "layers" and one["containers"] == ["voirkit"])
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+        "importlinter"
+    ]["contracts"]
+    rows = next(
+        one["layers"]
+        for one in contracts
+        if one["type"] == "layers" and one["containers"] == ["voirkit"]
+    )
     return [[name.strip() for name in row.split("|")] for row in rows]
 
 
@@ -34,25 +40,43 @@ def draw_layers() -> str:
     """The layers as text: a module may import what stands below it."""
     rows = [row for layer in layers() for row in _layer(layer)]
     listed = {name for layer in layers() for name in layer}
-    others = sorted(path.stem for path in FRAMEWORK.glob("*.py") if path.stem not in listed and not path.stem.startswith("__"))
+    others = sorted(
+        path.stem
+        for path in FRAMEWORK.glob("*.py")
+        if path.stem not in listed and not path.stem.startswith("__")
+    )
     return "\n".join([*rows, "", "in no layer:", *(_row("  ", name) for name in others)])
 
 
 def _layer(names: list[str]) -> Iterator[str]:
     for i, name in enumerate(names):
-        yield _row("┌ " if i == 0 and len(names) > 1 else "└ " if i == len(names) - 1 and i else "│ " if i else "  ", name)
+        yield _row(
+            "┌ "
+            if i == 0 and len(names) > 1
+            else "└ "
+            if i == len(names) - 1 and i
+            else "│ "
+            if i
+            else "  ",
+            name,
+        )
 
 
 def _row(mark: str, name: str) -> str:
     folder = FRAMEWORK / name
     path = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
-    return _fitted(f"{mark}{name + '/' if folder.is_dir() else name + '.py':<24}{first_sentence(path)}")
+    return _fitted(
+        f"{mark}{name + '/' if folder.is_dir() else name + '.py':<24}{first_sentence(path)}"
+    )
 
 
 def draw_instruments() -> str:
     """A line for each folder that declares instruments."""
     folders = sorted(path for path in INSTRUMENTS.iterdir() if (path / "__init__.py").is_file())
-    return "\n".join(_fitted(f"  {path.name + '/':<24}{first_sentence(path / '__init__.py')}") for path in folders)
+    return "\n".join(
+        _fitted(f"  {path.name + '/':<24}{first_sentence(path / '__init__.py')}")
+        for path in folders
+    )
 
 
 def first_sentence(path: Path) -> str:
@@ -63,7 +87,9 @@ def first_sentence(path: Path) -> str:
 
 
 def _fitted(line: str) -> str:
-    return line if len(line) <= _WIDTH else line[: _WIDTH - 2].rsplit(" ", 1)[0].rstrip(",;:") + " …"
+    return (
+        line if len(line) <= _WIDTH else line[: _WIDTH - 2].rsplit(" ", 1)[0].rstrip(",;:") + " …"
+    )
 
 
 _PICTURES = {"layers": draw_layers, "instruments": draw_instruments}
@@ -73,7 +99,12 @@ def with_pictures(page: str) -> str:
     """The page with its pictures drawn anew."""
     for name, draw in _PICTURES.items():
         pattern = rf"(<!-- picture: {name} -->\n)```text\n.*?```\n"
-        page, n = re.subn(pattern, lambda found, draw=draw: f"{found[1]}```text\n{draw()}\n```\n", page, flags=re.DOTALL)
+        page, n = re.subn(
+            pattern,
+            lambda found, draw=draw: f"{found[1]}```text\n{draw()}\n```\n",
+            page,
+            flags=re.DOTALL,
+        )
         if n != 1:
             raise SystemExit(f"{PAGE}: a place for the picture {name!r} is needed, once.")
     return page

@@ -28,11 +28,20 @@ EXIT_STATUS = (
     ("that of the script", "voirkit ran it to its end, or to its failure."),
     ("0", "also where --stop, --stop-after or an instrument ended the run."),
     ("1", "compare: the runs call different functions (--calls)."),
-    ("2", "the command line, a voirfile, a selector or a run directory is wrong; the script was not started."),
-    ("3", "--require, --verify or report --check found that a figure or a reading is not as it has to be."),
+    (
+        "2",
+        "the command line, a voirfile, a selector or a run directory is wrong; the script was not started.",
+    ),
+    (
+        "3",
+        "--require, --verify or report --check found that a figure or a reading is not as it has to be.",
+    ),
 )
 FILES = (
-    ("voirfile.py", "beside the script, or in the current folder or one above it, up to the project's: probes and instruments."),
+    (
+        "voirfile.py",
+        "beside the script, or in the current folder or one above it, up to the project's: probes and instruments.",
+    ),
     ("voirkit.toml, pyproject.toml", "options, in the latter under [tool.voirkit]."),
     ("voirkit-runs/", "one directory a run; voirkit-runs/latest is the last."),
 )
@@ -50,7 +59,14 @@ def _option(option: DescribedOption) -> list[str]:
         joint = "=" if name.startswith("--") and option.is_optional else " "
         value = f"\\fI{roff(option.value)}\\fR"
         names.append(
-            f"\\fB{roff(name)}\\fR" + (f"[{joint.strip()}{value}]" if option.is_optional else f"{joint}{value}" if option.value else "")
+            f"\\fB{roff(name)}\\fR"
+            + (
+                f"[{joint.strip()}{value}]"
+                if option.is_optional
+                else f"{joint}{value}"
+                if option.value
+                else ""
+            )
         )
     return [".TP", ", ".join(names), roff(option.help)]
 
@@ -59,7 +75,14 @@ def _command(line: CommandLine) -> list[str]:
     if line.parser is None:
         return []
     usage = [roff(" ".join(one.split())) for one in str(line.parser.usage).split("\n")]
-    rows = [f".SS voirkit {line.word}", ".nf", *usage, ".fi", ".PP", roff(line.parser.description or f"{line.what}.")]
+    rows = [
+        f".SS voirkit {line.word}",
+        ".nf",
+        *usage,
+        ".fi",
+        ".PP",
+        roff(line.parser.description or f"{line.what}."),
+    ]
     for option in line.options():
         rows += _option(option) if "--help" not in option.names else []
     if line.parser.epilog:
@@ -84,7 +107,10 @@ def man_page(lines: list[CommandLine]) -> str:
         rows += _option(option)
     rows += [".SH COMMANDS", *(row for line in lines if line.word for row in _command(line))]
     for title, pairs in (("EXIT STATUS", EXIT_STATUS), ("FILES", FILES)):
-        rows += [f".SH {title}", *(row for name, what in pairs for row in (".TP", f"\\fB{roff(name)}\\fR", roff(what)))]
+        rows += [
+            f".SH {title}",
+            *(row for name, what in pairs for row in (".TP", f"\\fB{roff(name)}\\fR", roff(what))),
+        ]
     return "\n".join(rows) + "\n"
 
 
@@ -97,10 +123,17 @@ def files() -> dict[Path, str]:
 
 def main() -> int:
     """Write them, or check them."""
-    stale = [path for path, text in files().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    stale = [
+        path
+        for path, text in files().items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
     for path in stale:
         if "--check" in sys.argv:
-            print(f"{path.relative_to(SHARE.parent)} is not what the command line is now: make format", file=sys.stderr)
+            print(
+                f"{path.relative_to(SHARE.parent)} is not what the command line is now: make format",
+                file=sys.stderr,
+            )
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(files()[path], encoding="utf-8")
