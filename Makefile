@@ -28,7 +28,7 @@ FAST := not slow and not readers and not frameworks and not trackers and not gpu
 test: $(STAMP)
 	$(PY) -m pytest -n 2 --dist worksteal -m "$(FAST) and not long"
 
-# In two halves, of which the machine that checks a change runs one.
+# The machine that checks a change runs a part of these.
 test-long: test-long-instruments test-long-others
 
 test-long-instruments: $(STAMP)
@@ -143,7 +143,7 @@ bench: $(STAMP)
 	$(PY) examples/resnet/make_images.py && $(PY) benchmarks/overhead.py --peers
 
 # Checks that are kept outside the repository; run where they are present.
-ACCEPTANCE ?= badinput crash probes programs truth reports
+ACCEPTANCE ?= badinput crash probes programs truth reports house
 acceptance: $(STAMP)
 	bash tests/acceptance.sh $(ACCEPTANCE)
 

@@ -43,7 +43,11 @@ class Libraries(BuildHookInterface):  # type: ignore[type-arg]
         try:
             built = _build(Path(self.root) / source, place)
         except (Exception, SystemExit) as exc:  # whatever a compiler driver may raise
-            without = "--calls will record nothing" if source in ONLY_IN_C else "voirkit does in Python what it is for"
+            without = (
+                "--calls will record nothing"
+                if source in ONLY_IN_C
+                else "voirkit does in Python what it is for"
+            )
             self.app.display_warning(f"{source} could not be built ({exc}); {without}.")
             return
         if editable:
@@ -81,7 +85,12 @@ def _build(source: Path, place: Path) -> Path:
     os.chdir(source.parent)
     try:
         threads = "-pthread"  # pthread_key_create is in a library of its own before glibc 2.34
-        extension = Extension(name, [source.name], extra_compile_args=["-O2", "-g0", threads], extra_link_args=[threads])
+        extension = Extension(
+            name,
+            [source.name],
+            extra_compile_args=["-O2", "-g0", threads],
+            extra_link_args=[threads],
+        )
         distribution = Distribution({"name": name, "ext_modules": [extension]})
         command: Any = distribution.get_command_obj("build_ext")
         command.build_lib = command.build_temp = str(place)
