@@ -1,4 +1,4 @@
-"""What the steps instrument records of libraries beside torch: their checkpoints, and optimizers that are none of torch's."""
+"""What the steps instrument records of libraries beside torch: their checkpoints, and optimizers that are none of torch's, the program's own among them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from phases import Kept, net
+from phases import Kept, Watched, net, watched
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -34,6 +35,42 @@ class Adam(BaseOptimizer):
     pass
 """
 
+OWN = """
+import torch
+
+class Lion:
+    def __init__(self, parameters):
+        self.parameters, self.stepped = list(parameters), 0
+
+    @torch.no_grad()
+    def step(self):
+        self.stepped += 1
+
+    def zero_grad(self):
+        for parameter in self.parameters:
+            parameter.grad = None
+
+class Warmup:
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    def step(self):
+        self.optimizer.step()
+
+    def zero_grad(self):
+        self.optimizer.zero_grad()
+
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+
+    def step(self, x):
+        self.model(x).sum().backward()
+
+    def zero_grad(self):
+        self.model.zero_grad()
+"""
+
 
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -42,7 +79,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
     for name in set(sys.modules) - before:
-        if name.partition(".")[0] in ("safetensors", "keras"):
+        if name.partition(".")[0] in ("safetensors", "keras", "own_optimizers"):
             del sys.modules[name]
 
 
@@ -104,3 +141,34 @@ def test_keras_on_another_backend_is_left_alone_without_a_warning(
     write(library, "keras.src.optimizers.base_optimizer", KERAS)
     importlib.import_module("keras.src.optimizers.base_optimizer").Adam().apply([1])
     assert kept.kinds() == []
+
+
+def own_optimizers(library: Path, watch: Watched) -> Any:
+    """A module of the program's that defines optimizers, as it is once it is loaded."""
+    write(library, "own_optimizers", OWN)
+    module = importlib.import_module("own_optimizers")
+    watch.steps.watch_program()
+    return module
+
+
+def test_a_class_of_the_program_with_step_and_zero_grad_is_an_optimizer(library: Path) -> None:
+    with watched() as watch:
+        optimizer = own_optimizers(library, watch).Lion(net().parameters())
+        optimizer.step()
+        optimizer.step()
+    seen = [(step["optimizer"], step["which"]) for step in watch.kept.seen("compute.step")]
+    assert (optimizer.stepped, seen) == (2, [("Lion", 0), ("Lion", 0)])
+    assert watch.patches["own_optimizers.Lion.step"] is None
+
+
+def test_the_step_of_a_wrapper_is_that_of_its_optimizer(library: Path) -> None:
+    with watched() as watch:
+        adam = torch.optim.Adam(net().parameters())
+        own_optimizers(library, watch).Warmup(adam).step()
+    assert [step["optimizer"] for step in watch.kept.seen("compute.step")] == ["Adam"]
+
+
+def test_what_computes_in_its_step_is_no_optimizer(library: Path) -> None:
+    with watched() as watch:
+        own_optimizers(library, watch).Trainer(net()).step(torch.randn(2, 4))
+    assert watch.kept.kinds() == ["compute.forward", "compute.backward"]

@@ -77,6 +77,19 @@ class Steps:
         except Exception as exc:  # a torch that is not like any known one
             self._ov.warn(f"steps: nothing is recorded of torch ({type(exc).__name__}: {exc}).")
 
+    def watch_program(self) -> None:
+        """The script's definitions have been executed."""
+        if self._torch is None:
+            return
+        start_ns = time.perf_counter_ns()
+        try:
+            self._torch.watch_program()
+        except Exception as exc:  # modules of the program's may hold anything
+            self._ov.warn(
+                f"steps: the program's own optimizers are not timed ({type(exc).__name__}: {exc})."
+            )
+        self._recorder.timed(0, time.perf_counter_ns() - start_ns, "start")
+
     def on_given(self, event: dict[str, Any]) -> None:
         """Record each step that is given with one of ``TASKS`` as evaluation
         (``voirkit.iterate("eval", ...)``). Must never raise: the script gives in the middle of its
@@ -132,6 +145,8 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
         ov.when_given(lambda given: given.watch("$wrap", steps.on_given, only_given=True))
     completed = False
     try:
+        yield ov.phases.load_script
+        steps.watch_program()
         yield ov.phases.run_script
         completed = True
     finally:

@@ -15,6 +15,7 @@ from typing import Any
 
 from voirkit.probes.around import Around
 from voirkit.runner.recording import join_group, record_imports
+from voirkit_instruments.steps import record_foreign
 from voirkit_instruments.steps.events import (
     BACKWARD,
     BATCH_REQUESTED,
@@ -74,9 +75,6 @@ CHECKPOINTS = (
     ("safetensors.torch", "save_file", True, "filename"),
     ("safetensors.torch", "load_file", False, "filename"),
 )
-# Steps of optimizers that are no ``torch.optim.Optimizer``. Those that are (apex, bitsandbytes,
-# schedulefree) need no entry. Checked with keras 3.15.
-FOREIGN_OPTIMIZERS = (("keras.src.optimizers.base_optimizer", "BaseOptimizer.apply"),)
 _NO_COLLECTIVES = ("init_process_group", "new_group", "destroy_process_group")
 
 
@@ -101,6 +99,9 @@ class TorchPatches:
         # subscribers to steps know torch's alone
         around = partial(self._around, IN_BACKWARD, step, phase="optimizer")
         self._foreign_step = around(("self",))
+        calls = record_foreign.around_own_step(recording, step[1])
+        thread = recording.hot.here
+        self._own_step = Around(thread, IDLE, *calls, ("self",), plain=COMPILING, unasked=True)
         self._step = around(("self",), event=OPTIMIZER_STEP)
         self._decorated_step = around(("args",), event=OPTIMIZER_STEP)
         self.collectives = CollectiveRecording(recording)
@@ -237,7 +238,7 @@ class TorchPatches:
             calls = (self._suppress, after_write if writes else after_read)
             around = self._around(IN_BACKWARD, calls, (file,), phase="checkpoint")
             self.patches.when_imported(module, partial(self._put_checkpoint, name, around))
-        for module, path in FOREIGN_OPTIMIZERS:
+        for module, path in record_foreign.OF_LIBRARIES:
             self.patches.when_imported(module, partial(self._put_foreign, path))
         self._put_methods(self.recording.torch)
         self.patches.when_imported(DISTRIBUTED, self._put_collectives)
@@ -267,6 +268,13 @@ class TorchPatches:
         jax) that is no reason to warn."""
         function = innermost(attrgetter(path)(module))
         self.patches.around(f"{module.__name__}.{path}", function, self._foreign_step)
+
+    def watch_program(self) -> None:
+        """Patch the optimizers that the program has defined by now, which are none of torch's."""
+        for name, step in record_foreign.steps_of_program():
+            if self.patches.around(name, step, self._own_step):
+                self.recording.trains()
+                record_imports()
 
     def _put_methods(self, torch: ModuleType) -> None:
         for name in TENSOR_METHODS:
