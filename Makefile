@@ -40,7 +40,7 @@ test-long-others: $(STAMP)
 test-all: test test-long test-slow test-readers test-frameworks test-trackers test-sanitize matrix matrix-newest
 
 # What measures has the machine for itself, what only takes long shares it.
-ALONE := tests/instruments/test_loader_sweep.py
+ALONE := tests/instruments/test_what_if_workers.py
 PACKAGES := tests/test_packages.py
 test-slow: $(STAMP)
 	$(PY) -m pytest -m slow $(ALONE)

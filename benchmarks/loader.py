@@ -161,7 +161,7 @@ def record(folder: Path, rounds: int) -> float:
 
 
 def epoch(folder: Path, rounds: int, images: int, cost_us: float) -> None:
-    """An epoch without and with, by turns."""
+    """An epoch without and with, alternately."""
     import torch
     from program import loader  # type: ignore[import-not-found]  # written above
 

@@ -183,7 +183,7 @@ def measure(name: str, rounds: int, peer_rounds: int, with_peers: bool) -> None:
         taken: dict[str, list[tuple[Cost, Cost]]] = {variant: [] for variant in commands}
         failed = {
             variant for variant in commands if cost([*commands[variant][1], *example.short]) is None
-        }  # makes the bytecode as well
+        }  # this first run also compiles the bytecode
         for turn in range(rounds):
             names = [
                 v

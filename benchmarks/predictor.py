@@ -3,17 +3,24 @@
     python benchmarks/predictor.py [--kinds tiny,slow,...] [--workers 0,1,2,4] [--from 0,2] [--rounds 3] [--steps 60]
 
 Each script is run with ``--loader`` and as many workers as ``--from`` says, for the prediction, and in turn without it for each number of
-workers, as ``--loader-sweep`` does; the rate measured is the median of the rounds. Run it on a machine that has nothing else to do.
+workers, as ``--what-if workers=N --stop STEPS`` does; the rate measured is the median of the rounds. Run it on a machine that has nothing
+else to do.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import shutil
 import statistics
+import subprocess
 import tempfile
+from typing import Any
 
-from voirkit_instruments.loader_sweep.record import measure
+import duckdb
+
+from voirkit_instruments.what_if.record import started_with
 
 _BEGIN = """
 import io, sys, time
@@ -93,6 +100,33 @@ SIZE, WIDTH, data = 32, 256, Data()
 }
 
 
+def run(folder: str, script: str, steps: int, workers: int, *flags: str) -> str:
+    """Run a script once with some workers; returns its run directory."""
+    run_dir = os.path.join(folder, "run")
+    shutil.rmtree(run_dir, ignore_errors=True)
+    setting = ["--what-if-setting", f"workers={workers}", "--stop", str(steps)]
+    words = ["--compact", *setting, *flags, script]
+    subprocess.run(**started_with(run_dir, words), stdout=subprocess.DEVNULL, check=True)
+    return run_dir
+
+
+def predict(run_dir: str) -> dict[int, float]:
+    """The rate that ``--loader`` predicts for each number of workers."""
+    with open(os.path.join(run_dir, "summary.json"), encoding="utf-8") as file:
+        summary: dict[str, Any] = json.load(file)
+    return {row["workers"]: row["rate"] for row in summary["loader"]["predicted"]}
+
+
+def measure(run_dir: str) -> float:
+    """Items per second of all steps but the first quarter, in which workers start and the queue is filled."""
+    steps = os.path.join(run_dir, "steps", "rank=0.parquet")
+    query = "SELECT items, time_ns FROM read_parquet(?) WHERE task = 'train' ORDER BY start_ns"
+    rows = duckdb.execute(query, [steps]).fetchall()
+    rows = rows[len(rows) // 4 :]
+    items, time_ns = (sum(row[i] for row in rows) for i in range(2))
+    return items / time_ns * 1e9 if time_ns else float("nan")
+
+
 def main() -> None:
     """Run, and print."""
     parser = argparse.ArgumentParser(
@@ -122,13 +156,9 @@ def main() -> None:
             tables: dict[int, list[dict[int, float]]] = {n: [] for n in begun}
             for _ in range(options.rounds):
                 for n in begun:
-                    made = measure(folder, [script], options.steps, looked_into=True, num_workers=n)
-                    tables[n].append(
-                        {row["workers"]: row["rate"] for row in made.loader["predicted"]}
-                    )
+                    tables[n].append(predict(run(folder, script, options.steps, n, "--loader")))
                 for n in workers:
-                    made = measure(folder, [script], options.steps, num_workers=n)
-                    rates[n].append(made.rate or float("nan"))
+                    rates[n].append(measure(run(folder, script, options.steps, n)))
             for n in workers:
                 measured = statistics.median(rates[n])
                 line = f"{kind:>20}{n:>9}{measured:>11,.0f}"

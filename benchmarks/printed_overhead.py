@@ -203,7 +203,7 @@ class Trainer:
         return total
 
     def end(self) -> None:
-        """Let it come to its end."""
+        """Let it end."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         _, status, usage = os.wait4(self.process.pid, 0)

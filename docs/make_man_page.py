@@ -12,7 +12,7 @@ from pathlib import Path
 
 from voirkit import __version__
 from voirkit.commands.command_lines import RUN, CommandLine, DescribedOption, command_lines
-from voirkit.commands.completion import SHELLS
+from voirkit.commands.completion import script
 
 SHARE = Path(__file__).parent.parent / "share"
 COMPLETIONS = {
@@ -34,7 +34,7 @@ EXIT_STATUS = (
     ),
     (
         "3",
-        "--require, --verify or report --check found that a figure or a reading is not as it has to be.",
+        "--require or --verify found that a figure or a reading is not as it has to be.",
     ),
 )
 FILES = (
@@ -117,7 +117,7 @@ def man_page(lines: list[CommandLine]) -> str:
 def files() -> dict[Path, str]:
     """What stands in ``share/``."""
     lines = command_lines(with_plugins=False)
-    texts = {SHARE / path: SHELLS[shell](lines) for shell, path in COMPLETIONS.items()}
+    texts = {SHARE / path: script(shell, with_plugins=False) for shell, path in COMPLETIONS.items()}
     return {**texts, SHARE / "man/man1/voirkit.1": man_page(lines)}
 
 

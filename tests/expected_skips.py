@@ -19,7 +19,7 @@ def read_patterns(text: str) -> list[re.Pattern[str]]:
     """The patterns of a file of expected reasons.
 
     Raises:
-        pytest.UsageError: A pattern has no comment above it, or is no regular expression.
+        pytest.UsageError: A pattern has no comment above it, or is not a regular expression.
     """
     patterns = []
     is_explained = False

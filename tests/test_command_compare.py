@@ -59,20 +59,17 @@ def test_another_shape_is_told(place: Place) -> None:
     ended = compared(place, Training(), Training(shape=(4, 16)))
     assert (
         said(ended)
-        == "step 0: F.relu was called with float32 [4, 8] as argument 1, in the other run with float32 [4, 16] as argument 1"
+        == "step 0: F.relu was called with args.0.shape=[4, 8], in the other run with args.0.shape=[4, 16]"
     )
 
 
 def test_an_exception_is_told(place: Place) -> None:
     ended = compared(place, Training(fails=1), Training())
-    assert said(ended) == "step 1: F.cross_entropy raised ValueError, in the other run it did not"
-
-
-def test_another_object_is_told(place: Place) -> None:
-    ended = compared(place, Training(layers=(1, 2)), Training(layers=(1, 1)))
-    assert said(ended) == (
-        "step 0: nn.Linear.__call__ was called on an object that this step had not used before, in the other run on the object of 1 calls before"
+    assert (
+        said(ended)
+        == "step 1: F.cross_entropy ended with error='ValueError', in the other run with error=None"
     )
+    assert any(line.endswith(" raised ValueError") for line in ended.out.splitlines())
 
 
 def test_fewer_steps_are_told(place: Place) -> None:
@@ -108,10 +105,9 @@ def test_some_calls_before_are_shown_as_they_were_nested(place: Place) -> None:
     lines = compared(
         place, Training(), Training(without=[(2, "Optimizer.zero_grad")])
     ).out.splitlines()
-    assert [line.partition("(")[0] for line in lines[3:14]] == [
+    assert [line.partition("(")[0] for line in lines[3:10]] == [
         "      F.relu", "      F.dropout", "    F.cross_entropy", "    torch.Tensor.backward", "    optim.SGD.step",
-        "      torch._foreach_add_", "  < optim.Optimizer.zero_grad", "    __main__.Net.__call__", "      nn.Linear.__call__",
-        "      nn.Linear.__call__", "      F.relu",
+        "      torch._foreach_add_", "  < optim.Optimizer.zero_grad",
     ]  # fmt: skip
     assert "      F.dropout(float32 [4, 8], p=0.5, training=True) -> float32 [4, 8]" in lines
 
@@ -158,7 +154,7 @@ def test_json_has_all_of_it(place: Place) -> None:
         "step": 1,
         "call": 16,
     }
-    assert [sign for sign, _ in rank["divergence"]["context"]] == [" "] * 6 + ["<", ">"] + [" "] * 4
+    assert [sign for sign, _ in rank["divergence"]["context"]] == [" "] * 6 + ["<", ">"]
 
 
 # the summaries

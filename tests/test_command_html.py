@@ -307,7 +307,7 @@ def test_a_file_that_can_not_be_written_is_one_error(place: Place) -> None:
 def test_one_answer_is_asked_for_at_a_time(place: Place) -> None:
     ran(place)
     assert report(place, "--html", "--json", "run").code == 2
-    assert report(place, "--html", "--check", "run").code == 2
+    assert report(place, "--html", "--markdown", "run").code == 2
 
 
 # at the end of a run

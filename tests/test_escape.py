@@ -23,7 +23,7 @@ ANSI = [
     b"\x1b(B",
     b"\x1b[5~",
 ]
-unhurried = settings(deadline=None)  # a busy machine is no failure
+unhurried = settings(deadline=None)  # a busy machine is not a failure
 
 HIDDEN = re.compile(rb"\x1b\[(?:[0-?][0-?])*z")
 
@@ -193,7 +193,7 @@ def test_any_interleaving_comes_apart_however_it_is_cut(
     written: list[bytes | str], places: list[int]
 ) -> None:
     wire = b"".join(encoded(w) if isinstance(w, str) else w for w in written)
-    # Plain pieces that make a hidden write by chance, or swallow the beginning of the next, are no test of parting.
+    # Plain pieces that make a hidden write by chance, or swallow the beginning of the next, are not a test of parting.
     marked = b"".join(b"\0" if isinstance(w, str) else w for w in written)
     if HIDDEN.search(marked):
         return

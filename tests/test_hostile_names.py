@@ -130,7 +130,7 @@ def test_in_markdown_they_are_text(summary: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("command", [["report", "RUN"], ["report", "RUN", "--json"], ["watch", "--once", "RUN"], ["compare", "RUN", "RUN", "--force"],
-                                     ["compare", "RUN", "RUN", "--markdown", "--force"], ["report", "--check", "RUN"]])  # fmt: skip
+                                     ["compare", "RUN", "RUN", "--markdown", "--force"]])  # fmt: skip
 def test_no_command_prints_what_a_terminal_obeys(
     run: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -141,7 +141,7 @@ def test_no_command_prints_what_a_terminal_obeys(
 
 
 @pytest.mark.parametrize(
-    "format", ["chrome", "pfw", "csv", "parquet", "perfetto", "lotus", "traincheck", "speedscope"]
+    "format", ["chrome", "pfw", "csv", "parquet", "lotus", "traincheck", "speedscope"]
 )
 def test_an_export_writes_into_its_own_folder_alone(
     run: Path, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch

@@ -23,7 +23,7 @@ GET_LOCK = _bootstrap._get_module_lock  # type: ignore[attr-defined]
 
 @pytest.fixture
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder from which modules are imported; imports are timed, all of them."""
+    """A folder on ``sys.path``; all imports are timed, however short."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(recording, "LEAST_IMPORT_NS", 0)
     before = set(sys.modules)
@@ -121,7 +121,7 @@ def test_an_import_of_another_thread_that_the_main_thread_does_not_wait_for_is_n
 def test_in_a_forked_process_no_clock_of_another_thread_is_asked_for(
     modules: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recording, "_main_pid", os.getpid() + 1)
+    monkeypatch.setattr(recording._times, "thread_pid", os.getpid() + 1)
     monkeypatch.setattr(recording, "_main_cpu_ns", lambda: pytest.fail("it is"))
     (modules / "planted_thread.py").write_text("")
     in_a_thread("planted_thread").join()

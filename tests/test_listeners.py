@@ -20,7 +20,7 @@ from voirkit_instruments.monitor import address
 pytestmark = pytest.mark.long
 
 # What listens, or takes datagrams, on which address: in the script's process, and in all that was started in its folder. What watches a
-# program is no child of it.
+# program is not a child of it.
 LISTENING = """
 import json, os, psutil, time
 def bound():

@@ -178,7 +178,6 @@ FLAGS = ("--loader", "--checks", "--flame", "--options", "--train-rate", "--load
     ("flags", "changes", "least"),
     [
         (FLAGS, "", 100),
-        (("--loader-setting", "num_workers=1"), "", 1),
         (("--no-steps",), CHANGES, 10),
     ],
 )

@@ -117,7 +117,7 @@ def test_an_instrument_that_a_stop_did_not_end_is_closed(place: Place) -> None:
 def test_what_a_signal_handler_raises_while_an_error_is_put_down_is_how_it_ended(
     place: Place, raised: str, ended: str, code: int
 ) -> None:
-    """A loader's worker that is killed breaks a connection first, and torch's handler raises after that."""
+    """A killed loader worker breaks a connection first; torch's handler raises after that."""
     place.write(
         main=f"""
         import signal

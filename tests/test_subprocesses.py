@@ -1,4 +1,4 @@
-"""Pythons that the program starts by ``subprocess`` take what it offers when they import torch; nothing else about them changes."""
+"""Child pythons take the parent's offer when they import torch; nothing else changes."""
 
 from __future__ import annotations
 

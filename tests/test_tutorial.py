@@ -1,4 +1,4 @@
-"""The tutorial, followed literally in an empty folder: what it prints, and whether its figures are as the page says that they are anywhere."""
+"""The tutorial, followed literally: its output, and the figures that it promises everywhere."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class PlantedChildren:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.used_s = 5.0
         monkeypatch.setattr(children, "_cpu_of_children_s", lambda: self.used_s)
-        monkeypatch.setattr(subprocesses, "unrecorded", [])
+        monkeypatch.setattr(subprocesses.programs, "unrecorded", [])
         self.processes = children.UnrecordedProcesses()
 
 
@@ -101,13 +101,13 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> PlantedChildren:
 
 
 def test_processes_that_used_no_time_are_not_named(planted: PlantedChildren) -> None:
-    subprocesses.unrecorded.append("bash train.sh")
+    subprocesses.programs.unrecorded.append("bash train.sh")
     planted.used_s += 0.1
     assert planted.processes.commands() == []
 
 
 def test_commands_are_named_once_children_have_used_time(planted: PlantedChildren) -> None:
-    subprocesses.unrecorded.append("bash train.sh")
+    subprocesses.programs.unrecorded.append("bash train.sh")
     planted.used_s += 3.0
     assert planted.processes.commands() == ["bash train.sh"]
 
@@ -123,7 +123,7 @@ def test_time_of_children_that_were_looked_into_names_nothing(
     planted: PlantedChildren, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planted.used_s += 3.0
-    monkeypatch.setattr(inherit, "n_handed", inherit.n_handed + 1)
+    monkeypatch.setattr(inherit.state, "n_handed", inherit.state.n_handed + 1)
     assert planted.processes.commands() == []
 
 

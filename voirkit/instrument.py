@@ -209,8 +209,6 @@ class Instrument:
             the document has ``equal``.
         findings: ``(summary) -> Iterable[Finding]``: what its rules find to be wrong
             (``voirkit.findings``), from its parts of the summary and the rest of it.
-        rules: ``(run) -> Iterator[(rank, rules)]``: what must be true of its records, for ``voirkit
-            report --check``. A rule has ``text``, ``checked``, ``broken`` and ``example``.
         of_rank: ``(runs, rank) -> value``: the first of its keys from the records of one rank
             alone, for what a verdict says of that rank.
         evidence: What a verdict can say of its part: kinds (``line``, ``operator`` ...) to
@@ -249,7 +247,6 @@ class Instrument:
         live: str = "",
         live_part: str = "",
         difference: str = "",
-        rules: str = "",
         of_rank: str = "",
         evidence: Mapping[str, str] | None = None,
         findings: str = "",
@@ -273,7 +270,7 @@ class Instrument:
             sections,
         )
         self.summarised_from, self.leads, self.live = summarised_from, leads, live
-        self.difference, self.findings, self.rules = difference, findings, rules
+        self.difference, self.findings = difference, findings
         self.of_rank, self.live_part, self.evidence = of_rank, live_part, dict(evidence or {})
         self.folders, self.exports, self.commands = (
             folders,
@@ -283,7 +280,7 @@ class Instrument:
         self.event_names = dict(event_names or {})
 
     def __call__(self, ov: Any) -> Phases:
-        """Take part in a run: add the options, and record if it is asked for."""
+        """Take part in a run: add the options, and record if it is requested."""
         yield ov.phases.init
         for key in self.parts:
             ov.summary.setdefault(key, None)
@@ -473,7 +470,7 @@ def configurable(fn: Recording) -> Recording:
     ``training``, others in ``ov.options.training``.
 
     Raises:
-        InstrumentError: There is no second parameter, or its annotation is no dataclass.
+        InstrumentError: There is no second parameter, or its annotation is not a dataclass.
     """
     code = getattr(fn, "__code__", None)
     if code is None:
@@ -525,7 +522,7 @@ def instrument_definition(fn: Recording) -> Callable[..., Recording]:
 
 
 class _Started(dict[str, str]):
-    """The instruments that a run has started: the flag, and how it was asked for."""
+    """The instruments that a run has started: the flag, and how it was requested."""
 
 
 def once(flag: str) -> Decorator:

@@ -42,6 +42,4 @@ def test_the_annotated_example(place):
         )
         assert (exported.code, exported.out) == (0, f"x.{format}\n"), exported.err
         data = (place.folder / f"x.{format}").read_bytes()
-        assert format in ("arrow", "parquet") or data.count(b"backward") >= (
-            1 if format == "perfetto" else 10
-        )
+        assert format in ("arrow", "parquet") or data.count(b"backward") >= 10

@@ -104,7 +104,7 @@ def test_a_run_directory_that_goes_away_is_told_and_the_script_goes_on(place, mo
         line for line in told if "spans were not recorded, most of them compute.forward" in line
     ]
     assert set(told) - {*summaries, *traces, *counted} <= {"run directory: run"}
-    # What was deleted before anything was written is made anew.
+    # What was deleted before anything was written is made again.
     assert len(summaries) == ((moment, change) not in (("begin", "deleted"), ("begin", "renamed")))
     assert (
         len(traces)
@@ -125,7 +125,7 @@ def test_the_limit_is_told_in_the_table_the_report_and_every_export_has_the_rest
     line = f"{sum(dropped.values())} spans were not recorded, most of them"
     dropped.pop(
         "python.import", None
-    )  # an import that takes a moment on a busy machine is a record too
+    )  # on a busy machine an import may be slow enough to be recorded
     assert sum(dropped.values()) + recorded == 20_000
     assert set(dropped) == {"compute.forward", "data.item"}
     assert line in ended.err

@@ -534,7 +534,7 @@ def test_graphs_that_are_kept_or_grow() -> None:
     "looks",
     [
         [(1, 9, 0), (2, 9, 0), (4, 9, 0), (8, 9, 0), (16, 9, 0)],
-        [(8, 9, 6), (16, 9, 14), (32, 9, 2)],  # let go of in the end
+        [(8, 9, 6), (16, 9, 14), (32, 9, 2)],  # released in the end
         [
             (1, 4, 0),
             (2, 10, 0),

@@ -25,7 +25,7 @@ US, MS = 1_000, 1_000_000
 
 
 class Host(Script):
-    """Starts work: ``launch`` takes the host some time, and the device more or less; it does what comes in order."""
+    """A host that launches work: each piece takes time on host and device; the device keeps order."""
 
     def __init__(self):
         super().__init__()

@@ -171,7 +171,7 @@ def test_torch_s_functions_on_a_stack_tell_its_phase() -> None:
 def test_the_clock_of_py_spy_is_found_where_stacks_and_phases_agree() -> None:
     stacks = Stacks()
     forward, backward = stacks.number([MAIN, FORWARD]), stacks.number([MAIN, BACKWARD])
-    # Phases of 7 and 13 ms by turns, seen every millisecond; py-spy's clock begins 11 ms after it was started.
+    # Phases of 7 and 13 ms alternately, seen every millisecond; py-spy's clock begins 11 ms after it was started.
     edges = np.cumsum([0] + [7_000_000, 13_000_000] * 40)
     spans = Spans(edges[:-1], edges[1:], np.arange(80) % 2)
     began, zero = 20_000_000, 31_000_000

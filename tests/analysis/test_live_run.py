@@ -64,11 +64,11 @@ class Clock:
 def test_another_run_in_its_place_is_shown_from_its_beginning(begin: Begin) -> None:
     run = LiveRun(begin())
     Training(length=9).epoch()
-    assert run.update().done == 9
+    assert run.update().n_steps == 9
     begin(command=["other.py"])
     Training(length=5).epoch()
     picture = run.update()
-    assert (picture.title, picture.done) == ("other.py", 5)
+    assert (picture.title, picture.n_steps) == ("other.py", 5)
     assert picture.steps is not None
     assert picture.steps["n"] == 5
 
@@ -120,7 +120,7 @@ def test_a_manifest_that_is_damaged_is_no_trouble(begin: Begin) -> None:
     path = Path(begin())
     (path / "run.json").write_text('{"command"')
     Training(length=9).epoch()
-    assert LiveRun(str(path)).update().done == 9
+    assert LiveRun(str(path)).update().n_steps == 9
 
 
 def test_the_last_picture_has_the_alerts_and_the_memory_of_the_summary() -> None:

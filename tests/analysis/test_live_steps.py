@@ -42,7 +42,7 @@ def test_the_shares_are_those_of_the_steps(run: str) -> None:
     training.epoch()
     picture = picture_of(steps)
     assert picture.steps is not None
-    assert picture.steps["n"] == picture.done == 10
+    assert picture.steps["n"] == picture.n_steps == 10
     assert {name: picture.steps["phases"][name]["share"] for name in PHASES} == pytest.approx(
         PHASES, abs=0.001
     )
@@ -72,7 +72,7 @@ def test_progress_is_that_of_the_epoch_with_the_time_that_is_left(run: str) -> N
     for _ in range(10):
         training.step()
     (epoch,) = picture_of(LiveSteps(run)).progress
-    assert (epoch.label, epoch.done, epoch.total) == ("epoch 2", 10, 40)
+    assert (epoch.label, epoch.n, epoch.total) == ("epoch 2", 10, 40)
     assert epoch.left_s == pytest.approx(0.3, rel=0.01)
 
 
@@ -91,7 +91,7 @@ def test_two_loaders_of_one_dataset_are_told_apart_by_what_trains(run: str) -> N
     training.begin()
     training.step()
     training.span("dataloader", "fetch", 0.5, "items", 4, **training.place)
-    assert [(one.label, one.done) for one in picture_of(LiveSteps(run)).progress] == [
+    assert [(one.label, one.n) for one in picture_of(LiveSteps(run)).progress] == [
         ("MNIST epoch 2", 2),
         ("MNIST evaluation 1", 8),
     ]
@@ -108,7 +108,7 @@ def test_of_a_fast_run_the_newest_steps_are_looked_at_and_all_are_counted(run: s
     steps, training = LiveSteps(run, most=64), Training(length=2000)
     training.epoch()
     picture = picture_of(steps)
-    assert picture.done == 2000
+    assert picture.n_steps == 2000
     assert picture.steps is not None
     assert 5 <= picture.steps["n"] < 100
     assert picture.steps["phases"]["wait"]["share"] == pytest.approx(0.5)
@@ -132,7 +132,7 @@ def test_without_a_loader_the_wait_is_not_known(run: str) -> None:
     picture = picture_of(LiveSteps(run))
     assert picture.steps is not None
     assert picture.steps["wait_known"] is False
-    assert picture.done == 20
+    assert picture.n_steps == 20
     assert picture.steps["phases"]["backward"]["share"] == pytest.approx(
         0.4, rel=0.02
     )  # the first begins with its forward
@@ -149,7 +149,7 @@ def test_evaluation_is_no_training_step(run: str) -> None:
     test.end()
     picture = picture_of(LiveSteps(run))
     assert picture.steps is not None
-    assert picture.steps["n"] == picture.done == 5
+    assert picture.steps["n"] == picture.n_steps == 5
     assert [one.label for one in picture.progress] == ["Pictures epoch 1", "Others evaluation 1"]
 
 

@@ -1,15 +1,14 @@
-"""The shipped check of what a loader recorded: it holds of right records, and names each thing that can be wrong with them."""
+"""The rules of what a loader records: they hold of right records, and name each thing that can be wrong with them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from conftest import Place
+from loader_rules import Rule, check
 from pipelined import Loader, record
 
 from voirkit.runs.opened import Run
-from voirkit_instruments.loader.analyse_check import Rule, check
 
 pytestmark = pytest.mark.long
 
@@ -57,14 +56,3 @@ def test_right_records_fulfil_every_rule(tmp_path: Path, loader: Loader) -> None
 def test_what_is_wrong_is_found(tmp_path: Path, broken: str, rule: str) -> None:
     found = rules(tmp_path, Loader(broken=broken))
     assert found[rule].broken, [r.text for r in found.values() if r.broken]
-
-
-def test_the_command_says_what_was_checked_and_fails_if_something_is_broken(place: Place) -> None:
-    record(place.folder / "right", Loader())
-    record(place.folder / "wrong", Loader(broken="double batch.consumed"))
-    right = place.python("-m", "voirkit", "report", "--check", "right")
-    assert right.code == 0
-    assert "ok     and arrived: 6 checked" in right.out
-    wrong = place.python("-m", "voirkit", "report", "--check", "right", "wrong")
-    assert wrong.code == 3
-    assert "BROKEN a batch has one record batch.consumed at most: 6 checked, 1 broken" in wrong.out

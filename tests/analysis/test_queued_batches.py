@@ -18,5 +18,5 @@ def test_what_was_read_and_worked_on_before_is_not_what_a_new_queue_brings() -> 
     assert [(request.kind, request.loader) for request in found] == [
         (Kind.FETCH, 1),
         (Kind.FETCH, 1),
-        (Kind.LEFT, 1),
+        (Kind.RELEASED, 1),
     ]

@@ -179,6 +179,17 @@ def test_a_closure_of_the_optimizer_is_forward_and_backward(script):
     assert (got["forward"], got["backward"], got["optimizer"]) == (100, 200, 12)
 
 
+def test_closures_after_a_loop_over_a_loader_are_steps_of_their_own(script):
+    for _ in script.iterate(3):
+        script.train_on()
+    for _ in range(4):
+        with script.phase(OPTIMIZER):
+            for _ in range(3):
+                script.forward()
+                script.backward()
+    assert len(found(script).train) == 3 + 4
+
+
 def test_deep_nesting_counts_each_instant_once(script):
     for _ in script.iterate(1):
         with script.phase(OPTIMIZER):
@@ -286,7 +297,7 @@ def test_persistent_workers_do_not_say_that_a_loop_was_left(script):
 
 
 def test_a_loader_that_reads_a_batch_ahead(script):
-    # what accelerate does: the next batch is asked for before the present one is worked on
+    # what accelerate does: the next batch is requested before the present one is worked on
     loop = script.iterate(4, items=[4, 4, 4, 1])
     next(loop)
     for _ in range(3):
@@ -482,7 +493,7 @@ def test_of_two_optimizers_that_take_turns_the_first_updates(script):
 
 def draw(script, loader=0, wait=10):
     """What ``next(iter(loader))`` does."""
-    script.ask(loader, Kind.ITER, Kind.FETCH, Kind.LEFT, wait=wait)
+    script.ask(loader, Kind.ITER, Kind.FETCH, Kind.RELEASED, wait=wait)
 
 
 def test_batches_that_are_drawn_between_loops_over_another_loader_are_none_of_a_loop(script):

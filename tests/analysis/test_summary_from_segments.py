@@ -160,7 +160,7 @@ def test_a_run_that_somebody_has_compacted_before_its_end_is_completed(tmp_path:
     run = record(tmp_path / "run")
     (run / "run.json").write_text(
         json.dumps(
-            {**manifest.begin(__version__, ["main.py"], [], str(tmp_path)), "ended": "normal"}
+            {**manifest.create(__version__, ["main.py"], [], str(tmp_path)), "ended": "normal"}
         )
     )
     compaction.compact(str(run))

@@ -778,6 +778,13 @@ def test_advice_about_a_small_part_of_what_the_run_is_bound_by_does_not_lead():
     assert [one["kind"] for one in advice] == ["fused-optimizer", "look-at-operators"]
 
 
+def test_of_several_optimizers_none_is_told_to_be_fused_where_one_cannot_be():
+    adam = {"optimizer": "Adam", "fused": False, "device": "cpu", "bf16": False}
+    facts = {"optimizers": [adam, {"optimizer": "LBFGS", "device": "cpu", "bf16": False}]}
+    _, advice = concluded(planted(forward=30, backward=30, optimizer=40), facts=facts)
+    assert {one["kind"] for one in advice}.isdisjoint({"fused-optimizer", "fewer-updates"})
+
+
 def test_with_syscalls_the_call_and_its_file_are_named():
     calls = with_calls(fsync={"seconds": 1.5, "bytes": 0}, write={"seconds": 0.1, "bytes": 1000})
     found = said(planted(forward=10, backward=10, save=80), syscalls=calls)
@@ -884,6 +891,7 @@ def test_time_between_the_loops_is_host_bound():
     )
     assert found["kind"] == "host-bound"
     assert "outside of the steps" in found["because"]
+    assert "outside of the steps" in found["next"]
 
 
 def test_a_script_that_fails_before_it_trains_is_not_asked_for_probes():

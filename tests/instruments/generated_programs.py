@@ -492,7 +492,7 @@ def programs(draw: st.DrawFn) -> Program:
         which = draw(st.integers(0, len(batches) - 1))
         section = draw(_sections(batches[which]))
         if section.kind in WITHOUT_LOADER:
-            # Two that do so by turns are not told from one training with two optimizers (a GAN's).
+            # Two that do so alternately are not told from one training with two optimizers (a GAN's).
             which = by_hand = max(which, by_hand)
             # Steps by hand after a loop whose first batch is thrown away look like the last of a loop that is read one batch ahead, and
             # those after a loop that is never asked for more look like steps of its last batch.

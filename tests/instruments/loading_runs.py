@@ -120,7 +120,7 @@ def violations(
 
     Args:
         found: All of them.
-        samples: By loader and episode: the indices that were asked for, in any order; None: not compared.
+        samples: By loader and episode: the indices that were requested, in any order; None: not compared.
     """
     wrong = []
     for key, mine in episodes(found).items():

@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 from voirkit.phases import SharedState
 from voirkit_instruments.steps.record import Steps
 
-# What a step of ``train`` is.
+# The phases of one step of ``train``.
 STEP = [
     "dataloader.fetch",
     "compute.forward",

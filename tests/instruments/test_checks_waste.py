@@ -182,7 +182,7 @@ def test_padding_to_a_fixed_length_is_said() -> None:
         [padded(0.4)] * 2,  # too few looks
         [padded(0.2)] * 5,
         [padded(0.6), *[padded(0.0)] * 9],
-        [padded(0.5, 20, 20)] * 5,  # columns that are never used are no padding
+        [padded(0.5, 20, 20)] * 5,  # columns that are never used are not padding
     ],
 )
 def test_little_padding_or_few_looks_are_no_finding(looks: list[dict[str, Any]]) -> None:

@@ -146,7 +146,7 @@ def test_the_thread_that_takes_stacks_counts_who_kept_the_gil_from_it(place: Pla
     assert ended.code == 0, ended.err
     assert (
         share(collapsed(place), "before and after", "alpha") > 0.3
-    )  # with a look for each time that the GIL was let go: 0.1
+    )  # with a look for each time that the GIL was released: 0.1
 
 
 PARTS = """

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loader_rules import check
 from loading_runs import Record, episodes, named, records, under_loader, values, violations, write
+
+from voirkit.runs.opened import open_run
 
 pytestmark = pytest.mark.long
 
@@ -191,6 +194,7 @@ class Loads:
     """The records of a program by what it loads."""
 
     def __init__(self, folder: Path) -> None:
+        self.run_dir = folder / "run"
         self.records = records(folder)
         self.wanted: dict[str, Any] = json.loads((folder / "wanted.json").read_text())
         self.by_episode = episodes(self.records)
@@ -234,6 +238,13 @@ def loads(tmp_path_factory: pytest.TempPathFactory) -> Loads:
 def test_every_run_keeps_the_rules(loads: Loads) -> None:
     wanted = {known["loader"]: known["samples"] for known in loads.wanted.values()}
     assert violations(loads.records, {key: wanted.get(key[0]) for key in loads.by_episode}) == []
+
+
+def test_every_run_keeps_the_rules_that_planted_records_are_held_against(loads: Loads) -> None:
+    with open_run(str(loads.run_dir)) as run:
+        rules = check(run, 0)
+    assert len(rules) > 20
+    assert {rule.text: rule.example for rule in rules if rule.broken} == {}
 
 
 def test_every_loader_has_as_many_episodes_as_epochs(loads: Loads) -> None:

@@ -129,7 +129,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder, "--loader-ops", "data:Tokenizer.encode,data:cut", "--loader-ops", "data:nothing"
     )
     assert said.code == 0, said.err
-    assert "--loader-ops data:nothing: nothing was recorded of it: data has no nothing." in said.err
+    assert "--loader-ops data:nothing was not recorded: data has no nothing." in said.err
     return folder
 
 

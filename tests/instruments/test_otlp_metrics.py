@@ -38,7 +38,7 @@ print("trained")
 
 
 class Collector:
-    """What an OTLP endpoint was sent: values by metric and labels, of each request."""
+    """An OTLP endpoint that keeps, for each request, the values by metric and labels."""
 
     refuses = 0  # how many requests, first
 

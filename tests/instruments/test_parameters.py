@@ -11,6 +11,7 @@ import torch
 from parameter_records import Watching
 from torch import nn
 
+from voirkit_instruments.parameters.record_look import Inspection
 from voirkit_instruments.parameters.record_plan import Model, model_labels
 
 # whether a step changed it
@@ -83,19 +84,33 @@ def test_what_is_written_between_two_steps_is_no_change_of_the_step_and_another_
     assert len(set(watching.kept.of("digest", "weight"))) == 2
 
 
-def test_between_two_looks_a_change_of_all_elements_is_seen_in_the_sample() -> None:
-    model = nn.Linear(40, 300)
-    seen = Watching(1000)
+@pytest.mark.parametrize(("rate", "state"), [(0.1, "changed"), (0.0, "same")])
+def test_of_the_first_step_it_is_known_of_all_parameters_whether_it_changed_them(
+    rate: float, state: str
+) -> None:
+    model = nn.Linear(4, 300)
+    kept = Watching(1000).train(model, torch.optim.SGD(model.parameters(), rate)).kept
+    assert kept.states("bias") == [{state}]
+    assert len(kept.of("digest", "bias")) == 1
+
+
+def test_between_two_full_reads_a_change_is_not_seen_and_the_digest_at_the_end_is_another() -> None:
+    model, watching = nn.Linear(4, 300), Watching(1000)
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    watching.train(model, optimizer, 2)
+    optimizer.param_groups[0]["lr"] = 0.1
+    watching.train(model, optimizer, 2)
+    watching.watch.finish()
+    assert watching.kept.states("bias") == [{"same"}]
+    assert len(set(watching.kept.of("digest", "bias"))) == 2
+
+
+def test_without_a_full_read_it_is_known_in_each_step_whether_there_is_a_gradient() -> None:
+    model, watching = nn.Linear(4, 300), Watching(1000)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for n in range(4):
-        optimizer.param_groups[0]["lr"] = 0.1 if n in (0, 3) else 0.0
-        model(torch.ones(2, 40)).sum().backward()
-        seen.step(optimizer, model)
-    assert seen.kept.states("weight") == [
-        {"gradient", "changed"},
-        {"gradient"},
-        {"gradient", "changed"},
-    ]
+    watching.train(model, optimizer, 3)
+    watching.step(optimizer, model)
+    assert watching.kept.states("bias") == [{"changed"}, {"changed", "no gradient"}]
 
 
 # norms
@@ -234,6 +249,27 @@ def test_the_layer_and_the_step_where_nan_began(every: int) -> None:
     } <= {"1.weight"}
 
 
+def test_nan_that_stays_is_looked_for_in_all_parameters_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alarms = []
+    look_for_it = Inspection._alarm
+    monkeypatch.setattr(
+        Inspection,
+        "_alarm",
+        lambda inspection, before: alarms.append(before) or look_for_it(inspection, before),  # type: ignore[func-returns-value]
+    )
+    model = nn.Sequential(nn.Linear(4, 300), nn.Linear(300, 1))
+    optimizer, watching = torch.optim.SGD(model.parameters(), 0.01), Watching(1000)
+    watching.train(model, optimizer, 2)
+    with torch.no_grad():
+        model[1].weight[0, 7] = math.nan
+    watching.train(model, optimizer, 4)
+    assert alarms == [True, False]  # before and after the step
+    assert watching.kept.states("1.weight")[-1] >= {"nan"}
+    assert watching.kept.states("0.bias")[-1] >= {"gradient nan", "nan"}
+
+
 def test_inf_is_told_from_nan() -> None:
     weight = nn.Parameter(torch.ones(3))
     weight.grad = torch.tensor([math.inf, 1.0, 1.0])
@@ -333,7 +369,7 @@ def test_parts_of_a_module_that_calls_them_are_named_as_that_module_names_them()
 
 
 class Trainer:
-    """It is no module."""
+    """It is not a module."""
 
     def __init__(self) -> None:
         self.policy, self.value = nn.Sequential(nn.Linear(4, 3)), nn.Sequential(nn.Linear(4, 1))
@@ -559,6 +595,14 @@ def test_versions_graphs_formats_and_random_numbers_are_as_they_were() -> None:
     assert after == facts
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("every", [1, 1000])
+def test_the_program_may_still_resize_the_storage_of_a_parameter(every: int) -> None:
+    model, watching = nn.Linear(4, 300), Watching(every)
+    watching.train(model, torch.optim.SGD(model.parameters(), 0.1))
+    watching.watch.finish()
+    model.bias.untyped_storage().resize_(0)
 
 
 def test_a_mode_of_the_program_sees_none_of_it() -> None:

@@ -88,7 +88,7 @@ def test_a_port_that_is_taken_is_refused_before_the_script_starts(place: Place) 
         one.listen()
         ended = place.voirkit("--prometheus", str(one.getsockname()[1]), "main.py")
     assert (ended.code, ended.out) == (2, "")
-    assert "nothing can be served there" in ended.err
+    assert "metrics cannot be served at this address" in ended.err
     assert not (place.folder / "run").exists()
 
 

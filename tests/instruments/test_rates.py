@@ -88,7 +88,7 @@ def test_the_recorder_tells_of_several_steps_at_once_and_each_counts_with_its_ow
         began_ns = clock()
         clock.on(0.2)
         steps.append(FinishedStep(began_ns, began_ns, clock(), items, None, 1))
-    clock.on(5)  # what comes before they are told is no time of theirs
+    clock.on(5)  # what comes before they are told is not time of theirs
     rate.on_steps(steps)
     rate.finish()
     assert ov.summary["rates"]["train_rate"]["value"] == pytest.approx(20 / 0.6)

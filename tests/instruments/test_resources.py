@@ -1,4 +1,4 @@
-"""Memory peaks and waiting for processors, always on; and losses that are no numbers, in a run."""
+"""Memory peaks and waiting for processors, always on; and losses that are not numbers, in a run."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def send(tensor, dst=None, group=None):
 
 @pytest.fixture
 def ranks(monkeypatch):
-    """What torch.distributed knows of groups: of ``other`` this process is no member."""
+    """What torch.distributed knows of groups: of ``other`` this process is not a member."""
     names = {"whole": "0", "half": "1", "other": "2"}
     known = SimpleNamespace(
         _world=SimpleNamespace(pg_names=names),

@@ -100,7 +100,7 @@ def test_safetensors_files_are_checkpoints(library: Path, kept: Kept) -> None:
     assert kept.kinds() == [
         "checkpoint.capture",
         "checkpoint.restart",
-    ]  # what they write by is no second one
+    ]  # what they write by is not a second one
     assert [*kept.seen("checkpoint.capture"), *kept.seen("checkpoint.restart")] == [
         {"bytes": size}
     ] * 2

@@ -275,3 +275,12 @@ def test_workers_that_copy_a_dataset_of_many_objects_are_named() -> None:
 def test_what_explains_time_says_which() -> None:
     (finding,) = findings({"symptoms": FOUND["steps-get-slower"]})
     assert finding.explains == "compute-bound"
+
+
+def test_steps_that_a_busier_machine_may_slow_down_are_told_from_five_times_as_long_on() -> None:
+    busy = {"waited_share": 0.8, "others_share": 0.9}
+    steps = FOUND["steps-get-slower"]["slower"]
+    for last, is_told in ((0.049, False), (0.051, True)):
+        slower = {**steps, "fifths_s": [0.01, 0.02, 0.03, 0.04, last]}
+        summary = {"symptoms": {"slower": slower}, "processors": busy}
+        assert bool(list(findings(summary))) is is_told

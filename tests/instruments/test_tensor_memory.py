@@ -178,7 +178,7 @@ def test_losses_that_are_not_in_memory_are_counted_and_not_read() -> None:
 
 
 class _Freeing(torch.optim.Optimizer):
-    """Steps, and lets go of the memory of parameters where it is told to."""
+    """Steps, and releases the memory of parameters where it is told to."""
 
     def __init__(self, parameters: Iterator[nn.Parameter], frees: str) -> None:
         super().__init__(parameters, {})

@@ -306,7 +306,7 @@ def test_an_option_that_finds_nothing_to_act_on_says_so(place: Place) -> None:
         f"--stop 3 stopped nothing: no rate was given. {nothing}",
         f"--loading-rate: nothing could be measured. {nothing}",
         f"--train-rate: nothing could be measured. {nothing}",
-        "--display: nothing was given.",
+        "--display: the run gave no values to show.",
         "--options: the script has parsed no arguments with argparse.",
     }
 

@@ -7,7 +7,6 @@ import glob
 import io
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -40,16 +39,16 @@ class Changed:
         start, wait = BackgroundSaves.start, BackgroundSaves.wait
         held_back: list[threading.Event] = []
 
-        def late(saves: BackgroundSaves, save: Save) -> None:
-            write, allowed = save.write, threading.Event()
-            assert write is not None
+        def late(saves: BackgroundSaves, save: Save, write: Callable[[], Any]) -> None:
+            allowed = threading.Event()
             if self.at_once:
                 allowed.set()
             held_back.append(allowed)
-            save.write = lambda: (allowed.wait(60), write())
-            start(saves, save)
+            start(saves, save, lambda: (allowed.wait(60), write()))
 
         def waiting(saves: BackgroundSaves, *args: Any) -> None:
+            if not saves.pending:
+                return
             self.waited.set()
             for one in held_back:
                 one.set()
@@ -243,10 +242,11 @@ def removed_with_a_folders_descriptor() -> None:
         os.close(folder)
 
 
-def raised() -> None:
-    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    signal.raise_signal(signal.SIGUSR1)
-    signal.signal(signal.SIGUSR1, before)
+def pipe_opened() -> None:
+    """As multiprocessing does it to hand over the work to a process that it has spawned."""
+    reading, writing = os.pipe()
+    open(writing, "wb").close()
+    os.close(reading)
 
 
 LOOKS: dict[str, Callable[[], Any]] = {
@@ -280,7 +280,7 @@ LOOKS: dict[str, Callable[[], Any]] = {
     "a shell": lambda: os.system("test -s c.pt"),
     "a fork": forked,
     "os.kill": lambda: os.kill(os.getpid(), 0),
-    "signal.raise_signal": raised,
+    "a pipe to a spawned process": pipe_opened,
 }
 
 
@@ -326,7 +326,6 @@ def test_who_looks_at_another_file_does_not_wait(changed: Changed) -> None:
     torch.save(torch.ones(3), "c.pt")
     Path("other/d.pt").write_text("something else")
     os.path.getsize("other/c.pt")
-    os.listdir("other")
     os.stat(".")
     assert not os.path.exists("d.pt")
     threading.Thread(target=print).start()
@@ -348,7 +347,16 @@ def test_two_saves_to_one_file_are_written_in_their_order(changed: Changed) -> N
     assert changed.end()["waits"] == {"torch.save": 2, "open": 1}
 
 
-def test_several_threads_may_save(changed: Changed) -> None:
+def test_what_is_written_at_once_waits_for_what_was_saved_before(changed: Changed) -> None:
+    torch.save(torch.ones(1000), "c.pt")
+    with pytest.raises(Exception, match="lambda"):
+        torch.save([torch.ones(3), lambda: 0], "c.pt")
+    torch.save(torch.ones(3), "d.pt")
+    torch.save(torch.ones(3), "ä.pt")
+    assert changed.end()["waits"] == {"torch.save": 2}
+
+
+def test_other_threads_may_save_and_write_at_once(changed: Changed) -> None:
     changed.at_once = True
 
     def saves(k: int) -> None:
@@ -361,7 +369,8 @@ def test_several_threads_may_save(changed: Changed) -> None:
         one.start()
     for one in threads:
         one.join()
-    assert changed.end()["touched"] == 64
+    facts = changed.end()
+    assert (facts["touched"], facts["synchronous"]) == (0, {"in another thread": 64})
     assert [int(torch.load(f"{k}-{i}.pt")[0]) for k in range(4) for i in range(8)] == [
         10 * k + i for k in range(4) for i in range(8)
     ]

@@ -139,9 +139,9 @@ def test_a_file_that_was_not_written_anew_is_missing(tmp_path: Path) -> None:
     here = Folder(tmp_path)
     saved(tmp_path / "a.pt", [torch.ones(3)])
     here.results.add_first(here.ran("a.pt"))
-    here.results.add(here.ran("a.pt"), True)
-    assert here.results.compared()["checkpoints"] is False
-    assert "a.pt was not written" in here.results.compared()["because"]
+    here.results.add(here.ran("a.pt"), "change")
+    assert here.results.compared("change")["checkpoints"] is False
+    assert "a.pt was not written" in here.results.compared("change")["because"]
 
 
 def test_a_file_that_was_written_anew_with_the_same_bytes_is_equal(tmp_path: Path) -> None:
@@ -150,8 +150,8 @@ def test_a_file_that_was_written_anew_with_the_same_bytes_is_equal(tmp_path: Pat
     here.results.add_first(here.ran("a.pt"))
     os.unlink(saved(tmp_path / "a.pt", [torch.ones(3)]))
     saved(tmp_path / "a.pt", [torch.ones(3)])
-    here.results.add(here.ran("a.pt"), True)
-    assert here.results.compared() == {
+    here.results.add(here.ran("a.pt"), "change")
+    assert here.results.compared("change") == {
         "losses": True,
         "checkpoints": True,
         "output": True,
@@ -164,9 +164,9 @@ def test_a_file_of_another_name_in_each_run_is_compared_by_its_order(tmp_path: P
     saved(tmp_path / "monday.pt", [torch.ones(3)])
     here.results.add_first(here.ran("monday.pt"))
     saved(tmp_path / "tuesday.pt", [torch.zeros(3)])
-    here.results.add(here.ran("tuesday.pt"), True)
-    assert here.results.compared()["checkpoints"] is False
-    assert "tuesday.pt" in here.results.compared()["because"]
+    here.results.add(here.ran("tuesday.pt"), "change")
+    assert here.results.compared("change")["checkpoints"] is False
+    assert "tuesday.pt" in here.results.compared("change")["because"]
 
 
 def test_a_file_is_found_under_the_name_that_it_was_given_after_it_was_written(
@@ -194,8 +194,8 @@ def test_files_of_plain_runs_that_differ_can_not_be_compared(tmp_path: Path) -> 
     here = Folder(tmp_path)
     saved(tmp_path / "a.pt", [1])
     here.results.add_first(here.ran("a.pt"))
-    for changed, value in ((False, 2), (True, 3)):
+    for setting, value in (("", 2), ("change", 3)):
         saved(tmp_path / "a.pt", [value, value])
-        here.results.add(here.ran("a.pt"), changed)
-    assert here.results.compared()["checkpoints"] is None
-    assert "plain runs differ from each other already" in here.results.compared()["because"]
+        here.results.add(here.ran("a.pt"), setting)
+    assert here.results.compared("change")["checkpoints"] is None
+    assert "plain runs differ from each other already" in here.results.compared("change")["because"]

@@ -20,7 +20,7 @@ pytest.importorskip("voirkit.probes._entry", reason="voirkit was installed witho
 @pytest.fixture(autouse=True)
 def _nothing_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another test of this process may have had torch compile something, after which functions keep the code that they have."""
-    monkeypatch.setattr("voirkit.probes.call_hooks._compiles", False)
+    monkeypatch.setattr("voirkit.probes.call_hooks._torch_compile.is_used", False)
 
 
 def plainly(a: Any, b: Any = 2, *more: Any, key: Any = None, **others: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The engine: functions that do not exist yet, that are made anew, and that are made by functions."""
+"""The engine: functions that do not exist yet, that are made again, and that are made by functions."""
 
 from __future__ import annotations
 

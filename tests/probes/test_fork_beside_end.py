@@ -35,7 +35,7 @@ def test_the_fork_starts_no_reader_that_the_end_waits_for(
 ) -> None:
     with probing("g > n").values(), probing("g > a").values() as seen:
         forked(lambda: g(1))
-        exchange: Any = processes._exchange
+        exchange: Any = processes._children.exchange
         park = exchange.park
 
         def parked(*patience_s: float) -> bool:
@@ -55,7 +55,7 @@ def test_the_reader_is_never_joined_before_it_is_started(monkeypatch: pytest.Mon
     begun, go_on = threading.Event(), threading.Event()
     with probing("g > n").values(), probing("g > a").values():
         forked(lambda: g(1))
-        exchange: Any = processes._exchange
+        exchange: Any = processes._children.exchange
         exchange.park()
         start = threading.Thread.start
 

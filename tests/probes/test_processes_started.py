@@ -1,4 +1,4 @@
-"""Probes in the processes of multiprocessing and concurrent.futures, with each way in which these are started."""
+"""Probes in the processes of multiprocessing and concurrent.futures, with each start method."""
 
 from __future__ import annotations
 

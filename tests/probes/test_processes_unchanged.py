@@ -122,7 +122,7 @@ def test_without_children_there_is_no_thread_and_no_socket() -> None:
 
     with probing("half > result").values():
         half(1)
-        assert processes._exchange is None
+        assert processes._children.exchange is None
         assert [t.name for t in threading.enumerate() if t.name == "voirkit-events"] == []
 
 

@@ -1,4 +1,4 @@
-"""The engine: functions that are defined anew while a probe is on, and several probes on what functions make."""
+"""The engine: functions that are redefined while a probe is on, and several probes on what functions make."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ def test_it_is_seen_inside_the_call_of_another_function(
     )
 
 
-# What is no plain value: the event has the very object.  Here f returns what v was set to.
+# What is not a plain value: the event has the very object.  Here f returns what v was set to.
 
 
 THINGS = [

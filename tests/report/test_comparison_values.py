@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from voirkit.analysis.first_difference import FirstDifference, RankDifference, rank_as_json
-from voirkit.report.comparison import Side, said
+from voirkit.report.comparison import Side, different_facts
 from voirkit.report.comparison_values import losses_and_batches
 
 
@@ -151,6 +151,6 @@ def test_programs_get_all_of_it() -> None:
 
 
 def test_what_all_runs_of_a_side_have_in_common_is_said_once() -> None:
-    assert said(side("a", "b", ended="normal"), side("c", ended="normal")) == {}
-    unlike = said(side("a", "b", ended="normal"), side("c", ended="signal"))
+    assert different_facts(side("a", "b", ended="normal"), side("c", ended="normal")) == {}
+    unlike = different_facts(side("a", "b", ended="normal"), side("c", ended="signal"))
     assert unlike["ended"] == ("normal", "signal")

@@ -114,6 +114,10 @@ def test_a_folder_with_another_trace_is_not_added_to(run: Path, place: Place) ->
             ["--format", "chrom"],
             "--format: 'chrom' is no format.\n  Did you mean 'chrome'?\n  Formats: chrome",
         ),
+        (
+            ["--format", "perfetto"],
+            "--format: 'perfetto' is no format.\n  Perfetto opens the format 'chrome'.\n  Formats: ",
+        ),
         ([], "no format is given.\n  voirkit export [RUN] --format chrome|"),
         (
             ["--format", "csv", "--steps", "x"],
@@ -142,7 +146,7 @@ def test_a_folder_with_another_trace_is_not_added_to(run: Path, place: Place) ->
         (["--format", "csv", "-o", "/proc/new/x.csv"], "/proc/new: it cannot be written: "),
         (
             ["--format", "csv", "-o", "https://example.org/x"],
-            "-o https://example.org/x: csv is written to files; only otlp can be sent.",
+            "-o https://example.org/x: this is an address; exports are files.",
         ),
     ],
 )

@@ -5,10 +5,9 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pytest
@@ -36,68 +35,6 @@ def pfw(path: Path) -> Events:
                 yield one["cat"], one["name"], one["pid"], one["dur"] * 1000
 
 
-def perfetto(path: Path) -> Events:
-    from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
-
-    names: dict[str, dict[int, str]] = defaultdict(dict)
-    pids, parents, begun, ended = {}, {}, defaultdict(list), defaultdict(list)
-    for packet in protos.Trace.FromString(path.read_bytes()).packet:
-        for table in ("event_names", "event_categories"):
-            names[table].update(
-                {entry.iid: entry.name for entry in getattr(packet.interned_data, table)}
-            )
-        track = packet.track_descriptor
-        parents[track.uuid] = track.parent_uuid
-        if track.HasField("process"):
-            pids[track.uuid] = track.process.pid
-        event = packet.track_event
-        if event.type == event.TYPE_SLICE_BEGIN:
-            label = (
-                names["event_categories"][event.category_iids[0]],
-                names["event_names"][event.name_iid],
-            )
-            begun[event.track_uuid].append((packet.timestamp, label))
-        elif event.type == event.TYPE_SLICE_END:
-            ended[event.track_uuid].append(packet.timestamp)
-    for track_uuid, begins in begun.items():
-        open_: list[Any] = []
-        process = track_uuid
-        while process not in pids:
-            process = parents[process]
-        ends = [(at, -1, None) for at in ended[track_uuid]]
-        for at, kind, label in sorted(
-            [*((at, 1, label) for at, label in begins), *ends], key=lambda one: one[:2]
-        ):
-            if kind > 0:
-                open_.append((at, label))
-            else:
-                start, label = open_.pop()
-                yield *label, pids[process], at - start
-
-
-def otlp(path: Path) -> Events:
-    for line in path.read_text().splitlines():
-        for resource in json.loads(line)["resourceSpans"]:
-            (pid,) = (
-                int(one["value"]["intValue"])
-                for one in resource["resource"]["attributes"]
-                if one["key"] == "process.pid"
-            )
-            for span in resource["scopeSpans"][0]["spans"]:
-                (category,) = [
-                    one["value"]["stringValue"]
-                    for one in span["attributes"]
-                    if one["key"] == "voirkit.category"
-                ] or [""]
-                if category:  # else it is that of the run or of a process
-                    yield (
-                        category,
-                        span["name"],
-                        pid,
-                        int(span["endTimeUnixNano"]) - int(span["startTimeUnixNano"]),
-                    )
-
-
 def parquet(path: Path) -> Events:
     yield from duckdb.sql(
         f"SELECT category, name, pid, duration_ns FROM read_parquet('{path}')"
@@ -118,8 +55,12 @@ def csv_(path: Path) -> Events:
 
 
 READ: dict[str, Callable[[Path], Events]] = {
-    "chrome": chrome, "pfw": pfw, "perfetto": perfetto, "otlp": otlp, "parquet": parquet, "arrow": arrow, "csv": csv_,
-}  # fmt: skip
+    "chrome": chrome,
+    "pfw": pfw,
+    "parquet": parquet,
+    "arrow": arrow,
+    "csv": csv_,
+}
 
 
 def summed(events: Events) -> dict[Layer, tuple[int, int]]:

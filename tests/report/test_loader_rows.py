@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 from pipelined import Loader, record
 
-from voirkit.export import perfetto
 from voirkit.export.trace_events import CHROME
 from voirkit.runs.opened import open_run
 from voirkit.runs.selection import EVERYTHING
@@ -81,22 +79,3 @@ def test_two_epochs_and_two_loaders_are_not_mixed_up_and_one_process_needs_no_ar
         one["args"]["name"].partition(" (")[0] for one in events if one["name"] == "process_name"
     }
     assert names >= {"worker 0 of loader 0", "worker 1 of loader 0", "worker 0 of loader 1"}
-
-
-def test_perfetto_has_the_same_rows_and_arrows(tmp_path: Path) -> None:
-    with open_run(record(tmp_path / "run", Loader(batches=4))) as run:
-        (path,) = perfetto.write(run, EVERYTHING, str(tmp_path / "run.pftrace"))
-    packets = protos.Trace.FromString(Path(path).read_bytes()).packet
-    names = {
-        p.track_descriptor.process.process_name
-        for p in packets
-        if p.track_descriptor.process.process_name
-    }
-    assert names >= {"worker 0 of the loader", "worker 1 of the loader"}
-    flows = [tuple(p.track_event.flow_ids) for p in packets if p.track_event.flow_ids]
-    assert sorted(Counter(flows).values()) == [2] * 4
-    tracks = {
-        flow: {p.track_event.track_uuid for p in packets if tuple(p.track_event.flow_ids) == flow}
-        for flow in flows
-    }
-    assert all(len(both) == 2 for both in tracks.values())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voirkit.export.spans import Nesting, overlapping
+from voirkit.export.spans import overlapping
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=25).map(
     lambda spans: sorted(
@@ -16,11 +18,15 @@ SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=25)
 
 
 def lanes_of(spans: list[tuple[int, int]]) -> list[int]:
-    nesting: Nesting[int] = Nesting()
-    lanes = []
+    """The first lane of each span whose earlier spans are over at its start, or hold it."""
+    lanes: list[int] = []
     for start, end in spans:
-        list(nesting.ended(start))
-        lanes.append(nesting.add(start, end, 0))
+        crossed = {
+            lane
+            for (_, other_end), lane in zip(spans, lanes, strict=False)
+            if start < other_end < end
+        }
+        lanes.append(next(lane for lane in count() if lane not in crossed))
     return lanes
 
 
@@ -55,15 +61,3 @@ def test_a_lane_can_be_known_without_keeping_what_is_in_it(spans: list[tuple[int
 
 def test_threads_have_lanes_of_their_own() -> None:
     assert list(overlapping([("a", 0, 10), ("b", 5, 15), ("a", 6, 16)])) == [("a", 6, 16, 1)]
-
-
-@given(SPANS)
-def test_the_holder_of_a_span_is_the_innermost_that_holds_it(spans: list[tuple[int, int]]) -> None:
-    nesting: Nesting[tuple[int, int]] = Nesting()
-    for i, (start, end) in enumerate(spans):
-        list(nesting.ended(start))
-        holding = [one for one in spans[:i] if one[1] > start and one[1] >= end]
-        assert nesting.holder(end) == (
-            min(holding, key=lambda one: (-one[0], one[1])) if holding else None
-        )
-        nesting.add(start, end, (start, end))

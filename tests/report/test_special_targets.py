@@ -120,7 +120,7 @@ def test_a_full_disk_is_one_clear_error_and_leaves_nothing(place: Place, format:
 
     export(
         run, "--format", "csv", "-o", "-"
-    )  # what is in segments is put to rest, for which there is room
+    )  # what is in segments is compacted, for which there is room
     before = files(place.folder)
     ended = export(run, "--format", format, "-o", f"new/x.{format}", preexec_fn=limit)
     assert ended.returncode == 2
@@ -148,7 +148,7 @@ def test_no_room_for_temporary_files_is_one_clear_error(run: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("format", ["csv", "parquet", "chrome", "pfw", "perfetto"])
+@pytest.mark.parametrize("format", ["csv", "parquet", "chrome", "pfw"])
 def test_names_that_are_no_text(run: Path, format: str) -> None:
     target = os.fsencode(run.parent) + b"/\xff/\xfe'\n." + format.encode()
     for encoding in ("utf-8:strict", "ascii:strict"):
@@ -182,7 +182,7 @@ def test_an_empty_name_is_one_clear_error(run: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("format", ["chrome", "csv", "otlp"])
+@pytest.mark.parametrize("format", ["chrome", "csv"])
 def test_a_signal_ends_it_and_leaves_nothing(place: Place, format: str, number: int) -> None:
     record(place.folder / "run", MANY.format(50_000))
     out = place.folder / "out"

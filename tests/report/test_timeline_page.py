@@ -15,7 +15,6 @@ from perfetto_page import ask, chromium
 from pipelined import Loader
 from pipelined import record as record_loaders
 
-from voirkit.export import perfetto
 from voirkit.export.trace_events import CHROME
 from voirkit.runs.opened import open_run
 from voirkit.runs.selection import EVERYTHING
@@ -55,7 +54,7 @@ def recorded(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
     return record(tmp_path_factory.mktemp("annotated"))
 
 
-@pytest.fixture(scope="module", params=["perfetto", "chrome", "pfw"])
+@pytest.fixture(scope="module", params=["chrome", "pfw"])
 def seen(
     request: pytest.FixtureRequest,
     recorded: Place,
@@ -67,9 +66,7 @@ def seen(
 
 
 def look(page: Path, recorded: Place, format: str, scratch: Path) -> dict[str, Any]:
-    target = (
-        scratch / {"perfetto": "run.pftrace", "chrome": "run.json", "pfw": "run.pfw.gz"}[format]
-    )
+    target = scratch / {"chrome": "run.json", "pfw": "run.pfw.gz"}[format]
     ended = recorded.python("-m", "voirkit", "export", "run", "--format", format, "-o", str(target))
     assert ended.code == 0, ended.err
     return ask(page, target, QUESTIONS, scratch / "profile")
@@ -100,21 +97,19 @@ def test_perfetto_shows_arguments_and_nesting(seen: dict[str, Any]) -> None:
     assert 6_000_000 <= seen["time"][0][0] < 6_000_000_000  # ns: 20 times 350 us at least
 
 
-@pytest.mark.parametrize("format", ["perfetto", "chrome"])
 def test_perfetto_shows_every_span_of_coroutines_that_take_turns(
-    page: Path, format: str, tmp_path: Path
+    page: Path, tmp_path: Path
 ) -> None:
-    seen = look(page, record(tmp_path, COROUTINES), format, tmp_path)
+    seen = look(page, record(tmp_path, COROUTINES), "chrome", tmp_path)
     assert seen["complaints"] == []
     assert {(category, name): n for category, name, n in seen["slices"]} == COROUTINES_COUNTS
 
 
-@pytest.mark.parametrize("format", [CHROME, perfetto])
 def test_perfetto_draws_an_arrow_from_each_batchs_making_to_its_use(
-    page: Path, format: Any, tmp_path: Path
+    page: Path, tmp_path: Path
 ) -> None:
     with open_run(record_loaders(tmp_path / "run", Loader(batches=6))) as run:
-        (path,) = format.write(run, EVERYTHING, str(tmp_path / "trace"))
+        (path,) = CHROME.write(run, EVERYTHING, str(tmp_path / "trace"))
     arrows = "select made.name, used.name from flow join slice made on slice_out = made.id join slice used on slice_in = used.id"
     seen = ask(
         page,
@@ -124,9 +119,7 @@ def test_perfetto_draws_an_arrow_from_each_batchs_making_to_its_use(
     )
     assert seen["complaints"] == []
     # Of a trace in JSON Perfetto takes the span that began last for the one that an arrow leaves from.
-    assert [made for made, _ in seen["arrows"]] == [
-        "collate" if format is CHROME else "preprocess"
-    ] * 6
+    assert [made for made, _ in seen["arrows"]] == ["collate"] * 6
     assert {used for _, used in seen["arrows"]} <= {
         "consumed",
         "queued",

@@ -98,7 +98,7 @@ def test_force_removes_nothing_through_a_link(run: Path, elsewhere: Path, part: 
     (run / part).parent.mkdir(exist_ok=True)
     (run / part).symlink_to(elsewhere)
     with pytest.raises(RunDirectoryError, match="leads out"):
-        directory.make(str(run), "main.py", force=True)
+        directory.create(str(run), "main.py", force=True)
     directory.clear(str(run))  # where a link came after the look
 
 
@@ -110,7 +110,7 @@ def test_a_rank_does_not_record_through_a_link(
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(RunDirectoryError, match="leads out"):
-        directory.make(str(tmp_path / "chosen"), "main.py", force=False)
+        directory.create(str(tmp_path / "chosen"), "main.py", force=False)
 
 
 @pytest.mark.parametrize(

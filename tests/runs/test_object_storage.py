@@ -19,7 +19,7 @@ from conftest import CLEAN
 from voirkit.analysis import overhead
 from voirkit.cli import main
 from voirkit.errors import RunDirectoryError
-from voirkit.runs.directory import fetch, make
+from voirkit.runs.directory import create, fetch
 from voirkit.runs.opened import open_run
 
 pytestmark = pytest.mark.long
@@ -217,7 +217,7 @@ def test_what_would_write_there_or_watch_is_refused(bucket: Any, run: Path, caps
     with pytest.raises(
         RunDirectoryError, match=f"--run-dir {URL}: a run is recorded into a folder"
     ):
-        make(URL, "main.py", force=False)
+        create(URL, "main.py", force=False)
     assert keys(bucket) == before
 
 

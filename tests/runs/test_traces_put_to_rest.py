@@ -1,4 +1,4 @@
-"""What the program has done to python itself does not change how it ends when its trace is put to rest."""
+"""What the program has done to python itself does not change how it ends when its trace is compacted."""
 
 import pytest
 from conftest import Place

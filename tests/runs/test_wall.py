@@ -268,12 +268,14 @@ def test_what_a_failed_attempt_did_since_its_last_checkpoint_is_lost() -> None:
 
 
 def test_without_a_loader_a_step_that_begins_with_the_checkpoint_is_lost_too() -> None:
-    attempt = ATTEMPTS[0]._replace(saved=[(4010 * MS, 4100 * MS)], saving=[(4010 * MS, 4100 * MS)])
+    span = (4010 * MS, 4100 * MS)
+    attempt = ATTEMPTS[0]._replace(checkpoints_ns=[span], own_checkpoints_ns=[span])
     assert goodput_of([attempt, ATTEMPTS[1]], STEPS)["steps_lost"] == 2
 
 
 def test_without_a_checkpoint_all_steps_of_a_failed_attempt_are_lost() -> None:
-    goodput = goodput_of([ATTEMPTS[0]._replace(saved=[], saving=[]), ATTEMPTS[1]], STEPS)
+    attempt = ATTEMPTS[0]._replace(checkpoints_ns=[], own_checkpoints_ns=[])
+    goodput = goodput_of([attempt, ATTEMPTS[1]], STEPS)
     assert (goodput["steps_lost"], goodput["parts"]["lost"]["total_s"]) == (3, 4.0)
 
 
@@ -297,7 +299,7 @@ def test_the_time_of_all_attempts_is_in_exclusive_parts() -> None:
 
 def test_an_attempt_that_never_came_to_a_step_was_starting() -> None:
     failed = Attempt(7 * S, 8 * S, [], [])
-    parts = goodput_of([ATTEMPTS[0]._replace(ended=6 * S), failed, ATTEMPTS[1]], STEPS)["parts"]
+    parts = goodput_of([ATTEMPTS[0]._replace(end_ns=6 * S), failed, ATTEMPTS[1]], STEPS)["parts"]
     assert (parts["start"]["total_s"], parts["lost"]["total_s"], parts["restart"]["total_s"]) == (
         4.5,
         1.0,

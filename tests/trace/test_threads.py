@@ -65,7 +65,7 @@ def test_arguments_from_before_the_file_are_right_however_many_threads_complete_
         recorder.begin(FOLDER)
         n, first = name("a", "b"), recorder.arguments({"k": "first"})
         for i in range(20):
-            recorder._recording._files().complete = False  # as another thread sees the file that arrives meanwhile
+            recorder._process.recording._files().complete = False  # as another thread sees the file that arrives meanwhile
             recorder.arguments({"k": i})
         span(n, 0, 1, first)
     """)

@@ -230,7 +230,7 @@ def test_a_place_that_a_thread_had_taken_as_recording_stopped_holds_no_event(
 
         def interrupted():
             taken = place()
-            recorder._recording._stop("planted")
+            recorder._process.recording._stop("planted")
             return taken
 
         plain._local.room = window, interrupted

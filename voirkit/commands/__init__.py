@@ -41,7 +41,7 @@ SUBCOMMANDS = {
 
 def function_of(word: str) -> str | None:
     """Where the function of a subcommand is, as ``module:function`` or a module that has ``main``;
-    None of what is no subcommand."""
+    None of what is not a subcommand."""
     if not word.isalpha():
         return None
     return SUBCOMMANDS[word][0] if word in SUBCOMMANDS else of_instruments().get(word)
@@ -61,7 +61,7 @@ def of_instruments() -> dict[str, str]:
 @contextmanager
 def printing() -> Iterator[None]:
     """Around what a command prints: what the encoding lacks is replaced, and a reader that goes
-    away (``| head``) is no error."""
+    away (``| head``) is not an error."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors=PLAIN)
     try:

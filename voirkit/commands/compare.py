@@ -185,11 +185,11 @@ def _difference(instrument: Instrument, first: Run, second: Run, options: Any) -
 def _summaries(first: Side, second: Side, options: Any, required: Sequence[Condition]) -> int:
     from voirkit.analysis.first_difference import first_differences
     from voirkit.report.comparison import (
+        different_facts,
         environments,
         figures,
         figures_of_instruments,
         missed_by,
-        said,
     )
     from voirkit.report.html.comparison import comparison_page
 
@@ -200,7 +200,9 @@ def _summaries(first: Side, second: Side, options: Any, required: Sequence[Condi
     rows += failures.attempt(
         "figures of instruments", lambda: list(figures_of_instruments(first, second)), []
     )
-    different: Pairs = failures.attempt("what else differs", lambda: said(first, second), {})
+    different: Pairs = failures.attempt(
+        "what else differs", lambda: different_facts(first, second), {}
+    )
     environment: Pairs = failures.attempt("environment", lambda: environments(first, second), {})
     no_ranks: list[RankDifference] = []
     rank_differences = failures.attempt(

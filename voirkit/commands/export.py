@@ -37,9 +37,7 @@ def main(argv: Sequence[str]) -> int:
         target = _target(format, options.output, run)
         if part.ranks is not None:
             run.read_only(part.ranks)
-        new_folder = None
-        if not target.startswith(("http://", "https://")):
-            new_folder = _prepare(format, target, options.force)
+        new_folder = _prepare(format, target, options.force)
         _write(format, run, part, target, new_folder)
         for warning in (*_missing(run, part), *run.warnings):
             tell(warning)
@@ -153,17 +151,7 @@ def _target(format: Format, output: str | None, run: Run) -> str:
     if output is None:
         return f"{run.name}{format.SUFFIX}" if format.SUFFIX else f"{run.name}-{format.NAME}"
     if "://" in output:
-        if format.NAME != "otlp":
-            raise CommandLineError(
-                f"{format.NAME} is written to files; only otlp can be sent.", where=f"-o {output}"
-            )
-        if not output.startswith(("http://", "https://")):
-            raise CommandLineError(
-                "spans are sent over HTTP only.",
-                where=f"-o {output}",
-                next="--format otlp -o http://HOST:4318",
-            )
-        return output
+        raise CommandLineError("this is an address; exports are files.", where=f"-o {output}")
     if output in STDOUT_NAMES:
         return STDOUT
     if format.SUFFIX and (os.path.isdir(output) or output.endswith(os.sep)):

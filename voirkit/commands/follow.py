@@ -93,7 +93,7 @@ class _Reader(Overseer):
 
 
 def main(argv: Sequence[str]) -> int | None:
-    """Run the shell script; returns its exit code, or None if ``--follow`` is no option of
+    """Run the shell script; returns its exit code, or None if ``--follow`` is not an option of
     voirkit's on this command line."""
     reader = _Reader()
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -60,24 +61,24 @@ def read_script(name: str) -> Source:
 def read_module(name: str) -> Source:
     """A module as ``-m`` names it: ``package.module``, a package with a ``__main__``, or
     ``module:function``."""
-    here = os.getcwd()
-    enter_folder(here)
+    folder = os.getcwd()
+    enter_folder(folder)
     module, colon, _ = name.partition(":")
     try:
-        found = catalogue_of_module(module)
-        if not colon and (found is None or os.path.basename(found.filename) == "__init__.py"):
-            found = _main_of(module, is_source=found is not None)
+        listing = catalogue_of_module(module)
+        if not colon and (listing is None or os.path.basename(listing.filename) == "__init__.py"):
+            listing = _main_of(module, is_source=listing is not None)
     except SelectorError as error:
         raise CommandLineError(error.what, where=f"-m {name}", next=error.next) from None
     except SyntaxError as error:
         raise _no_python(error, module) from None
-    if found is None:
+    if listing is None:
         raise CommandLineError("it has no Python source.", where=f"-m {name}")
-    with open(found.filename, "rb") as file:
+    with open(listing.filename, "rb") as file:
         text = file.read()
-    shown = shorten(found.filename)
-    found = replace(found, filename=shown, module=module if colon else "")
-    return Source(name, shown, here, text, found)
+    file_name = shorten(listing.filename)
+    listing = replace(listing, filename=file_name, module=module if colon else "")
+    return Source(name, file_name, folder, text, listing)
 
 
 def _main_of(package: str, is_source: bool) -> Catalogue | None:
@@ -151,17 +152,19 @@ def select_functions(listed: list[FunctionOffers], word: str, file: str) -> list
     """The functions that a word names: by their whole name, else by its last part, else all in a
     class or function."""
     name = word.strip("/").replace("/", ".")
-    exact = [one for one in listed if one.function.name == name or one.prefix == word]
-    found = exact or [one for one in listed if one.function.path[-1] == name]
-    found = found or [one for one in listed if f".{one.function.name}.".find(f".{name}.") >= 0]
-    if not found:
-        names = [one.function.name for one in listed]
-        near = did_you_mean(name, [*names, *(one.function.path[-1] for one in listed)])
+    matches = [f for f in listed if f.function.name == name or f.prefix == word]
+    if not matches:
+        matches = [f for f in listed if f.function.path[-1] == name]
+    if not matches:
+        matches = [f for f in listed if f".{name}." in f".{f.function.name}."]
+    if not matches:
+        names = [f.function.name for f in listed]
+        near = did_you_mean(name, [*names, *(f.function.path[-1] for f in listed)])
         raise CommandLineError(
             f"{file} has no function {word!r}.",
             next=near or f"Its functions: {', '.join(names) or 'none'}.",
         )
-    return found
+    return matches
 
 
 def document(source: Source, listed: list[FunctionOffers]) -> dict[str, Any]:
@@ -171,44 +174,37 @@ def document(source: Source, listed: list[FunctionOffers]) -> dict[str, Any]:
         "schema": SCHEMA,
         "name": source.name,
         "file": source.file,
-        "functions": [_as_json(one, source.file) for one in listed],
+        "functions": [_as_json(function, source.file) for function in listed],
     }
 
 
-def _as_json(one: FunctionOffers, file: str) -> dict[str, Any]:
-    found: dict[str, list[dict[str, Any]]] = {
+def _as_json(listed: FunctionOffers, file: str) -> dict[str, Any]:
+    rows: dict[str, list[dict[str, Any]]] = {
         kind: [] for kind in ("parameter", "variable", "loop", "return", "yield")
     }
-    for offer in one.offers:
-        selector, refused = offer.selectors[0] if offer.selectors else None, offer.refused or None
+    for offer in listed.offers:
+        selectors = offer.selectors
+        selector = {"selector": selectors[0] if selectors else None}
+        row: dict[str, Any]
         if offer.kind == "loop":
-            row = {
-                "names": offer.names,
-                "line": offer.lines[0],
-                "selectors": offer.selectors,
-                "refused": refused,
-            }
+            row = {"names": offer.names, "line": offer.lines[0], "selectors": selectors}
         elif offer.kind in ("return", "yield"):
-            row = {"lines": offer.lines, "selector": selector, "refused": refused}
+            row = {"lines": offer.lines, **selector}
         else:
-            row = {
-                "name": offer.names[0],
-                "line": offer.lines[0],
-                "selector": selector,
-                "refused": refused,
-            }
-        found[offer.kind].append(row)
+            row = {"name": offer.names[0], "line": offer.lines[0], **selector}
+        rows[offer.kind].append({**row, "refused": offer.refused or None})
+    returns, yields = (next(reversed(rows[kind]), None) for kind in ("return", "yield"))
     return {
-        "name": one.function.name,
+        "name": listed.function.name,
         "file": file,
-        "line": one.function.line,
-        "prefix": one.prefix,
-        "refused": one.refused or None,
-        "parameters": found["parameter"],
-        "variables": found["variable"],
-        "loops": found["loop"],
-        "returns": next(reversed(found["return"]), None),
-        "yields": next(reversed(found["yield"]), None),
+        "line": listed.function.line,
+        "prefix": listed.prefix,
+        "refused": listed.refused or None,
+        "parameters": rows["parameter"],
+        "variables": rows["variable"],
+        "loops": rows["loop"],
+        "returns": returns,
+        "yields": yields,
     }
 
 
@@ -220,32 +216,26 @@ Row = tuple[str, str, str, str, str]
 
 def rows(source: Source, listed: list[FunctionOffers]) -> list[list[Row]]:
     """A table's rows, function by function."""
-    return [_rows_of(one, source.file) for one in listed]
+    return [_rows_of(function, source.file) for function in listed]
 
 
-def _rows_of(one: FunctionOffers, file: str) -> list[Row]:
-    function = one.function
-    table: list[Row] = [(f"{file}:{function.line}", "function", function.name, "", one.refused)]
-    offers = (
-        [] if one.refused else [offer for offer in one.offers if offer.lines or offer.selectors]
-    )
-    # The line of a return that is not written is the function's last.
-    lines = {id(offer): offer.lines[0] if offer.lines else function.last_line for offer in offers}
-    for offer in sorted(
-        offers,
-        key=lambda offer: (offer.kind != "parameter", lines[id(offer)], offer.kind != "loop"),
-    ):
-        selector = offer.selectors[0] if offer.selectors else ""
-        table.append(
-            (
-                f"{file}:{lines[id(offer)]}",
-                offer.kind,
-                ", ".join(offer.names),
-                selector,
-                offer.refused,
-            )
-        )
-    return table
+def _rows_of(listed: FunctionOffers, file: str) -> list[Row]:
+    function = listed.function
+    table: list[Row] = [(f"{file}:{function.line}", "function", function.name, "", listed.refused)]
+    if listed.refused:
+        return table
+    ranked = []
+    for offer in listed.offers:
+        if offer.lines or offer.selectors:
+            # The line of a return that is not written is the function's last.
+            line = offer.lines[0] if offer.lines else function.last_line
+            place = (offer.kind != "parameter", line, offer.kind != "loop")
+            selector = offer.selectors[0] if offer.selectors else ""
+            names = ", ".join(offer.names)
+            row = (f"{file}:{line}", offer.kind, names, selector, offer.refused)
+            ranked.append((place, row))
+    ranked.sort(key=lambda placed: placed[0])
+    return table + [row for _, row in ranked]
 
 
 def plain(groups: list[list[Row]], source: Source) -> str:
@@ -256,10 +246,10 @@ def plain(groups: list[list[Row]], source: Source) -> str:
     texts = []
     for group in groups:
         lines = []
-        for where, what, name, selector, refused in group:
+        for where, kind, name, selector, refused in group:
             last = selector or (f"(cannot be probed: {refused})" if refused else "")
             lines.append(
-                f"{where:<{widths[0]}}  {what:<{widths[1]}}  {name:<{widths[2]}}  {last}".rstrip()
+                f"{where:<{widths[0]}}  {kind:<{widths[1]}}  {name:<{widths[2]}}  {last}".rstrip()
             )
         texts.append("\n".join(lines))
     return "\n\n".join(texts)
@@ -282,10 +272,10 @@ def _draw(groups: list[list[Row]], source: Source) -> None:
     for i, group in enumerate(groups):
         if i:
             table.add_row()
-        for where, what, name, selector, refused in group:
-            style = "dim" if refused else "bold" if what == "function" else ""
+        for where, kind, name, selector, refused in group:
+            style = "dim" if refused else "bold" if kind == "function" else ""
             last = Text(f"cannot be probed: {refused}") if refused else Text(selector, style="cyan")
-            table.add_row(Text(where), Text(what), Text(name), last, style=style)
+            table.add_row(Text(where), Text(kind), Text(name), last, style=style)
     console.print(table)
 
 
@@ -345,13 +335,13 @@ class Entry:
     """One reading in the voirfile: what was found for it, the lines that stand for it."""
 
     reading: str
-    found: Candidate | None
+    candidate: Candidate | None
     lines: tuple[str, ...]
 
     @property
     def is_active(self) -> bool:
-        """Whether it is probed; else it stands commented out."""
-        return self.found is not None and not self.found.obstacle
+        """Whether it is probed; otherwise it stands commented out."""
+        return self.candidate is not None and not self.candidate.obstacle
 
 
 def write_voirfile(argv: Sequence[str]) -> int:
@@ -383,22 +373,20 @@ def voirfile_text(source: Source, candidates: Candidates, entries: Sequence[Entr
     """The whole file."""
     # The name stands in a docstring: what could end that is left out.
     script = os.path.basename(os.path.normpath(source.name))
-    script = (
-        script
-        if script.replace(".", "").replace("-", "").replace("_", "").isalnum()
-        else "the script"
-    )
-    command = f"`voirkit probes {script}`" if script != "the script" else "`voirkit probes SCRIPT`"
+    command = f"`voirkit probes {script}`"
+    if not re.sub("[._-]", "", script).isalnum():
+        script = "the script"
+        command = "`voirkit probes SCRIPT`"
     parts = [HEAD.format(script=script, probes=command)]
-    if not any(entry.found for entry in entries):
+    if not any(entry.candidate for entry in entries):
         parts.append(
             "    # Nothing in the script looks like training: no loop leads to a .backward().\n"
         )
     parts += ["".join(f"    {line}\n" for line in entry.lines) for entry in entries]
-    others = candidates.other_loops()
-    if others:
+    loops = candidates.other_loops()
+    if loops:
         file = _one_line(os.path.basename(source.file))
-        listed = ", ".join(f"{where} ({file}:{line})" for where, line in others)
+        listed = ", ".join(f"{where} ({file}:{line})" for where, line in loops)
         parts.append(f"    # Other loops that train, and are not probed: {listed}.\n")
     line = candidates.options()
     if line is not None:
@@ -411,24 +399,24 @@ def voirfile_text(source: Source, candidates: Candidates, entries: Sequence[Entr
 
 def _entry(reading: str, candidates: Candidates, source: Source) -> Entry:
     purpose, template = MEANING[reading]
-    found = candidates.find(reading)
+    candidate = candidates.find(reading)
     lines = [f"# {purpose}"]
-    if found is None:
+    if candidate is None:
         lines += [
             "# Not found in the script. Fill in and take away the #:",
             *(f"# {line}" for line in template),
         ]
         return Entry(reading, None, tuple(lines))
-    lines.append(f"# {_quoted(source, found.line)}")
-    if found.obstacle:
+    lines.append(f"# {_quoted(source, candidate.line)}")
+    if candidate.obstacle:
         lines += [
-            f"# Not to be probed as it is: {_one_line(found.obstacle)}.",
-            f"# {found.code or template[0]}",
+            f"# Not to be probed as it is: {_one_line(candidate.obstacle)}.",
+            f"# {candidate.code or template[0]}",
         ]
     else:
-        lines += [f"# {found.note}"] if found.note else []
-        lines.append(found.code)
-    return Entry(reading, found, tuple(lines))
+        lines += [f"# {candidate.note}"] if candidate.note else []
+        lines.append(candidate.code)
+    return Entry(reading, candidate, tuple(lines))
 
 
 def _quoted(source: Source, line: int) -> str:
@@ -466,31 +454,31 @@ def _words(
     path: str, source: Source, candidates: Candidates, entries: Sequence[Entry]
 ) -> list[str]:
     """What to say on stdout."""
-    said = [f"{shorten(path)} is written. It gives"]
-    active = [entry.found for entry in entries if entry.found and entry.is_active]
-    width = max((len(found.reading) for found in active), default=0)
-    said += [
-        f"  {found.reading:<{width}}  {source.file}:{found.line}  {found.selector}"
-        for found in active
+    lines = [f"{shorten(path)} is written. It gives"]
+    active = [entry.candidate for entry in entries if entry.candidate and entry.is_active]
+    width = max((len(candidate.reading) for candidate in active), default=0)
+    lines += [
+        f"  {candidate.reading:<{width}}  {source.file}:{candidate.line}  {candidate.selector}"
+        for candidate in active
     ]
     if not active:
-        said[0] = (
+        lines[0] = (
             f"{shorten(path)} is written, but gives nothing yet: no training loop was found that"
             " can be probed."
         )
     missing = [entry.reading for entry in entries if not entry.is_active]
     if missing:
-        said.append(
+        lines.append(
             f"Commented out, with hints, as the script does not show how: {', '.join(missing)}."
         )
-    others = [
+    other_files = [
         other
         for other in voirfile.find(source.folder, os.getcwd())
         if other != os.path.realpath(path)
     ]
-    said += [f"From here {shorten(other)} is used too." for other in others]
+    lines += [f"From here {shorten(other)} is used too." for other in other_files]
     options = " --options" if candidates.options() is not None else ""
-    said.append(
+    lines.append(
         f"Next: voirkit {f'--verify{options}' if active else 'probes'} {shlex.quote(source.name)}"
     )
-    return said
+    return lines

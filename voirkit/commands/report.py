@@ -13,10 +13,8 @@ from typing import Any, NamedTuple
 
 from voirkit.analysis.summary import check_stream, summary_of
 from voirkit.commands import printing
-from voirkit.errors import EXIT_CHECK_FAILED, CommandLineError, RunDirectoryError, tell, visible
-from voirkit.instrument import resolve
+from voirkit.errors import CommandLineError, RunDirectoryError, tell
 from voirkit.options import ExtendedArgumentParser
-from voirkit.plugins import installed_instruments
 from voirkit.report.html import NAME, may_write, page, with_file, write
 from voirkit.report.output import STDOUT, printable
 from voirkit.runs.directory import LATEST, check_manifest, finite
@@ -32,9 +30,7 @@ def report(argv: Sequence[str]) -> int:
     """Show a run's summary."""
     options = report_parser().parse_args(with_file(argv))
     answers = [
-        name
-        for name in ("html", "json", "markdown", "check")
-        if getattr(options, name) not in (None, False)
+        name for name in ("html", "json", "markdown") if getattr(options, name) not in (None, False)
     ]
     if len(answers) > 1:
         raise CommandLineError(
@@ -45,9 +41,6 @@ def report(argv: Sequence[str]) -> int:
         runs = [opened.enter_context(open_run(path)) for path in options.RUN or [LATEST]]
         for run in runs:
             run.executor = executor
-        if options.check:
-            with printing():
-                return _check(runs)
         groups = group_directories(runs)
         summaries = [(group[0], _summary(group)) for group in groups]
         check_still_there(list(chain(*groups)))
@@ -110,38 +103,6 @@ def _pages(summaries: Sequence[tuple[Run, dict[str, Any]]], file: str) -> None:
         write(page(run, summary), target)
         if target != STDOUT:
             print(printable(target if file else os.path.relpath(target)))
-
-
-def _check(runs: Sequence[Run]) -> int:
-    """Print the rules that the records of loaders must fulfil, and how often each does not."""
-    broken = 0
-    for run in runs:
-        rules_by_rank: dict[Any, Any] = {}
-        for instrument in installed_instruments():
-            if instrument.rules:
-                rules_by_rank.update(resolve(instrument.rules)(run))
-        if not rules_by_rank:
-            tell(
-                f"{run.where}: nothing of a loader is recorded there.\n  Record it: voirkit"
-                " --loader SCRIPT"
-            )
-        for rank, rules in rules_by_rank.items():
-            of_rank = f", rank {rank}" if len(rules_by_rank) > 1 else ""
-            print(f"{printable(run.where)}{of_rank}")
-            for rule in rules:
-                broken += rule.broken
-                print(visible(_rule_line(rule)))
-    return EXIT_CHECK_FAILED if broken else 0
-
-
-def _rule_line(rule: Any) -> str:
-    verdict = "BROKEN" if rule.broken else "ok"
-    line = f"  {verdict:<7}{rule.text}: {rule.checked:,} checked"
-    if rule.broken:
-        line += f", {rule.broken:,} broken"
-        if rule.example:
-            line += f", the first at {rule.example}"
-    return line
 
 
 def group_directories(runs: Sequence[Run]) -> list[list[Run]]:
@@ -273,8 +234,7 @@ def _show(summaries: Sequence[tuple[Run, dict[str, Any]]], options: Any) -> None
 def report_parser() -> ExtendedArgumentParser:
     parser = ExtendedArgumentParser(
         "voirkit report",
-        "voirkit report [--html[=FILE]] [--json] [--markdown] [--check] [--engine dask:ADDRESS]"
-        " [RUN ...]",
+        "voirkit report [--html[=FILE]] [--json] [--markdown] [--engine dask:ADDRESS] [RUN ...]",
         description=(
             "Shows what a run came to: verdict, breakdown of a step, rates. Of finished, running"
             " and killed runs. Several directories that hold the ranks of one run are put together;"
@@ -282,11 +242,6 @@ def report_parser() -> ExtendedArgumentParser:
         ),
     )
     parser.add_argument("RUN", nargs="*", help="run directories (default: voirkit-runs/latest)")
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="hold what --loader recorded against what must be true of it; 3 if something is not",
-    )
     parser.add_argument(
         "--html",
         nargs="?",

@@ -1,5 +1,5 @@
 """Formats that the trace of any run can be written in, and what a format is; those with a module
-are imported when they are asked for.
+are imported when they are requested.
 
 Here are those that are one plain table, sorted by start: CSV with a header, one Parquet file, an
 Arrow file (IPC, "feather"), which needs pyarrow (checked with 14 to 26).
@@ -42,22 +42,11 @@ class Format(NamedTuple):
 _GENERAL = {
     "chrome": (
         "voirkit.export.trace_events:CHROME",
-        "trace events in JSON, for Perfetto, chrome://tracing and speedscope",
+        "trace events in JSON, for Perfetto (ui.perfetto.dev), chrome://tracing and speedscope",
     ),
     "pfw": (
         "voirkit.export.trace_events:PFW",
         "DFTracer's trace, for DFAnalyzer: a folder with a .pfw.gz for each process",
-    ),
-    "perfetto": (
-        "voirkit.export.perfetto",
-        "Perfetto's own, for https://ui.perfetto.dev; needs perfetto",
-    ),
-    "otlp": (
-        "voirkit.export.otlp",
-        (
-            "OpenTelemetry's spans: a file of JSON lines, or sent to a collector with -o"
-            " http://HOST:4318"
-        ),
     ),
     "parquet": ("voirkit.export:PARQUET", "a table, for DuckDB, pandas and polars"),
     "arrow": ("voirkit.export:ARROW", "the same as an Arrow file; needs pyarrow"),
@@ -83,6 +72,8 @@ def load(name: str) -> Format:
     names = formats()
     if name not in names:
         hint = did_you_mean(name, names)
+        if name == "perfetto":
+            hint = "Perfetto opens the format 'chrome'."
         raise CommandLineError(
             f"{name!r} is no format.",
             where="--format",
@@ -117,7 +108,7 @@ def query_table(run: Run, selection: Selection) -> str:
     step, value_key, value, number`` (that of a counter), ``args`` (JSON), ``rank, host, pid,
     process, tid, thread`` (the names of both).
     """
-    # one that executed itself anew is there twice
+    # one that re-executed itself is there twice
     names = {(process.host, process.rank, process.pid): process.name for process in run.processes()}
     process_table(
         run, "named_processes", "process VARCHAR", [[*key, name] for key, name in names.items()]

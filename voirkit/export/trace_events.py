@@ -245,7 +245,7 @@ def _chrome_query(run: Run, selection: Selection, extents: list[Extent], first_n
     counts += (
         "min(pid) OVER (PARTITION BY flow) < max(pid) OVER (PARTITION BY flow) AS leads_elsewhere, "
     )
-    # of an id that is no number Perfetto draws no arrow
+    # of an id that is not a number Perfetto draws no arrow
     counts += "dense_rank() OVER (ORDER BY flow) AS arrow"
     turns = f"SELECT *, {counts} FROM ({flows}) WINDOW w AS (PARTITION BY flow ORDER BY since_ns)"
     order = "since_ns, duration_ns, shown_pid, shown_tid, kind"

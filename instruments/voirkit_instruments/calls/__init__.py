@@ -13,6 +13,9 @@ def _is_script(word: str, following: Sequence[str]) -> bool:
     return is_script(word, following)
 
 
+_whole = whole_number("no number of steps")
+_at_least_1 = whole_number("no number of steps", " of at least 1", 1, 1_000_000)
+
 INSTRUMENT = Instrument(
     "calls",
     group="look deeper",
@@ -29,13 +32,13 @@ INSTRUMENT = Instrument(
         Option(
             "--calls-every",
             "record the calls of one step in N",
-            type=whole_number("no number of steps", " of at least 1", 1, 1_000_000),
+            type=_at_least_1,
             metavar="N",
         ),
         Option(
             "--calls-warmup",
             "with --calls-every: record all calls of the first M steps",
-            type=whole_number("no number of steps"),
+            type=_whole,
             metavar="M",
         ),
         Option(

@@ -74,8 +74,9 @@ def summarise(
     # what the run itself knows of it (``skipped``); a run of one rank has worked it all out at its
     # end
     known_calls = summary.get("calls") or {}
-    has_one_rank = len(known_calls.get("by_rank") or ()) == 1 and len(runs) == 1
-    if "by_function" in known_calls and has_one_rank and len(ranks_of(runs[0])) == 1:
+    known_ranks = known_calls.get("by_rank") or ()
+    has_one_rank = len(runs) == len(known_ranks) == len(ranks_of(runs[0])) == 1
+    if "by_function" in known_calls and has_one_rank:
         return None
     calls = calls_of(runs)
     return None if calls is None else {"calls": {**known_calls, **calls}}
@@ -101,11 +102,14 @@ def figures(partial: Partial) -> dict[str, Any]:
         for rank, (n, errors, self_ns) in sorted(partial.ranks.items())
     ]
     by_function = {".".join(name): _function_row(function) for name, function in ordered[:MOST]}
+    events = sum(function.n for function in functions)
+    errors = sum(function.errors for function in functions)
+    self_ns = sum(function.self_ns for function in functions)
     return {
         "functions": len(functions),
-        "events": sum(function.n for function in functions),
-        "errors": sum(function.errors for function in functions),
-        "self_s": sum(function.self_ns for function in functions) / _S,
+        "events": events,
+        "errors": errors,
+        "self_s": self_ns / _S,
         "by_function": by_function,
         "by_phase": {phase: row for phase, row in by_phase.items() if row["n"]},
         "by_rank": by_rank,
@@ -237,11 +241,10 @@ def partial(recorded: Recorded) -> Partial:
     for i, name in enumerate(recorded.functions):
         groups = slice(i * len(GROUPS), (i + 1) * len(GROUPS))
         rows = zip(GROUPS, phase_n[groups].tolist(), phase_ns[groups].tolist(), strict=True)
-        result.functions[name] = Function(
-            **{key: int(values[i]) for key, values in sums.items()},
-            phases={phase_name: (n, self_ns) for phase_name, n, self_ns in rows if n},
-            a_step=a_step.get(i, Counter()),
-        )
+        phases = {phase_name: (n, self_ns) for phase_name, n, self_ns in rows if n}
+        of_function = {key: int(values[i]) for key, values in sums.items()}
+        steps = a_step.get(i, Counter())
+        result.functions[name] = Function(**of_function, phases=phases, a_step=steps)
     n, errors, self_ns = (int(sums[key].sum()) for key in ("n", "errors", "self_ns"))
     result.ranks[recorded.rank] = n, errors, self_ns
     return result
@@ -329,15 +332,13 @@ def sections(calls: CallSummary, summary: Mapping[str, Any]) -> Iterator[Section
         title = f"{len(rows)} functions; {n_more} more had less"
     details = Details(title, [Table(_HEADS, rows)])
     self_s = {short(name): row["self_s"] for name, row in functions.items()}
-    blocks: list[Block] = [
-        _call_facts(calls),
-        InText([Table(_HEADS, rows, most=_MOST, total=calls["functions"])]),
-        *_phase_facts(calls["by_phase"]),
-        *_varying_functions(calls.get("by_step")),
-        *_rank_facts(calls["by_rank"]),
-        OnPage([*_by_phase(functions), details]),
-        Amounts("time of their own", self_s, "s"),
-    ]
+    table = Table(_HEADS, rows, most=_MOST, total=calls["functions"])
+    blocks: list[Block] = [_call_facts(calls), InText([table])]
+    blocks += _phase_facts(calls["by_phase"])
+    blocks += _varying_functions(calls.get("by_step"))
+    blocks += _rank_facts(calls["by_rank"])
+    blocks.append(OnPage([*_by_phase(functions), details]))
+    blocks.append(Amounts("time of their own", self_s, "s"))
     yield Section(
         "calls",
         "Calls",
@@ -353,16 +354,11 @@ def _cells(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
         calls_a_step = f"{a_step['median']}"
         if a_step["min"] < a_step["max"]:
             calls_a_step += f" ({a_step['min']}..{a_step['max']})"
-    return (
-        short(name),
-        duration(row["self_s"]),
-        duration(row["total_s"]),
-        f"{row['n']:,}",
-        duration(row["mean_s"]),
-        duration(row["max_s"]),
-        calls_a_step,
-        f"{row['errors']:,}" if row["errors"] else "",
-    )
+    keys = ("self_s", "total_s", "mean_s", "max_s")
+    self_time, total, mean, longest = (duration(row[key]) for key in keys)
+    n = f"{row['n']:,}"
+    errors = f"{row['errors']:,}" if row["errors"] else ""
+    return short(name), self_time, total, n, mean, longest, calls_a_step, errors
 
 
 def _by_phase(functions: Mapping[str, Any]) -> Iterator[Block]:

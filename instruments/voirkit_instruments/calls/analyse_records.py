@@ -326,16 +326,15 @@ def _step_pieces(steps: Steps | None) -> tuple[Pieces, Array, Array]:
         empty = np.zeros(0, dtype=np.int64)
         return pieces(empty, empty), np.zeros(1, dtype=np.int64), np.full(1, NONE)
     train, evaluation = steps.train, steps.evaluation
+    n_train, n_evaluation = len(train), len(evaluation)
     start = np.concatenate((train.start_ns, evaluation.start_ns)).astype(np.int64)
     duration = np.concatenate((train.end_ns, evaluation.end_ns)).astype(np.int64) - start
-    task = np.repeat([1, 2], [len(train), len(evaluation)])
-    number = np.concatenate((np.arange(len(train)), np.arange(len(evaluation))))
+    task = np.repeat([1, 2], [n_train, n_evaluation])
+    number = np.concatenate((np.arange(n_train), np.arange(n_evaluation)))
     order = np.lexsort((-duration, start))
-    return (
-        pieces(start[order], duration[order]),
-        np.append(task[order], 0),
-        np.append(number[order], NONE),
-    )
+    tasks = np.append(task[order], 0)
+    numbers = np.append(number[order], NONE)
+    return pieces(start[order], duration[order]), tasks, numbers
 
 
 def when(run: Run) -> dict[int, When]:
@@ -346,12 +345,12 @@ def when(run: Run) -> dict[int, When]:
     longest: dict[int, tuple[int, Array]] = {}
     for number, (rank, _, _) in enumerate(recorded.processes):
         threads = phases.training_threads(recorded, number)
-        if threads and (rank not in longest or len(threads[0]) > len(longest[rank][1])):
+        _, most_spans = longest.get(rank, (-1, ()))
+        if threads and len(threads[0]) > len(most_spans):
             longest[rank] = number, threads[0]
-    by_rank = {
-        rank: _when_of_thread(recorded, number, spans, steps.get(rank))
-        for rank, (number, spans) in longest.items()
-    }
+    by_rank = {}
+    for rank, (number, spans) in longest.items():
+        by_rank[rank] = _when_of_thread(recorded, number, spans, steps.get(rank))
     for rank in set(steps) - set(by_rank):
         by_rank[rank] = unknown(steps[rank])
     return by_rank

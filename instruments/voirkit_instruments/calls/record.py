@@ -464,7 +464,7 @@ IGNORED_SCOPES = {
 }
 
 NEXT, STEP = 0, 1
-# The functions that are called before a batch is asked for, and at the end of each optimizer's
+# The functions that are called before a batch is requested, and at the end of each optimizer's
 # step.
 PLACES = {
     NEXT: "torch.utils.data.dataloader._BaseDataLoaderIter.__next__",

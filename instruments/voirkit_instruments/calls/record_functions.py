@@ -45,7 +45,7 @@ _OPERATORS = frozenset(
         "rshift",
     )
 ) | {f"__{name}__" for name in ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert")}
-# Parts of torch that follow, translate or keep programs: what they call is no call of the
+# Parts of torch that follow, translate or keep programs: what they call is not a call of the
 # program's.
 MACHINERY = (
     "torch.fx",
@@ -63,7 +63,7 @@ MACHINERY = (
     "torch.ops",
     "torch.classes",
 )
-# Where public modules of torch have helpers from that are no functions of theirs.
+# Where public modules of torch have helpers from that are not functions of theirs.
 _HELPERS = (
     "torch._jit_internal",
     "torch._dynamo",
@@ -291,7 +291,7 @@ def is_script(word: str, following: Sequence[str]) -> bool:
 
 def names(text: str | bool | None) -> list[str]:
     """The functions to record, by full names; the default list where none are named (None, or True:
-    the flag alone). Raises CommandLineError: it is no list of names, or an empty one."""
+    the flag alone). Raises CommandLineError: it is not a list of names, or an empty one."""
     if not isinstance(text, str):
         return list(DEFAULT)
     targets: list[str] = []

@@ -70,28 +70,28 @@ class Vocabulary:
 
 class _Reader:
     def __init__(self, vocabulary: Vocabulary, key: bytes) -> None:
-        self._say, self._key, self._at = vocabulary, key, 5
+        self._vocabulary, self._key, self._offset = vocabulary, key, 5
 
     def read(self) -> dict[str, Any]:
         key = self._key
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         result: dict[str, Any] = {}
-        while self._at < len(key):
-            tag = chr(key[self._at])
+        while self._offset < len(key):
+            tag = chr(key[self._offset])
             if tag == "K":
-                self._at += 1
+                self._offset += 1
                 value, word = END, self._word()
                 value = self._value()
                 if value is not END:
                     kwargs[word] = value
             elif tag == "R":
-                self._at += 1
+                self._offset += 1
                 value = self._value()
                 if value is not END and value is not None:
                     result["returns"] = value
             elif tag == "E":
-                self._at += 1
+                self._offset += 1
                 result["error"] = self._type()
             else:
                 value = self._value()
@@ -105,28 +105,28 @@ class _Reader:
         }
 
     def _number(self, of: Struct) -> Any:
-        (number,) = of.unpack_from(self._key, self._at)
-        self._at += of.size
+        (number,) = of.unpack_from(self._key, self._offset)
+        self._offset += of.size
         return number
 
     def _type(self) -> str:
         number: int = self._number(_u16)
-        return self._say.types[number]
+        return self._vocabulary.types[number]
 
     def _word(self) -> str:
         number: int = self._number(_u16)
-        return self._say.words[number]
+        return self._vocabulary.words[number]
 
     def _text(self) -> str:
-        size = self._key[self._at]
-        self._at += 1 + size
-        return self._key[self._at - size : self._at].decode()
+        size = self._key[self._offset]
+        self._offset += 1 + size
+        return self._key[self._offset - size : self._offset].decode()
 
     def _value(self) -> Any:
-        if self._at >= len(self._key):
+        if self._offset >= len(self._key):
             return END
-        tag = chr(self._key[self._at])
-        self._at += 1
+        tag = chr(self._key[self._offset])
+        self._offset += 1
         if tag in _CONSTANTS:
             return _CONSTANTS[tag]
         if tag == "i":
@@ -147,8 +147,8 @@ class _Reader:
 
     def _tensor(self, tag: str) -> dict[str, Any]:
         kind = self._type()
-        dtype, device, index, grad, ndim = self._key[self._at : self._at + 5]
-        self._at += 5
+        dtype, device, index, grad, ndim = self._key[self._offset : self._offset + 5]
+        self._offset += 5
         where = _DEVICES.get(device, f"device {device}")
         tensor: dict[str, Any] = {"tensor": kind, "dtype": _DTYPES.get(dtype, f"dtype {dtype}")}
         if tag == "t":
@@ -163,8 +163,8 @@ class _Reader:
 
     def _many(self, tag: str) -> dict[str, Any]:
         several: dict[str, Any] = {"type": self._type()}
-        n, count = self._number(_i64), self._key[self._at]
-        self._at += 1
+        n, count = self._number(_i64), self._key[self._offset]
+        self._offset += 1
         if n >= 0:
             several["n"] = n
         items: list[tuple[str, Any]] = []

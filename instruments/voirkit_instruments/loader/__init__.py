@@ -26,7 +26,6 @@ INSTRUMENT = Instrument(
     of_rank="voirkit_instruments.loader.analyse:summarise_rank",
     evidence={"loading": "voirkit_instruments.loader.analyse_prediction:advice"},
     sections="voirkit_instruments.loader.show:sections",
-    rules="voirkit_instruments.loader.analyse:rules",
     event_names={
         "data.cpu": "processor time of the batch",
         "cost.making_ns": "processor time of making the batch",

@@ -8,7 +8,7 @@ figures of a summary, here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from math import ceil
@@ -99,15 +99,6 @@ def summarise_rank(runs: Sequence[Run], rank: int) -> dict[str, Any] | None:
     return summarise_run(runs, only=rank)
 
 
-def rules(run: Run) -> Iterator[tuple[int, Iterable[Any]]]:
-    """The rules that the records of each rank's loaders must keep; see
-    ``voirkit.instrument.Instrument``."""
-    from voirkit_instruments.loader.analyse_check import check
-
-    for rank in loader_ranks(run):
-        yield rank, check(run, rank)
-
-
 _NAMED = 10  # samples that a summary names
 _EPOCHS = 32  # more are put together
 _FEW = 8  # fewer batches say nothing
@@ -163,24 +154,25 @@ def _summarise(loader: LoaderTotals, training: Collection[int], cpus: int | None
         candidates = prediction.candidate_workers(cpus, loader.workers, enough, best)
     iqr_ns = making.quantile(0.75) - making.quantile(0.25)
     collate = loader.facts.get("collate", "")
-    return {
+    first = prediction.first_change(rows, _order(loader), cost, making.n, loader.workers, collate)
+    n_batches = counts["batches"]
+    part: dict[str, Any] = {
         "loader": loader.loader,
         "workers": loader.workers,
-        "batches": counts["batches"],
+        "batches": n_batches,
         "items": items,
         "units": BATCHES_PER_SECOND if items_each is None else ITEMS_PER_SECOND,
-        "dataset": loader.facts.get("dataset"),
-        "batch_size": loader.facts.get("batch_size"),
-        "collate": loader.facts.get("collate"),
-        "trains": loader.loader in training if training else None,
-        "operations": {name: _without_level(row) for name, row in rows.items()},
-        "preprocess": {**making.seconds(), "iqr_s": iqr_ns * NS},
-        "wait": {**wait.seconds(), "by": _causes(loader, wait.total)},
-        "ready_share": counts["ready"] / counts["batches"] if counts["batches"] else None,
-        "out_of_order": counts["out_of_order"],
-        "failed": counts["failed"],
-        **{name: _seconds(loader.times[name]) for name in ("delay", "put", "idle", "pin")},
-        "utilisation": _utilisation(loader),
+    }
+    part |= {key: loader.facts.get(key) for key in ("dataset", "batch_size", "collate")}
+    part["trains"] = loader.loader in training if training else None
+    part["operations"] = {name: _without_level(row) for name, row in rows.items()}
+    part["preprocess"] = {**making.seconds(), "iqr_s": iqr_ns * NS}
+    part["wait"] = {**wait.seconds(), "by": _causes(loader, wait.total)}
+    part["ready_share"] = counts["ready"] / n_batches if n_batches else None
+    part |= {key: counts[key] for key in ("out_of_order", "failed")}
+    part |= {name: _seconds(loader.times[name]) for name in ("delay", "put", "idle", "pin")}
+    part["utilisation"] = _utilisation(loader)
+    return part | {
         "queue": loader.queue,
         "epochs": _epochs(loader.epochs),
         "drift": _drift(loader),
@@ -190,9 +182,7 @@ def _summarise(loader: LoaderTotals, training: Collection[int], cpus: int | None
         "predicted": prediction.predict_rates(cost, candidates),
         "enough_workers": enough,
         "best_workers": best,
-        "first": prediction.first_change(
-            rows, _order(loader), cost, making.n, loader.workers, collate
-        ),
+        "first": first,
     }
 
 

@@ -75,13 +75,13 @@ class Optimizer:
 class Parameter:
     """A parameter in the steps of one optimizer. Steps are counted from 0; a figure that is NaN is
     ``nan``. The optimizer is the one in whose steps it was looked at; it is one of its own if
-    ``seen[-1]["optimizer"]`` is not None."""
+    ``facts[-1]["optimizer"]`` is not None."""
 
     rank: int
     name: str
     optimizer: Optimizer
     # what it was (shape, dtype ...), with the n of the step; several: it changed
-    seen: list[dict[str, Any]] = field(default_factory=list)
+    facts: list[dict[str, Any]] = field(default_factory=list)
     # (step, figure); the last may be that of the end, whose step is optimizer.steps
     norms: Points = field(default_factory=list)
     grad_norms: Points = field(default_factory=list)
@@ -201,7 +201,7 @@ class _ParameterTable:
             for facts in [*new_facts]:
                 if facts["optimizer"] in (None, optimizer.number):
                     new_facts.remove(facts)
-                    parameter.seen.append({"n": n, **facts})
+                    parameter.facts.append({"n": n, **facts})
             yield parameter, n
 
     def _parameter(self, process: _Process, name: str, optimizer: Optimizer) -> Parameter:
@@ -230,7 +230,7 @@ class _ParameterTable:
         for (process, name), all_facts in self._new_facts.items():
             if all_facts and (process, name) not in watched and process in first_optimizers:
                 parameter = self._parameter(process, name, first_optimizers[process])
-                parameter.seen += [{"n": 0, **facts} for facts in all_facts]
+                parameter.facts += [{"n": 0, **facts} for facts in all_facts]
 
     def held_parameters(self) -> list[Parameter]:
         """The parameters without those in the steps of optimizers that do not hold them: one that
@@ -252,10 +252,10 @@ def _tell_models_apart(parameters: Collection[Parameter]) -> None:
     """
     by_process: dict[_Process, list[Mapping[str, Any]]] = {}
     for parameter in parameters:
-        by_process.setdefault(_process_of(parameter), []).extend(parameter.seen)
+        by_process.setdefault(_process_of(parameter), []).extend(parameter.facts)
     labels = {process: _labels(all_facts) for process, all_facts in by_process.items()}
     for parameter in parameters:
-        for facts in parameter.seen:
+        for facts in parameter.facts:
             model = model_of(facts)
             if model is None:
                 continue
@@ -283,7 +283,7 @@ def _labels(all_facts: Iterable[Mapping[str, Any]]) -> dict[int, str]:
 def _order(parameter: Parameter) -> tuple[int, int, bool, int, int, str]:
     """As the optimizers hold them; those that none holds, which have no place, by name behind
     them."""
-    facts = parameter.seen[-1] if parameter.seen else {}
+    facts = parameter.facts[-1] if parameter.facts else {}
     return (
         parameter.rank,
         parameter.optimizer.number,
@@ -353,7 +353,7 @@ def _summarise_buffers_and_state(
     for batch in run.fetch(query):
         for category, name, text, first, last in batch:
             rows.append((category, name, json.loads(text or "{}"), first, last))
-    all_facts = [facts for parameter in _of_first_rank(parameters) for facts in parameter.seen]
+    all_facts = [facts for parameter in _of_first_rank(parameters) for facts in parameter.facts]
     labels = _labels([*all_facts, *(facts for _, _, facts, _, _ in rows)])
     parts: dict[str, dict[str, dict[str, float | None]]] = {}
     for category, name, facts, first, last in rows:
@@ -375,28 +375,34 @@ def _summarise_parameters(all_parameters: Sequence[Parameter]) -> dict[str, Any]
     parameters = _of_first_rank(all_parameters)
     by_identity = {id(parameter.optimizer): parameter.optimizer for parameter in parameters}
     optimizers = by_identity.values()
-    frozen = [parameter for parameter in parameters if _is_frozen(parameter)]
-    trained = [parameter for parameter in parameters if not _is_frozen(parameter)]
-    unchanged = [parameter for parameter in trained if parameter.ever_changed is False]
-    without_gradient = [parameter for parameter in trained if parameter.ever_gradient is False]
+    optimizer_rows = [
+        {"optimizer": optimizer.number, "class": optimizer.kind, "steps": optimizer.steps}
+        for optimizer in optimizers
+    ]
+    ranks = {parameter.rank for parameter in all_parameters}
+    layers = [_layer(parameter) for parameter in parameters]
     return {
         "every": max(optimizer.every for optimizer in optimizers),
-        "optimizers": [
-            {"optimizer": optimizer.number, "class": optimizer.kind, "steps": optimizer.steps}
-            for optimizer in optimizers
-        ],
-        "ranks": len({parameter.rank for parameter in all_parameters}),
-        "layers": [_layer(parameter) for parameter in parameters],
+        "optimizers": optimizer_rows,
+        "ranks": len(ranks),
+        "layers": layers,
         "not_finite": _not_finite_row(parameters),
-        "frozen": _names(frozen),
-        "never_changed": _names(unchanged),
-        "never_gradient": _names(without_gradient),
+        **_names_by_finding(parameters),
         "not_watched": _not_watched(parameters),
     }
 
 
-def _names(parameters: Iterable[Parameter]) -> list[str]:
-    return [parameter.name for parameter in parameters]
+def _names_by_finding(parameters: Sequence[Parameter]) -> dict[str, list[str]]:
+    names: dict[str, list[str]] = {"frozen": [], "never_changed": [], "never_gradient": []}
+    for parameter in parameters:
+        if _is_frozen(parameter):
+            names["frozen"].append(parameter.name)
+            continue
+        if parameter.ever_changed is False:
+            names["never_changed"].append(parameter.name)
+        if parameter.ever_gradient is False:
+            names["never_gradient"].append(parameter.name)
+    return names
 
 
 def _not_finite_row(parameters: Sequence[Parameter]) -> dict[str, Any] | None:
@@ -411,50 +417,53 @@ def _not_watched(parameters: Iterable[Parameter]) -> dict[str, str]:
     """The reasons why parameters cannot be watched, by name."""
     reasons = {}
     for parameter in parameters:
-        if parameter.seen and "not_watched" in parameter.seen[-1]:
-            reasons[parameter.name] = parameter.seen[-1]["not_watched"]
+        if parameter.facts and "not_watched" in parameter.facts[-1]:
+            reasons[parameter.name] = parameter.facts[-1]["not_watched"]
     return reasons
 
 
 def _is_frozen(parameter: Parameter) -> bool:
     """It never required gradients."""
-    return bool(parameter.seen) and not any(facts["requires_grad"] for facts in parameter.seen)
+    return bool(parameter.facts) and not any(facts["requires_grad"] for facts in parameter.facts)
+
+
+_LAYER_FACTS = ("dtype", "device", "requires_grad", "model", "optimizer", "group", "alias")
+_FIRST_STEPS = {
+    "nan_step": NAN,
+    "inf_step": INF,
+    "grad_nan_step": GRAD_NAN,
+    "grad_inf_step": GRAD_INF,
+}
 
 
 def _layer(parameter: Parameter) -> dict[str, Any]:
-    facts: Mapping[str, Any] = parameter.seen[-1] if parameter.seen else {}
+    facts: Mapping[str, Any] = parameter.facts[-1] if parameter.facts else {}
     shape = [int(size) for size in facts.get("shape", "").split(",") if size]
-    ratios = parameter.update_ratios()
+    layer = {"name": parameter.name, "shape": shape, "elements": math.prod(shape)}
+    layer |= {key: facts.get(key) for key in _LAYER_FACTS}
+    layer |= _layer_figures(parameter)
+    layer |= {key: parameter.first(flag) for key, flag in _FIRST_STEPS.items()}
+    layer["became"] = [_changes(before, after) for before, after in pairwise(parameter.facts)]
+    layer["curves"] = {
+        "norm": _curve(parameter.norms),
+        "grad_norm": _curve(parameter.grad_norms),
+        "update_ratio": _curve(parameter.update_ratios()),
+    }
+    return layer
+
+
+def _layer_figures(parameter: Parameter) -> dict[str, Any]:
+    n_looks = len(parameter.update_norms) or len(parameter.digests)
     return {
-        "name": parameter.name,
-        "shape": shape,
-        "elements": math.prod(shape),
-        "dtype": facts.get("dtype"),
-        "device": facts.get("device"),
-        "requires_grad": facts.get("requires_grad"),
-        "model": facts.get("model"),
-        "optimizer": facts.get("optimizer"),
-        "group": facts.get("group"),
-        "alias": facts.get("alias"),
         "steps": parameter.optimizer.steps,
-        "looks": len(parameter.update_norms) or len(parameter.digests),
+        "looks": n_looks,
         "norm": _ends(parameter.norms),
         "grad_norm": _spread(parameter.grad_norms),
-        "update_ratio": _spread(ratios),
+        "update_ratio": _spread(parameter.update_ratios()),
         "changed_steps": parameter.steps_with(CHANGED),
         "ever_changed": parameter.ever_changed,
         "none_gradient_steps": parameter.steps_with(GRAD_NONE),
         "ever_gradient": parameter.ever_gradient,
-        "nan_step": parameter.first(NAN),
-        "inf_step": parameter.first(INF),
-        "grad_nan_step": parameter.first(GRAD_NAN),
-        "grad_inf_step": parameter.first(GRAD_INF),
-        "became": [_changes(before, after) for before, after in pairwise(parameter.seen)],
-        "curves": {
-            "norm": _curve(parameter.norms),
-            "grad_norm": _curve(parameter.grad_norms),
-            "update_ratio": _curve(ratios),
-        },
     }
 
 
@@ -463,7 +472,10 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, A
 
 
 def _ends(points: Sequence[tuple[int, float]]) -> dict[str, float | None] | None:
-    return {"first": _json(points[0][1]), "last": _json(points[-1][1])} if points else None
+    if not points:
+        return None
+    (_, first), (_, last) = points[0], points[-1]
+    return {"first": _json(first), "last": _json(last)}
 
 
 def _spread(points: Sequence[tuple[int, float]]) -> dict[str, float | int | None] | None:
@@ -471,10 +483,11 @@ def _spread(points: Sequence[tuple[int, float]]) -> dict[str, float | int | None
     if not points:
         return None
     finite = [value for _, value in points if math.isfinite(value)]
+    _, last = points[-1]
     return {
         "median": statistics.median(finite) if finite else None,
         "max": max(finite, default=None),
-        "last": _json(points[-1][1]),
+        "last": _json(last),
         "n": len(points),
     }
 
@@ -560,12 +573,14 @@ def sections(parameters: Mapping[str, Any], summary: Mapping[str, Any]) -> Itera
         note += (
             f" The first {_PICTURES} of {len(layers)} parameters; voirkit report --json has all."
         )
+    table = Table(_HEADS, rows, most=_MOST, total=len(layers))
+    page_table = Table(_HEADS, rows, total=len(layers))
+    on_page: list[Block] = [Details(title, [page_table]), Text(note, mood="note")]
     blocks = [
         *_facts(parameters),
-        InText([Table(_HEADS, rows, most=_MOST, total=len(layers))]),
+        InText([table]),
         OnPage(partial(_pictures, layers)),
-        OnPage([Details(title, [Table(_HEADS, rows, total=len(layers))])]),
-        OnPage([Text(note, mood="note")]),
+        OnPage(on_page),
     ]
     yield Section("parameters", "Parameters", blocks)
 

@@ -173,33 +173,33 @@ class Watch:
         self._names_of = -1  # how many models there were when the names were looked up
         self._optimizers = Ordinals()
         self._plans: dict[int, Plan] = {}
-        self._here = threading.local()
+        self._thread = threading.local()
         self._plain_types = {torch.Tensor, torch.nn.Parameter}
         self._modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
         self._quiet = unnoticed(torch)
         self._warnings: set[str] = set()
         self._lock = threading.RLock()  # several threads may train
         self._cost = ProbeCost(recorder)
-        self.off = False
+        self.is_off = False
 
     # what the steps instrument reports
 
     def called(self, module: Any) -> None:
-        if not self.off:
+        if not self.is_off:
             try:
                 self._models.called(module)
             except Exception as exc:  # a module that is not like any known one
                 self._failed(exc)
 
     def walked(self) -> None:
-        thread_state = self._here.__dict__
+        thread_state = self._thread.__dict__
         thread_state["walks"] = thread_state.get("walks", 0) + 1
 
     def before_step(self, optimizer: Any) -> None:
         start_ns = now()
-        thread_state = self._here.__dict__
+        thread_state = self._thread.__dict__
         thread_state["inspection"] = None
-        if self.off:
+        if self.is_off:
             return
         inspection = self._unnoticed(lambda: self._inspect(optimizer))
         thread_state["inspection"] = inspection
@@ -211,15 +211,15 @@ class Watch:
 
     def after_step(self, optimizer: Any) -> None:
         end_ns = now()
-        thread_state = self._here.__dict__
+        thread_state = self._thread.__dict__
         inspection = thread_state.pop("inspection", None)
-        if inspection is None or self.off:
+        if inspection is None or self.is_off:
             return
 
         def finish_inspection() -> None:
             more: Iterable[tuple[str, Name, Any]] = ()
             if self._more is not None:
-                more = self._more.tensors(inspection.plan, inspection.due, optimizer)
+                more = self._more.tensors(inspection.plan, inspection.in_turn, optimizer)
             inspection.end(end_ns, thread_state.get("walks", 0) != thread_state["walked"], more)
             if inspection.plan.n == 1:
                 # names are looked up by identity, which comes again: they are not kept
@@ -229,12 +229,12 @@ class Watch:
         self._cost.add(end_ns, now())
 
     def before_zero_grad(self, optimizer: Any) -> None:
-        self._here.zeroing_ns = now()
+        self._thread.zeroing_ns = now()
 
     def after_zero_grad(self, optimizer: Any) -> None:
         end_ns = now()
-        start_ns = self._here.__dict__.pop("zeroing_ns", end_ns)
-        if self.off:
+        start_ns = self._thread.__dict__.pop("zeroing_ns", end_ns)
+        if self.is_off:
             return
 
         def record_zeroed() -> None:
@@ -248,7 +248,7 @@ class Watch:
 
     def finish(self) -> None:
         """The program has ended: the last figures of all that is still there."""
-        if self.off:
+        if self.is_off:
             return
 
         def record_last() -> None:
@@ -258,7 +258,7 @@ class Watch:
             self._later.finish()
 
         self._unnoticed(record_last)
-        self._cost.report(self._records.made)
+        self._cost.report(self._records.n_records)
 
     def _unnoticed(self, inspect: Callable[[], Any]) -> Any:
         """Inspect while no other thread does; None if that cannot be, or has failed."""
@@ -309,8 +309,8 @@ class Watch:
             places += [None] * len(without_optimizer)
             plan.adopt(parameters, places, self._name_in(plan))
             self._see(plan, parameters, range(len(parameters)))
-            plan.arrange(parameters, self._figures)
-        elif self._see(plan, parameters, plan.looked_at()):  # what it was is no more
+            plan.arrange(parameters)
+        elif self._see(plan, parameters, plan.in_turn()):  # what it was is no more
             self._see(plan, parameters, range(len(parameters)))
         return plan, parameters
 
@@ -321,23 +321,13 @@ class Watch:
             p, watched = parameters[index], plan.watched[index]
             is_readable = self._figures.is_readable(p)
             shape = p.shape if type(p) in self._plain_types else ()
-            meta = (
-                type(p),
-                p.dtype,
-                p.device,
-                p.requires_grad,
-                shape,
-                is_readable,
-                p.stride() if is_readable else None,
-            )
+            meta = type(p), p.dtype, p.device, p.requires_grad, shape, is_readable
             if meta != watched.meta:
                 changed = True
-                if watched.meta is None or meta[:-1] != watched.meta[:-1]:
-                    watched.meta, watched.why_not = meta, self._why_not(p)
-                    self._records.metadata(plan, watched, p, now())
-                watched.meta = meta
+                watched.meta, watched.why_not = meta, self._why_not(p)
+                self._records.metadata(plan, watched, p, now())
         if changed:
-            plan.arrange(parameters, self._figures)
+            plan.arrange(parameters)
         return changed
 
     def _without_optimizer(self, plan: Plan, parameters: list[Any]) -> list[Any]:
@@ -345,15 +335,14 @@ class Watch:
         one."""
         if plan.ordinal != min(self._plans):
             return []
-        if plan.models == self._models.changes and plan.others == len(self._plans):
+        if plan.n_models == self._models.changes and plan.n_optimizers == len(self._plans):
             tensors = [watched.ref() for watched in plan.watched if watched.where is None]
             return [tensor for tensor in tensors if tensor is not None]
-        plan.models, plan.others = self._models.changes, len(self._plans)
+        plan.n_models, plan.n_optimizers = self._models.changes, len(self._plans)
         with_optimizer = set(map(id, parameters))
         for other in self._plans.values():
             if other is not plan:
-                tensors = [watched.ref() for watched in other.watched]
-                with_optimizer.update(id(tensor) for tensor in tensors if tensor is not None)
+                with_optimizer.update(map(id, other.tensors()))
         return [p for p in self._models.parameters() if id(p) not in with_optimizer]
 
     def _name_in(self, plan: Plan) -> Callable[[Any, Any], Name]:
@@ -390,31 +379,30 @@ class Watch:
         return ""
 
     def _zeroed(self, plan: Plan, at_ns: int) -> None:
-        """Record what the gradients are after zero_grad, where it is something else than after the
-        last one."""
+        """Record what zero_grad has made of the gradients of those that the last step read in full,
+        and of those of which nothing is known."""
+        in_turn = set(plan.turns[(plan.n - 1) % plan.every])
         with_gradient = []
-        for watched in plan.watched:
+        for index, watched in enumerate(plan.watched):
             parameter = watched.ref()
             if parameter is None or watched.where is None or watched.why_not:
                 continue
-            gradient = parameter.grad
-            if gradient is None:
+            is_known = watched.zeroed in (GRAD_ZERO, GRAD_NOT_ZERO)
+            if parameter.grad is None:
                 self._zeroed_is(watched, at_ns, GRAD_NONE)
-            elif self._figures.is_readable(gradient):
-                with_gradient.append((watched, gradient))
-        if with_gradient and not self._modes():
-            parameters = [watched for watched, _ in with_gradient]
-            figures = self._figures
-            any_not_zero = []
-            for _, gradient in with_gradient:
-                sample = figures.sample([(gradient, figures.place(gradient))], 0)
-                any_not_zero.append((sample != 0).any())
+            elif index in in_turn or not is_known:
+                with_gradient.append((watched, parameter.grad))
+        if not self._modes():
+            self._any_not_zero(with_gradient, at_ns)
 
-            def receive(samples: list[Any]) -> None:
-                for watched, values in zip(parameters, samples, strict=True):
-                    self._zeroed_is(watched, at_ns, GRAD_NOT_ZERO if values[0] else GRAD_ZERO)
+    def _any_not_zero(self, with_gradient: list[tuple[Any, Any]], at_ns: int) -> None:
+        pairs = [pair for pair in with_gradient if self._figures.is_readable(pair[1])]
 
-            self._later.bring(any_not_zero, receive)
+        def receive(any_not_zero: list[Any]) -> None:
+            for (watched, _), value in zip(pairs, any_not_zero, strict=True):
+                self._zeroed_is(watched, at_ns, GRAD_NOT_ZERO if value[0] else GRAD_ZERO)
+
+        self._later.bring([(gradient != 0).any() for _, gradient in pairs], receive)
 
     def _zeroed_is(self, watched: Any, at_ns: int, flags: int) -> None:
         if watched.zeroed != flags:
@@ -435,7 +423,7 @@ class Watch:
             if not str(trace.tb_frame.f_globals.get("__name__")).startswith(_OURS):
                 raise exc
             trace = trace.tb_next
-        self.off = True
+        self.is_off = True
         self._warn_once(
             f"no more is recorded of them ({type(exc).__name__}: {str(exc).partition(chr(10))[0]})."
         )

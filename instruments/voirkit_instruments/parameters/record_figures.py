@@ -1,25 +1,31 @@
-"""Figures of tensors for ``--parameters``: norms, digests, samples. Batched, under no_grad, and
-nothing here waits for a device.
+"""Figures of tensors for ``--parameters``: norms, digests, codes. They are computed in batches
+under no_grad, and nothing here waits for a device.
 
-What is given out are small tensors on the same device; ``Later`` brings them to the host. Checked
-with torch 2.1 and 2.15.
+The results are small tensors on the same device; ``Later`` brings them to the host. Checked with
+torch 2.1 and 2.15.
 """
 
 from __future__ import annotations
 
+import ctypes
 import zlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from voirkit_instruments.parameters.record_plan import GRAD_INF, GRAD_NAN, GRAD_NOT_ZERO, INF, NAN
+from voirkit_instruments.parameters.record_plan import (
+    GRAD_INF,
+    GRAD_NAN,
+    GRAD_NOT_ZERO,
+    GRAD_ZERO,
+    INF,
+    NAN,
+)
 from voirkit_instruments.values import is_readable
 
-SAMPLE = 64  # elements of each tensor that are looked at when it is sampled
-NOT_SAME, NOT_ZERO, IS_NAN, IS_INF = 1, 2, 4, 8  # codes of an element
-_AWAY = 40503  # the sampled places wander by so many elements a step
+NOT_ZERO, IS_NAN, IS_INF = 1, 2, 4  # codes of an element
 _CHUNK = 1 << 20  # elements that are digested at a time where it is done by torch: 8 MiB of memory
 _MULTIPLIER = -7046029254386353131  # odd, 64 bits without a pattern (that of splitmix64)
 _SHIFTED = 29
@@ -27,8 +33,6 @@ _SHIFTED = 29
 
 class Figures:
     """Figures of tensors."""
-
-    count = SAMPLE
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -66,6 +70,20 @@ class Figures:
                 norms[index] = norm
         return norms
 
+    def norms_on_devices(
+        self, category: str, tensors: Mapping[int, Any]
+    ) -> Iterator[tuple[str, int, Any]]:
+        """The norms of those that are on no CPU: category, key, norm."""
+        on_devices = {
+            key: tensor
+            for key, tensor in tensors.items()
+            if tensor.device.type != "cpu" and self.is_readable(tensor)
+        }
+        norms = self.norms(list(on_devices.values()))
+        for key, norm in zip(on_devices, norms, strict=True):
+            if norm is not None:
+                yield category, key, norm
+
     def _floating(self, tensor: Any) -> Any:
         if tensor.dtype in self._float8:
             return tensor.float()
@@ -94,17 +112,6 @@ class Figures:
             return 0.0
         return float(self._torch.linalg.vector_norm(part, dtype=self._torch.float64))
 
-    # samples
-
-    def place(self, tensor: Any) -> tuple[int, int] | None:
-        """How many elements are taken of a tensor, and how far apart in memory they lie; None if it
-        does not lie in memory as a whole."""
-        n = tensor.numel()
-        if not n or not self.is_dense(tensor):
-            return None
-        count = min(n, SAMPLE)
-        return count, n // count
-
     def is_dense(self, tensor: Any) -> bool:
         """True if each place of the memory from a tensor's first element to its last is one of its
         elements."""
@@ -125,50 +132,7 @@ class Figures:
             tensor = self._torch.view_as_real(tensor.resolve_conj())
         return tensor.view(self._integers[tensor.element_size()])
 
-    def sample(self, tensors: Sequence[tuple[Any, tuple[int, int] | None]], n: int) -> Any:
-        """Elements of tensors of one type on one device, one after the other; the places wander
-        from one step ``n`` to the next."""
-        views = []
-        for tensor, place in tensors:
-            if place is None:
-                views.append(tensor.reshape(-1)[:SAMPLE])
-            else:
-                count, apart = place
-                offset = tensor.storage_offset() + n * _AWAY % apart
-                views.append(tensor.as_strided((count,), (apart,), offset))
-        return self._torch.cat(views)
-
     # codes
-
-    def codes(self, elements: Any, before: Any = None) -> Any:
-        """The codes of each element (bytes; numpy's of those on the CPU): whether it is what it was
-        ``before``, or else zero."""
-        torch = self._torch
-        if elements.device.type == "cpu":
-            return self._codes_on_cpu(elements, before)
-        if before is None:
-            codes = self._marked(elements != 0, NOT_ZERO)
-        else:
-            codes = self._marked(self.bits(before) != self.bits(elements), NOT_SAME)
-        if elements.dtype.is_floating_point or elements.dtype.is_complex:
-            # float8: little is written for it
-            wide = elements.float() if elements.element_size() == 1 else elements
-            codes = codes + self._marked(torch.isnan(wide), IS_NAN)
-            codes = codes + self._marked(torch.isinf(wide), IS_INF)
-        return codes
-
-    def _codes_on_cpu(self, elements: Any, before: Any) -> Any:
-        is_floating = elements.dtype.is_floating_point
-        plain = elements.float() if is_floating and elements.element_size() < 4 else elements
-        values = plain.numpy()
-        if before is None:
-            codes = (values != 0) * np.uint8(NOT_ZERO)
-        else:
-            differs = self.bits(before).numpy() != self.bits(elements).numpy()
-            codes = differs.reshape(len(values), -1).any(1) * np.uint8(NOT_SAME)
-        if (is_floating or elements.dtype.is_complex) and not np.isfinite(values).all():
-            codes += np.isnan(values) * np.uint8(IS_NAN) + np.isinf(values) * np.uint8(IS_INF)
-        return codes
 
     def _marked(self, mask: Any, code: int) -> Any:
         return mask.view(self._torch.uint8) * code
@@ -193,7 +157,7 @@ class Figures:
     def gradient_flags(code: int) -> int:
         """The same for codes of a gradient."""
         return (
-            (GRAD_NOT_ZERO if code & NOT_ZERO else 0)
+            (GRAD_NOT_ZERO if code & NOT_ZERO else GRAD_ZERO)
             | (GRAD_NAN if code & IS_NAN else 0)
             | (GRAD_INF if code & IS_INF else 0)
         )
@@ -214,8 +178,8 @@ class Figures:
     # digests
 
     def flat(self, tensor: Any) -> Any:
-        """A dense tensor's elements in the order of memory; of another a copy in the order of
-        elements."""
+        """The elements of a tensor in one dimension: a view in memory order if the tensor is dense,
+        otherwise a copy in index order."""
         if self.is_dense(tensor):
             return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
         return tensor.reshape(-1).contiguous()
@@ -229,7 +193,10 @@ class Figures:
             return self.sum64(flat)
         if not flat.numel():
             return 0
-        return zlib.crc32(memoryview(self.bits(flat).numpy()).cast("B"))
+        bits = self.bits(flat)
+        size = bits.numel() * bits.element_size()
+        # an array of numpy would keep the program from resizing the storage, for ever
+        return zlib.crc32((ctypes.c_ubyte * size).from_address(bits.data_ptr()))
 
     def sum64(self, flat: Any) -> Any:
         """The sum, modulo 2^64, of each element's bits times an odd number of its place. Any one

@@ -80,6 +80,7 @@ def _attributes(thing: Any) -> Mapping[str, Any]:
 
 def _name_in(table: Mapping[str, Any], module: Any) -> str | None:
     """The name under which a table has a module."""
-    return next(
-        (name for name, value in list(table.items()) if value is module and type(name) is str), None
-    )
+    for name, value in list(table.items()):
+        if value is module and type(name) is str:
+            return name
+    return None

@@ -21,13 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from typing import Any
 
-    from voirkit_instruments.parameters.record_figures import Figures
-
-
-# How many parameters on the CPU are sampled in a step, and the most steps between two samples of
-# one: a sample of 62 tensors costs 0.9 ms behind an Adam.step, whose data is in the caches.
-SAMPLED, MOST_ROUNDS = 8, 8
-
 
 class Watched:
     """A parameter that an optimizer steps, or one of the models' that none does."""
@@ -36,26 +29,13 @@ class Watched:
         self.ref = weakref.ref(parameter)
         self.name = name
         self.where = where  # its group and place in it; None if no optimizer has it
-        # (type, dtype, device, requires_grad, shape, is readable, stride) as they were last; None:
-        # not seen yet
+        # (type, dtype, device, requires_grad, shape, is readable) as they were last; None: not seen
+        # yet
         self.meta: Any = None
         self.state = -1  # the flags that were recorded last, of a step
         self.zeroed = -1  # those after zero_grad
         self.why_not = ""  # why its data is not looked at
-        # how many elements are sampled, and how far apart; None: none are
-        self.place: tuple[int, int] | None = None
-        self.is_whole = False  # all of them are
-        self.stride: Any = None
         self.ids: dict[str, int] = {}  # interned names of its records, by category
-
-
-class Group:
-    """Parameters on one device, of one type: their samples are taken together."""
-
-    def __init__(self, places: list[int], counts: list[int]) -> None:
-        self.at = places  # among all parameters
-        # where the sample of each begins among those of the group
-        self.starts = [sum(counts[:n]) for n in range(len(counts))]
 
 
 class Plan:
@@ -68,13 +48,13 @@ class Plan:
         self.n = 0  # steps that it has made
         self.args = 0
         self.watched: list[Watched] = []
-        self.groups: list[list[Group]] = []  # of what is sampled, for each step of a short round
         self.none: list[bool] = []  # of each parameter, whether it had no gradient in the last step
         self.is_finite = True  # no NaN or Inf was in the last step
         self.alarms = 0  # how often there was one after there was none
         self.last_ns = 0  # when its last step began
-        self.turns: list[list[int]] = []  # what is examined in full, for each step of a round
-        self.models = self.others = -1  # how many models and optimizers were known when it was made
+        self.turns: list[list[int]] = []  # what is read in full, for each step of a round
+        # how many models and optimizers were known when it was made
+        self.n_models = self.n_optimizers = -1
         self._by_id: dict[int, Watched] = {}
 
     def is_of(self, parameters: Sequence[Any]) -> bool:
@@ -101,43 +81,17 @@ class Plan:
             self._by_id[id(parameter)] = watched
         self.none = [False] * len(parameters)
 
-    def looked_at(self) -> list[int]:
-        """The places of those whose data is looked at in this step."""
-        if not self.groups:
-            return []
-        return [*(index for group in self.sampled() for index in group.at), *self.in_turn()]
+    def tensors(self) -> list[Any]:
+        """Those that are still there."""
+        tensors = [watched.ref() for watched in self.watched]
+        return [tensor for tensor in tensors if tensor is not None]
 
-    def arrange(self, parameters: Sequence[Any], figures: Figures) -> None:
-        """Sort what is watched into groups and turns."""
-        sizes = [0] * len(parameters)
-        for index, (parameter, watched) in enumerate(zip(parameters, self.watched, strict=True)):
-            watched.place = watched.stride = None
-            if watched.why_not:
-                continue
-            sizes[index] = parameter.numel() * parameter.element_size()
-            watched.stride = parameter.stride()
-            watched.place = figures.place(parameter)
-            watched.is_whole = watched.place is not None and watched.place[0] == parameter.numel()
-        n_rounds = max(1, min(len(parameters) // SAMPLED, MOST_ROUNDS, self.every))
-        self.groups = [self._group(parameters, number, n_rounds) for number in range(n_rounds)]
-        self._arrange_turns(sizes)
-
-    def _group(self, parameters: Sequence[Any], number: int, n_rounds: int) -> list[Group]:
-        """The groups of a step of a round: parameters on the CPU are sampled in one of its steps,
-        others in each."""
-        kinds: dict[tuple[Any, Any], tuple[list[int], list[int]]] = {}
-        for index, (parameter, watched) in enumerate(zip(parameters, self.watched, strict=True)):
-            if watched.place is None:
-                continue
-            if index % n_rounds == number or parameter.device.type != "cpu":
-                kind = parameter.device, parameter.dtype
-                indices, counts = kinds.setdefault(kind, ([], []))
-                indices.append(index)
-                counts.append(watched.place[0])
-        return [Group(indices, counts) for indices, counts in kinds.values()]
-
-    def _arrange_turns(self, sizes: Sequence[int]) -> None:
-        """Have about as many bytes examined in full in each step."""
+    def arrange(self, parameters: Sequence[Any]) -> None:
+        """Have about as many bytes read in full in each step."""
+        sizes = [
+            0 if watched.why_not else parameter.numel() * parameter.element_size()
+            for parameter, watched in zip(parameters, self.watched, strict=True)
+        ]
         total, before = sum(sizes) or 1, 0.0
         self.turns = [[] for _ in range(self.every)]
         for index, (watched, size) in enumerate(zip(self.watched, sizes, strict=True)):
@@ -146,14 +100,8 @@ class Plan:
             if not watched.why_not:
                 self.turns[turn].append(index)
 
-    def sampled(self) -> list[Group]:
-        """The groups that are sampled in this step: in the first one all."""
-        if self.n:
-            return self.groups[self.n % len(self.groups)]
-        return [group for groups in self.groups for group in groups]
-
     def in_turn(self) -> list[int]:
-        """The places of those that are examined in full in this step."""
+        """The places of those that are read in full in this step."""
         return self.turns[self.n % self.every]
 
 
@@ -251,19 +199,19 @@ class Models:
     of theirs is called."""
 
     def __init__(self) -> None:
-        self._known = IdentityMap()  # of a module its ``Model``
+        self._models = IdentityMap()  # of a module its ``Model``
         self._labels = IdentityMap()  # of a model what goes before its names
-        self._taken: dict[str, int] = {}  # by name: the number of the model that has it
+        self._owners: dict[str, int] = {}  # by name: the number of the model that has it
         self.changes = 0
 
     def called(self, module: Any) -> None:
         """A module was called, not from inside of another."""
-        if self._known.get(module) is not None:
+        if self._models.get(module) is not None:
             return
         owner = find_owner(module, _contains) if _has_parameters(module) else Owner(module, None)
         for model in (owner.module, module):
-            if self._known.get(model) is None:
-                self._known[model] = self._describe(model, owner.name)
+            if self._models.get(model) is None:
+                self._models[model] = self._describe(model, owner.name)
                 self.changes += 1
 
     def _describe(self, module: Any, holder: str | None) -> Model:
@@ -273,7 +221,7 @@ class Models:
 
     def __iter__(self) -> Iterator[Any]:
         """Those that live and are in no other, in the order in which they were called first."""
-        alive = self._known.items()
+        alive = self._models.items()
         inside = [
             {id(inner) for inner, _ in _modules(module)} - {id(module)} for module, _ in alive
         ]
@@ -294,7 +242,7 @@ class Models:
         labels = self._current_labels()
         buffers: dict[int, tuple[Name, Any]] = {}
         for module in self:
-            model: Model = self._known.get(module)
+            model: Model = self._models.get(module)
             label = labels.get(model.number, "")
             for path, tensor in tensors(module, "_buffers"):
                 name = Name(prefixed(label, path), model, path)
@@ -309,7 +257,7 @@ class Models:
             for path, tensor in tensors(module, "_parameters"):
                 paths_of.setdefault(id(tensor), []).append(path)
             all_paths = [path for paths in paths_of.values() for path in paths]
-            model: Model = self._known.get(module)
+            model: Model = self._models.get(module)
             label = self._label(module, model, labels.get(model.number, ""), all_paths)
             for key, paths in paths_of.items():
                 if key not in names:
@@ -319,7 +267,9 @@ class Models:
 
     def _current_labels(self) -> dict[int, str]:
         """The labels that tell the models apart that have parameters now."""
-        return model_labels([self._known.get(module) for module in self if _has_parameters(module)])
+        return model_labels(
+            [self._models.get(module) for module in self if _has_parameters(module)]
+        )
 
     def _label(self, module: Any, model: Model, label: str, paths: list[str]) -> str:
         """What goes before the names of a model's parameters in records, so that none is another
@@ -330,12 +280,12 @@ class Models:
         candidates += [label, model.kind, *(f"{model.kind}{n}" for n in range(2, 1000))]
         for candidate in candidates:
             if all(
-                self._taken.get(prefixed(candidate, path), model.number) == model.number
+                self._owners.get(prefixed(candidate, path), model.number) == model.number
                 for path in paths
             ):
                 break
         self._labels[module] = candidate
-        self._taken.update((prefixed(candidate, path), model.number) for path in paths)
+        self._owners.update((prefixed(candidate, path), model.number) for path in paths)
         return candidate
 
 
@@ -407,22 +357,25 @@ class More:
         """Of the step that has just been made: category, name, tensor."""
         if "state" in self._kinds:
             for index, parameter in parameters.items():
-                for key, value in list(dict.get(optimizer.state, parameter, {}).items()):
-                    if self._is_plain(value):
-                        name = plan.watched[index].name
-                        state_name = Name(f"{name.full}:{key}", name.model, f"{name.path}:{key}")
-                        yield "state_norm", state_name, value
+                yield from self._state(plan.watched[index].name, optimizer, parameter)
         if "buffers" in self._kinds and plan.ordinal == 0:
-            if self._buffers_of != self._models.changes:
-                self._buffers_of = self._models.changes
-                self._buffers = [
-                    (name, weakref.ref(buffer)) for name, buffer in self._models.buffers()
-                ]
-            for index, (name, ref) in enumerate(self._buffers):
-                if plan.n == 0 or index % plan.every == plan.n % plan.every:
-                    buffer = ref()
-                    if self._is_plain(buffer):
-                        yield "buffer_norm", name, buffer
+            yield from self._buffers_in_turn(plan)
+
+    def _state(self, name: Name, optimizer: Any, parameter: Any) -> Iterator[tuple[str, Name, Any]]:
+        for key, value in list(dict.get(optimizer.state, parameter, {}).items()):
+            if self._is_plain(value):
+                state_name = Name(f"{name.full}:{key}", name.model, f"{name.path}:{key}")
+                yield "state_norm", state_name, value
+
+    def _buffers_in_turn(self, plan: Plan) -> Iterator[tuple[str, Name, Any]]:
+        if self._buffers_of != self._models.changes:
+            self._buffers_of = self._models.changes
+            self._buffers = [(name, weakref.ref(buffer)) for name, buffer in self._models.buffers()]
+        for index, (name, ref) in enumerate(self._buffers):
+            if plan.n == 0 or index % plan.every == plan.n % plan.every:
+                buffer = ref()
+                if self._is_plain(buffer):
+                    yield "buffer_norm", name, buffer
 
     def _is_plain(self, value: Any) -> bool:
         torch = self._torch
@@ -450,7 +403,7 @@ class Records:
         self._recorder = recorder
         self._step = recorder.name("step", "optimizer", kind=KIND, value="n")
         self._zero_grad = recorder.name("zero_grad", "optimizer", kind=KIND, value="n")
-        self.made = 0
+        self.n_records = 0
 
     def optimizer(self, plan: Plan, identity: int, every: int) -> None:
         plan.args = self._recorder.arguments(
@@ -459,11 +412,11 @@ class Records:
 
     def step(self, plan: Plan, start_ns: int, end_ns: int, n: int) -> None:
         self._recorder.span(self._step, start_ns, end_ns, plan.args, n)
-        self.made += 1
+        self.n_records += 1
 
     def zero_grad(self, plan: Plan, start_ns: int, end_ns: int) -> None:
         self._recorder.span(self._zero_grad, start_ns, end_ns, plan.args, plan.n)
-        self.made += 1
+        self.n_records += 1
 
     def metadata(self, plan: Plan, watched: Watched, parameter: Any, at_ns: int) -> None:
         """The facts of a parameter, when it is seen first and when they have changed."""
@@ -486,18 +439,18 @@ class Records:
             facts["class"] = kind.__name__
         args = self._recorder.arguments(facts)
         self._recorder.span(self._id(watched, "seen"), at_ns, at_ns, args, id(parameter))
-        self.made += 1
+        self.n_records += 1
 
     def flags(self, watched: Watched, category: str, at_ns: int, flags: int) -> None:
         """``state`` or ``zeroed``."""
         self._recorder.span(self._id(watched, category), at_ns, at_ns, 0, flags)
-        self.made += 1
+        self.n_records += 1
 
     def figure(self, watched: Watched, category: str, at_ns: int, value: float) -> None:
         self._recorder.span(
             self._id(watched, category), at_ns, at_ns, 0, *_as_integer(_as_double(value))
         )
-        self.made += 1
+        self.n_records += 1
 
     def other(self, category: str, name: Name, at_ns: int, value: float) -> None:
         number = self._recorder.name(category, name.full, kind=KIND, value="figure")
@@ -508,13 +461,13 @@ class Records:
             self._recorder.arguments(name.facts()),
             *_as_integer(_as_double(value)),
         )
-        self.made += 1
+        self.n_records += 1
 
     def digest(self, watched: Watched, at_ns: int, digest: int, of: str) -> None:
         self._recorder.span(
             self._id(watched, "digest"), at_ns, at_ns, self._recorder.arguments({"of": of}), digest
         )
-        self.made += 1
+        self.n_records += 1
 
     def _id(self, watched: Watched, category: str) -> int:
         number = watched.ids.get(category)

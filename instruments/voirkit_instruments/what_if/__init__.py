@@ -18,7 +18,7 @@ INSTRUMENT = Instrument(
         Option(
             "--what-if",
             "run the script with and without a change, in pairs, and report the gain:"
-            " num-threads=4, checkpoint-async ... (--what-if list prints all); with --stop N each"
+            " workers=0,2,4, checkpoint-async ... (--what-if list prints all); with --stop N each"
             " run ends after N optimizer steps",
             type=read_by("voirkit_instruments.what_if.record_changes:parse_change"),
             metavar="NAME[=ARG]",

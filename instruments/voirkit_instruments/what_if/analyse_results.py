@@ -45,7 +45,7 @@ class Results:
 
     Args:
         folder: For copies; nothing else may write there.
-        exact: True if results must be bit-equal; else within ``NEAR``.
+        exact: True if results must be bit-equal; otherwise within ``NEAR``.
     """
 
     def __init__(self, folder: str, exact: bool) -> None:
@@ -54,8 +54,8 @@ class Results:
         self._first: RunResult | None = None
         self._copies: dict[str, str] = {}  # path -> copy
         self._stamps: dict[str, Stamp] = {}
-        # of each kind of results: is it of a changed run, is it equal to the first, and why
-        self._comparisons: dict[str, list[tuple[bool, bool | None, str]]] = {
+        # of each kind of results: the change of a run, whether it is equal to the first, and why
+        self._comparisons: dict[str, list[tuple[str, bool | None, str]]] = {
             "losses": [],
             "checkpoints": [],
             "output": [],
@@ -76,17 +76,17 @@ class Results:
                 self._copies[path] = shutil.copyfile(path, copy)
         self._stamps = {path: _stamp(path) for path in self._copies}
 
-    def add(self, result: RunResult, changed: bool) -> None:
-        """Compare another run, right after it."""
+    def add(self, result: RunResult, setting: str = "") -> None:
+        """Compare another run, right after it; ``setting``: its change, empty of a plain run."""
         assert self._first is not None
         first_losses = self._first.facts.get("losses") or {}
         losses = result.facts.get("losses") or {}
         losses_equal, why = same_losses(first_losses, losses, self._exact)
-        self._comparisons["losses"].append((changed, losses_equal, why))
+        self._comparisons["losses"].append((setting, losses_equal, why))
         files_equal, why = self._same_files(result)
-        self._comparisons["checkpoints"].append((changed, files_equal, why))
+        self._comparisons["checkpoints"].append((setting, files_equal, why))
         output_equal = filecmp.cmp(self._first.out, result.out, shallow=False)
-        self._comparisons["output"].append((changed, output_equal, ""))
+        self._comparisons["output"].append((setting, output_equal, ""))
         os.unlink(result.out)
 
     def _same_files(self, result: RunResult) -> Equality:
@@ -107,14 +107,14 @@ class Results:
             return True, ""
         return compare_in_process(different, 0.0 if self._exact else NEAR)
 
-    def compared(self) -> dict[str, Any]:
-        """``losses``, ``checkpoints``, ``output``: True, False, or None where it cannot be known;
-        ``because`` says why, a line each."""
+    def compared(self, setting: str) -> dict[str, Any]:
+        """``losses``, ``checkpoints``, ``output`` of the runs with a change: True, False, or None
+        where it cannot be known; ``because`` says why, a line each."""
         outcome: dict[str, Any] = {}
         reasons = []
         for kind, comparisons in self._comparisons.items():
-            plain = [(equal, why) for changed, equal, why in comparisons if not changed]
-            of_changed = [(equal, why) for changed, equal, why in comparisons if changed]
+            plain = [(equal, why) for change, equal, why in comparisons if not change]
+            of_changed = [(equal, why) for change, equal, why in comparisons if change == setting]
             differences = [why or "as they are" for equal, why in plain if equal is False]
             if differences:
                 outcome[kind] = None

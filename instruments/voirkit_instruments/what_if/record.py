@@ -1,11 +1,12 @@
 """``--what-if NAME[=ARG]``: what a change would win, measured on the script itself, which nobody
 edits.
 
-The script is run plainly once, which shows the most that the change could win; then in pairs, plain
-and changed, the order turned from pair to pair; each run in a process of its own
-(``--what-if-setting``, which nobody else should use), quiet, one after the other. What the script
-writes it writes each time. The run directory is that of the first plain run, whose summary gets the
-key ``what_if``.
+The script is run plainly once, which shows the most that the change could win; then in rounds: once
+plainly and once with each value of the change (``workers=2,4``; most have one), the order turned
+from round to round. The plain run makes a pair with each of the others. Each run is a process of
+its own (``--what-if-setting``, which nobody else should use), quiet, one after the other. What the
+script writes it writes each time. The run directory is that of the first plain run, whose summary
+gets the key ``what_if``.
 
 A run makes the change, counts the optimizer's steps (``--stop``), times the script's work, and
 keeps what is compared afterwards: losses, the files that torch.save wrote. All of it is in the
@@ -42,15 +43,16 @@ from voirkit.runs import directory
 from voirkit.runs import thresholds as limits
 from voirkit.runs.directory import SUMMARY, read_json, write_json
 from voirkit.runs.summary import SCHEMA
-from voirkit_instruments.loader_sweep.record import program_words, started_with
 from voirkit_instruments.resources import threads_waited_s
 from voirkit_instruments.values import is_readable
 from voirkit_instruments.what_if.analyse_results import Results
-from voirkit_instruments.what_if.record_changes import PLAIN, make_change
-from voirkit_instruments.what_if.show import HEAD, ceiling, name_of, row, sentences
+from voirkit_instruments.what_if.record_changes import PLAIN, make_change, values_of
+from voirkit_instruments.what_if.show import HEAD, ceiling, name_of, row, sentences, value_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from voirkit.phases import Phase, PhaseWithPriority
     from voirkit.runner.overseer import Overseer
     from voirkit_instruments.steps.events import FunctionPatches
@@ -290,6 +292,7 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
 
 
 _SMALL = 0.01
+_AS_QUICK = 1.03  # as the quickest: single runs are no more exact
 _GRACE_S = 5.0  # for a run that is ended early
 _LONGEST_ERROR = 20_000
 
@@ -324,13 +327,25 @@ class RunResult:
         for processors that those had."""
         others_share = (self.summary.get("processors") or {}).get("others_share") or 0.0
         share = min((self.facts.get("waited_s") or 0.0) / self.work_s, 1.0)
-        return share if others_share >= limits.OTHERS and share >= limits.WAITED else 0.0
+        return share if others_share >= limits.OTHER_PROGRAMS and share >= limits.WAITED else 0.0
 
     @property
     def step_s(self) -> float | None:
         """Seconds of its median training step; None if none was seen."""
         time = (self.summary.get("steps") or {}).get("time_s")
         return float(time["median"]) if time else None
+
+    @property
+    def rate(self) -> float | None:
+        """Items per second of its steps; None if that is not known."""
+        rate = (self.summary.get("rates") or {}).get("train_rate")
+        return rate["value"] if rate else None
+
+    @property
+    def wait(self) -> float | None:
+        """Share of its steps spent waiting for batches; None if none was seen."""
+        phases = (self.summary.get("steps") or {}).get("phases")
+        return phases["wait"]["share"] if phases else None
 
     @property
     def why_not(self) -> str:
@@ -350,10 +365,6 @@ class RunFailed(Exception):
     def __init__(self, result: RunResult, which: str) -> None:
         super().__init__(f"The {which} run failed: {result.why_not}.")
         self.code, self.err = result.code or 1, result.err
-
-
-class NothingToChange(Exception):
-    """The change has found nothing in the script that it could change; why."""
 
 
 class Terminated(BaseException):
@@ -383,7 +394,7 @@ def what_if(
         ov.warn("--require is of one run, and is not looked at with --what-if, which makes many.")
     # raises if there is none
     program = script(options.SCRIPT, ()) if options.MODULE is None else module(options.MODULE, ())
-    run_dir = directory.make(options.run_dir, program.name, options.force)
+    run_dir = directory.create(options.run_dir, program.name, options.force)
     folder = tempfile.mkdtemp(prefix="voirkit-what-if-")
     code = 0
     try:
@@ -430,6 +441,27 @@ def _sigterm_raises() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def program_words(options: Namespace) -> list[str]:
+    """The script or module of a command line, and its arguments."""
+    program = ["-m", options.MODULE] if options.SCRIPT is None else [options.SCRIPT]
+    return [*program, *options.ARGV]
+
+
+# of the run that starts another
+_NOT_INHERITED = ("VOIRKIT_RUN_DIR", "DATA_FD")
+
+
+def started_with(run_dir: str, words: Sequence[str]) -> dict[str, Any]:
+    """What ``subprocess`` starts a run with: options, and the script with its arguments. It runs
+    under voirkit, quiet, without the user's voirfile; where it prints is the caller's."""
+    environment = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
+    return {
+        "args": [sys.executable, "-m", "voirkit", "--quiet", "--run-dir", run_dir, *words],
+        "env": {**environment, "VOIRFILE": ""},
+        "stdin": subprocess.DEVNULL,
+    }
 
 
 class ScriptRunner:
@@ -500,25 +532,28 @@ def _terminate(process: subprocess.Popen[bytes]) -> None:
             return
 
 
-class Experiment:
-    """The runs of one change, and what they show: ``outcome`` is ``what_if`` of the summary;
-    ``folder`` is for copies of what they save."""
+class Trial:
+    """A change with one value: its pairs of runs, and what they show.
 
-    def __init__(
-        self, runner: ScriptRunner, name: str, argument: str | None, folder: str, run_dir: str
-    ) -> None:
-        self._runner, self._run_dir = runner, run_dir
-        self._change = make_change(name, argument)
-        self._setting = name if argument is None else f"{name}={argument}"
-        self._results = Results(folder, self._change.exact)
-        self._steps: list[tuple[float | None, float | None]] = []
-        self._once_s: list[float] = []  # of each changed run, what the change itself took
-        self._held_up: list[tuple[float, float]] = []  # of each pair, ``RunResult.held_up``
-        self._summary: dict[str, Any] = {}
-        self._shares: list[float | None] = []
+    Attributes:
+        setting: ``NAME[=VALUE]``.
+        exact: See ``Change``.
+        outcome: ``what_if`` of the summary.
+        code: The exit code of its run that failed; 0 if none did.
+        has_ended: True if it is run no more.
+    """
+
+    def __init__(self, name: str, value: str | None) -> None:
+        self._change = make_change(name, value)
+        self.exact = self._change.exact
+        self.setting = name if value is None else f"{name}={value}"
+        self.code = 0
+        self.has_ended = False
+        self._shares: list[float] = []  # of each plain run, what could be won at most
+        self._pairs: list[tuple[RunResult, RunResult]] = []
         self.outcome: dict[str, Any] = {
             "name": name,
-            "argument": argument,
+            "argument": value,
             "ceiling": None,
             "pairs": [],
             "median": None,
@@ -532,26 +567,123 @@ class Experiment:
             "contention": None,
             "facts": None,
             "equal": None,
+            "values": None,
         }
 
-    def measure(self, pairs: int) -> int:
-        code, outcome = 0, self.outcome
+    def end(self, because: str) -> None:
+        """Nothing is concluded."""
+        self.has_ended = True
+        self.outcome.update(verdict=None, because=because)
+
+    def change_nothing(self, because: str, more: str = "") -> None:
+        # and numpy, which the runs themselves do not load
+        from voirkit.analysis.significance import NONE
+
+        self.has_ended = True
+        self.outcome.update(verdict=NONE, because=f"there is nothing to change{more}: {because}")
+
+    def add_plain(self, plain: RunResult) -> None:
+        """Work out the ceiling, from each plain run."""
+        most = self._change.ceiling(plain.summary)
+        if most.share is not None:
+            self._shares.append(most.share)
+        if self.outcome["ceiling"] is None:
+            self.outcome["ceiling"] = most._asdict()
+
+    def accept(self, changed: RunResult) -> bool:
+        """True if a run with the change can be compared; otherwise no more are made."""
+        if changed.why_not:
+            failed = RunFailed(changed, "changed")
+            self.code = failed.code
+            self.end(str(failed))
+            print(failed.err, end="", file=sys.stderr, flush=True)
+            return False
+        self.outcome["facts"] = facts = changed.facts.get("facts") or {}
+        if not facts.get("touched"):
+            self.change_nothing(facts.get("because") or "it found nothing to change.")
+            return False
+        return True
+
+    def add_pair(self, plain: RunResult, changed: RunResult) -> dict[str, float]:
+        """Judge the pairs so far; returns the times of this one."""
+        from voirkit.analysis.significance import judge_pairs
+
+        self._pairs.append((plain, changed))
+        changed_s = max(changed.work_s - changed.once_s, 1e-9)
+        pair = {
+            "plain_s": plain.work_s,
+            "changed_s": changed_s,
+            "ratio": changed_s / plain.work_s,
+        }
+        self.outcome["pairs"].append(pair)
+        times = [(each["plain_s"], each["changed_s"]) for each in self.outcome["pairs"]]
+        held_up = [(first.held_up, second.held_up) for first, second in self._pairs]
+        judgement = judge_pairs(times, max(self._shares, default=None), held_up)
+        self.outcome.update(
+            judgement._asdict(),
+            step=_compare_steps([(first.step_s, second.step_s) for first, second in self._pairs]),
+            once_s=median(second.once_s for _, second in self._pairs),
+            contention=_contention(held_up),
+        )
+        return pair
+
+    def value(self) -> dict[str, Any]:
+        """Its row of ``what_if.values``."""
+        keys = ("argument", "median", "low", "high", "verdict", "because")
+        times_s = [pair["changed_s"] for pair in self.outcome["pairs"]]
+        rates = _rates([changed for _, changed in self._pairs])
+        return {**{key: self.outcome[key] for key in keys}, "times_s": times_s, **rates}
+
+
+class Experiment:
+    """The runs of one change, with each of its values, and what they show: ``outcome`` is
+    ``what_if`` of the summary; ``folder`` is for copies of what they save."""
+
+    def __init__(
+        self, runner: ScriptRunner, name: str, argument: str | None, folder: str, run_dir: str
+    ) -> None:
+        self._runner, self._run_dir = runner, run_dir
+        self._title = name_of({"name": name, "argument": argument})
+        self._trials = [Trial(name, value) for value in values_of(argument)]
+        self._results = Results(folder, self._trials[0].exact)
+        self._plain: list[RunResult] = []  # of each round
+        self._summary: dict[str, Any] = {}
+
+    @property
+    def outcome(self) -> dict[str, Any]:
+        """That of the best value, with the figures of all."""
+        best = best_trial(self._trials).outcome
+        if len(self._trials) == 1:
+            return best
+        plain = {
+            **dict.fromkeys(("argument", "median", "low", "high", "verdict")),
+            "because": "",
+            "times_s": [result.work_s for result in self._plain],
+            **_rates(self._plain),
+        }
+        return {**best, "values": [plain, *(trial.value() for trial in self._trials)]}
+
+    def measure(self, rounds: int) -> int:
+        code = 0
         try:
-            self._run_first(pairs)
-            if outcome["ceiling"]["share"] != 0:
-                self._run_pairs(pairs)
+            self._run_first(rounds)
+            for n in range(1, rounds + 1):
+                self._run_round(n)
         except RunFailed as exc:
-            code, outcome["because"], outcome["verdict"] = exc.code, str(exc), None
+            code = exc.code
+            for trial in self._active():
+                trial.end(str(exc))
             print(exc.err, end="", file=sys.stderr, flush=True)
-        except NothingToChange as exc:
-            self._change_nothing(str(exc))
         except (KeyboardInterrupt, Terminated) as exc:
             code = 130 if isinstance(exc, KeyboardInterrupt) else 143
-            outcome["because"] = f"Interrupted after {len(outcome['pairs'])} of {pairs} pairs."
+            for trial in self._active():
+                n_pairs = len(trial.outcome["pairs"])
+                trial.outcome["because"] = f"Interrupted after {n_pairs} of {rounds} pairs."
+        outcome = self.outcome
         if outcome["ceiling"] is None:
             print(outcome["because"])
             return code
-        for line in sentences(outcome):
+        for line in (*value_lines(outcome), *sentences(outcome)):
             print(line, flush=True)
         if self._summary:
             write_json(
@@ -559,27 +691,35 @@ class Experiment:
                 self._with_finding({**self._summary, "what_if": outcome}),
             )
             print(f"run directory: {self._run_dir.removeprefix(os.getcwd() + os.sep)}")
-        return code
+        return code or min(trial.code for trial in self._trials)
 
-    def _run_first(self, pairs: int) -> None:
+    def _active(self) -> list[Trial]:
+        return [trial for trial in self._trials if not trial.has_ended]
+
+    def _run_first(self, rounds: int) -> None:
         """The first plain run: the ceiling, and what the others are compared with."""
         plain = self._run_plain(self._run_dir)
         self._results.add_first(plain)
         self._summary = {key: value for key, value in plain.summary.items() if key != "what_if_run"}
-        print(f"what if {name_of(self.outcome)}\n  {ceiling(self.outcome)}")
-        share = self.outcome["ceiling"]["share"]
-        if share == 0:
-            self._change_nothing(self.outcome["ceiling"]["because"], ", and nothing was run for it")
+        ceilings = dict.fromkeys(ceiling(trial.outcome) for trial in self._trials)
+        print("\n  ".join([f"what if {self._title}", *ceilings]))
+        for trial in self._trials:
+            most = trial.outcome["ceiling"]
+            if most["share"] == 0:
+                trial.change_nothing(most["because"], ", and nothing was run for it")
+        active = self._active()
+        if not active:
             return
-        if share is not None and share < _SMALL:
+        shares = [trial.outcome["ceiling"]["share"] for trial in active]
+        if all(share is not None and share < _SMALL for share in shares):
             print(
                 "  That is less than runs differ by, as a rule: Ctrl-C, if that is not worth the"
                 " time."
             )
         whole_s = plain.work_s + plain.facts["set_up_s"]
         print(
-            f"  {2 * pairs} more runs of {duration(whole_s)} and python's start each. Ctrl-C ends"
-            " with what is known by then."
+            f"  {(1 + len(active)) * rounds} more runs of {duration(whole_s)} and python's start"
+            " each. Ctrl-C ends with what is known by then."
         )
         print(HEAD, flush=True)
 
@@ -591,64 +731,64 @@ class Experiment:
         measured = [finding.document() for finding in findings(summary)]
         return {**summary, "findings": [*(summary.get("findings") or ()), *measured]}
 
-    def _change_nothing(self, because: str, more: str = "") -> None:
-        # and numpy, which the runs themselves do not load
-        from voirkit.analysis.significance import NONE
+    def _run_round(self, n: int) -> None:
+        """Run the script plainly and with each value: a pair for each."""
+        order: list[Trial | None] = [None, *self._active()]
+        if n % 2 == 0:
+            order.reverse()
+        changed: dict[Trial, RunResult] = {}
+        plain = None
+        for trial in order:
+            if not self._active():
+                return
+            if trial is None:
+                plain = self._run_plain()
+                self._add(plain)
+            else:
+                result = self._runner.run(trial.setting)
+                if trial.accept(result):
+                    changed[trial] = result
+                    self._add(result, trial.setting)
+        assert plain is not None
+        self._plain.append(plain)
+        for trial, result in changed.items():
+            value = f"   {trial.setting}" if len(self._trials) > 1 else ""
+            print(row(n, trial.add_pair(plain, result)) + value, flush=True)
 
-        self.outcome.update(verdict=NONE, because=f"there is nothing to change{more}: {because}")
-
-    def _run_pairs(self, pairs: int) -> None:
-        from voirkit.analysis.significance import judge_pairs
-
-        for n in range(1, pairs + 1):
-            results = {
-                changed: self._run_one(changed)
-                for changed in ((False, True) if n % 2 else (True, False))
-            }
-            plain, changed = results[False], results[True]
-            changed_s = max(changed.work_s - changed.once_s, 1e-9)
-            pair = {
-                "plain_s": plain.work_s,
-                "changed_s": changed_s,
-                "ratio": changed_s / plain.work_s,
-            }
-            self.outcome["pairs"].append(pair)
-            self._once_s.append(changed.once_s)
-            self._held_up.append((plain.held_up, changed.held_up))
-            self._steps.append((plain.step_s, changed.step_s))
-            shares = [share for share in self._shares if share is not None]
-            times = [(pair["plain_s"], pair["changed_s"]) for pair in self.outcome["pairs"]]
-            self.outcome.update(
-                judge_pairs(times, max(shares, default=None), self._held_up)._asdict(),
-                step=_compare_steps(self._steps),
-            )
-            self.outcome.update(once_s=median(self._once_s), contention=_contention(self._held_up))
-            print(row(n, pair), flush=True)
-
-    def _run_one(self, changed: bool) -> RunResult:
-        result = self._run_changed() if changed else self._run_plain()
-        self._results.add(result, changed)
-        self.outcome["equal"] = self._results.compared()
-        return result
+    def _add(self, result: RunResult, setting: str = "") -> None:
+        self._results.add(result, setting)
+        for trial in self._trials:
+            trial.outcome["equal"] = self._results.compared(trial.setting)
 
     def _run_plain(self, run_dir: str | None = None) -> RunResult:
         result = self._runner.run(run_dir=run_dir)
         if result.why_not:
             raise RunFailed(result, "plain")
-        most = self._change.ceiling(result.summary)
-        self._shares.append(most.share)
-        if self.outcome["ceiling"] is None:
-            self.outcome["ceiling"] = most._asdict()
+        for trial in self._trials:
+            trial.add_plain(result)
         return result
 
-    def _run_changed(self) -> RunResult:
-        result = self._runner.run(self._setting)
-        if result.why_not:
-            raise RunFailed(result, "changed")
-        self.outcome["facts"] = facts = result.facts.get("facts") or {}
-        if not facts.get("touched"):
-            raise NothingToChange(facts.get("because") or "it found nothing to change.")
-        return result
+
+def best_trial(trials: Sequence[Trial]) -> Trial:
+    """The value to choose: of those that win, or else of all measured ones, the first with which
+    runs take at most 3 % longer than with the quickest."""
+    measured = [trial for trial in trials if trial.outcome["pairs"] and not trial.code]
+    wins = [trial for trial in measured if trial.outcome["verdict"] == "win"]
+    candidates = wins or measured or trials[:1]
+    quickest = min(trial.outcome["median"] or 0.0 for trial in candidates)
+    return next(
+        trial for trial in candidates if (trial.outcome["median"] or 0.0) <= quickest * _AS_QUICK
+    )
+
+
+def _rates(results: Sequence[RunResult]) -> dict[str, float | None]:
+    """The medians of items per second, and of the share of a step that is the wait for batches."""
+    rates = [result.rate for result in results if result.rate is not None]
+    waits = [result.wait for result in results if result.wait is not None]
+    return {
+        "rate": median(rates) if rates else None,
+        "wait": median(waits) if waits else None,
+    }
 
 
 def _contention(held_up: Sequence[tuple[float, float]]) -> dict[str, float] | None:

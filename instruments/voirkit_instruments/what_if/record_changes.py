@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from voirkit.intercept import Patches
 
 PLAIN = "plain"  # the setting of a run without a change
+# arguments of a DataLoader that it refuses without workers
+_OF_WORKERS = ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context")
 
 
 class Ceiling(NamedTuple):
@@ -41,7 +43,7 @@ class Change(Protocol):
     exact: bool  # whether the results must be bit-equal; else within rounding (``analyse.Results``)
 
     def __init__(self, argument: str | None) -> None:
-        """Take the text behind ``=``; None if there is none, as always if the change takes none.
+        """Take a value behind ``=``; None if there is none, as always if the change takes none.
         Raises ValueError: it is wrong; the message says what would be right."""
 
     def ceiling(self, summary: Mapping[str, Any]) -> Ceiling:
@@ -78,7 +80,7 @@ class Change(Protocol):
 
 class _Entry(NamedTuple):
     path: str  # module:class, of this folder
-    argument: str  # how it is shown; empty if there is none
+    argument: str  # how it is shown; empty if there is none. Several values stand between commas
     help: str
 
 
@@ -91,6 +93,9 @@ CHANGES = {
     ),
     "read-ahead": _Entry(
         "record_read_ahead:ReadAhead", "", "the kernel is told early what the loader will read"
+    ),
+    "workers": _Entry(
+        "record_changes:Workers", "=N,M", "DataLoader(num_workers=N); several numbers are compared"
     ),
     "num-threads": _Entry(
         "record_changes:NumThreads", "=N", "torch computes with N threads on the CPU"
@@ -129,9 +134,9 @@ LIST = "list"  # asks what there is
 
 
 def parse_change(text: str) -> tuple[str, str | None]:
-    """``NAME`` or ``NAME=ARG`` as (name, argument). Raises CommandLineError: there is no such
-    change, or none any more, or its argument is wrong; SystemExit: ``list`` has printed what there
-    is."""
+    """``NAME``, ``NAME=ARG`` or ``NAME=ARG,ARG`` as (name, argument). Raises CommandLineError:
+    there is no such change, or none any more, or its argument is wrong; SystemExit: ``list`` has
+    printed what there is."""
     if text == LIST:
         print("\n".join(lines()))
         raise SystemExit(0)
@@ -150,11 +155,18 @@ def parse_change(text: str) -> tuple[str, str | None]:
             next="\n".join([*([hint] if hint else []), *lines()]),
         )
     typed = f"--what-if {name}{entry.argument}"
+    given = argument if equals else None
     try:
-        make_change(name, argument if equals else None)
+        for value in values_of(given):
+            make_change(name, value)
     except ValueError as exc:
         raise CommandLineError(str(exc), next=f"Write: {typed}") from None
-    return name, argument if equals else None
+    return name, given
+
+
+def values_of(argument: str | None) -> list[str | None]:
+    """The values of an argument, each of which is a change; None of a change that takes none."""
+    return [None] if argument is None else [*dict.fromkeys(argument.split(","))]
 
 
 def make_change(name: str, argument: str | None) -> Change:
@@ -243,6 +255,18 @@ class _Switch:
         return {"touched": self.touched, **({"because": self.because} if self.because else {})}
 
 
+def _whole_number(name: str, what: str, argument: str | None, least: int, most: int) -> int:
+    """The number behind ``NAME=``. Raises ValueError: it is none."""
+    text = argument or ""
+    is_number = text.isascii() and text.isdigit()
+    if not is_number or not least <= int(text) <= most:
+        raise ValueError(
+            f"{name} needs a whole number of {what} of at least {least}, not"
+            f" {argument or 'nothing'!r}."
+        )
+    return int(text)
+
+
 class CheckpointNoCrc(_Switch):
     """``torch.serialization.set_crc32_options(False)``: torch.save writes no checksums, which
     torch.load does not look at. Strict readers do: ``zipfile`` reports such a file as bad, and
@@ -279,14 +303,7 @@ class NumThreads(_Switch):
 
     def __init__(self, argument: str | None) -> None:
         super().__init__(argument)
-        text = argument or ""
-        is_number = text.isascii() and text.isdigit()
-        if not is_number or not 0 < int(text) <= 4096:
-            raise ValueError(
-                "num-threads needs a whole number of threads of at least 1, not"
-                f" {argument or 'nothing'!r}."
-            )
-        self._n = int(text)
+        self._n = _whole_number("num-threads", "threads", argument, 1, 4096)
         self._torch: Any = None
 
     def ceiling(self, summary: Mapping[str, Any]) -> Ceiling:
@@ -315,17 +332,20 @@ class NumThreads(_Switch):
             self.because = "" if self.touched else f"the program itself has set {threads} threads."
 
 
-class PinMemory(_Switch):
-    """``DataLoader(pin_memory=True)``, where the program leaves it out."""
+class _LoaderArgument(_Switch):
+    """What is done to the arguments of each ``DataLoader`` that the program makes."""
 
     module = "torch.utils.data.dataloader"
-    idle = "no loader was made that does not pin its batches already."
-    ceiling = staticmethod(_ceiling_of_copies)
+    name: str  # of the argument
+
+    def alter(self, arguments: dict[str, Any]) -> bool:
+        """Change those that are given, and return True; False if they are like that already."""
+        raise NotImplementedError
 
     def switch(self, module: Any, patches: Patches) -> None:
-        patches.wrap(module.DataLoader, "__init__", self._pin, ("pin_memory",))
+        patches.wrap(module.DataLoader, "__init__", self._init, (self.name,))
 
-    def _pin(
+    def _init(
         self,
         wrapped: Callable[..., Any],
         instance: Any,
@@ -338,11 +358,58 @@ class PinMemory(_Switch):
             bound = signature(wrapped).bind(*args, **kwargs)
         except TypeError:  # torch says what is wrong with it
             return wrapped(*args, **kwargs)
-        if not bound.arguments.get("pin_memory"):
-            bound.arguments["pin_memory"] = True
+        if self.alter(bound.arguments):
             self.touched += 1
             self.because = ""
         return wrapped(*bound.args, **bound.kwargs)
+
+
+class PinMemory(_LoaderArgument):
+    """``DataLoader(pin_memory=True)``, where the program leaves it out."""
+
+    name = "pin_memory"
+    idle = "no loader was made that does not pin its batches already."
+    ceiling = staticmethod(_ceiling_of_copies)
+
+    def alter(self, arguments: dict[str, Any]) -> bool:
+        if arguments.get(self.name):
+            return False
+        arguments[self.name] = True
+        return True
+
+
+class Workers(_LoaderArgument):
+    """``DataLoader(num_workers=N)``; without workers there is nothing to prefetch, to keep or to
+    wait for, and arguments that say so are left out."""
+
+    name = "num_workers"
+
+    def __init__(self, argument: str | None) -> None:
+        super().__init__(argument)
+        self._n = _whole_number("workers", "loader workers", argument, 0, 1024)
+        self.idle = f"no loader was made that has another number of workers than {self._n}."
+
+    def ceiling(self, summary: Mapping[str, Any]) -> Ceiling:
+        """The wait for batches of a loader without workers. Workers take processors from the
+        training as well, so with fewer of them more can be won."""
+        loader = (summary.get("steps") or {}).get("loader") or {}
+        workers = loader.get("workers") or 0
+        if workers:
+            plural = "s" if workers > 1 else ""
+            return Ceiling(
+                None,
+                f"the script's {workers} worker{plural} may also take processors from the training.",
+            )
+        return ceiling_of_phases(summary, "waiting for batches", "wait")
+
+    def alter(self, arguments: dict[str, Any]) -> bool:
+        if arguments.get(self.name, 0) == self._n:
+            return False
+        arguments[self.name] = self._n
+        if not self._n:
+            for name in _OF_WORKERS:
+                arguments.pop(name, None)
+        return True
 
 
 class NonBlocking(_Switch):
@@ -492,14 +559,7 @@ class GcEvery(_Collections):
 
     def __init__(self, argument: str | None) -> None:
         super().__init__(argument)
-        if argument is None or not (
-            argument.isascii() and argument.isdigit() and 0 < int(argument) <= 1_000_000
-        ):
-            raise ValueError(
-                "gc-every needs a whole number of optimizer steps of at least 1, not"
-                f" {argument or 'nothing'!r}."
-            )
-        self._every = int(argument)
+        self._every = _whole_number("gc-every", "optimizer steps", argument, 1, 1_000_000)
 
     def on_step(self) -> None:
         if self.steps == 1:

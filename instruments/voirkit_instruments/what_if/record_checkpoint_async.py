@@ -6,15 +6,13 @@ class ``torch.serialization._open_zipfile_writer_file``). A ``RecordBuffer`` in 
 records, tensors as copies, and a thread passes them on in the same order: the file is the same,
 byte for byte. What torch.save raises about a path it raises where it is called.
 
-The program waits wherever it could see that a file is not written yet. Python reports most of that
-by audit events (files opened, renamed, listed, processes started or signalled, connections made);
-functions that have none (``os.stat``, ``os._exit`` ...) are wrapped. A file is known by its inode,
-whatever its name. What writing fails with is raised in the thread that called torch.save, where it
-next waits for that file or saves another. Not seen: libraries that open files in C, processes that
-run already, a process that is killed.
-
-Open files, buffers and the old format are written as ever. So is everything in child processes and
-in runs of several ranks, where another process may read the file as soon as torch.save is over.
+Only what the main thread of a single process saves to a regular file by its path is written later;
+all else is written as ever, and the facts say why. Nobody can tell beforehand that a program will
+look at a file too early. So it waits for all files before it opens, renames, links or removes one
+of them, asks for its size, lists a folder, starts or signals a process, connects, or ends. Python
+reports most of that by audit events; ``os.stat`` and ``os._exit``, which have none, are wrapped.
+What writing fails with is raised in the main thread, where it waits next or saves again. Not seen:
+libraries that open files in C, processes that run already, a process that is killed.
 """
 
 from __future__ import annotations
@@ -22,13 +20,13 @@ from __future__ import annotations
 import ctypes
 import io
 import os
-import signal
 import stat
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -39,17 +37,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from voirkit.intercept import Patches
 
-    Inode = tuple[int, int]  # device and number
-
 _OPENER = "_open_zipfile_writer_file"
 # what torch passes to its writer, as far as it has them
 _OPTIONS = ("get_crc32_options", "_get_storage_alignment")
 
-# Audit events of python 3.10 to 3.13. Those after which another process may look, or the file has
-# another folder: all is waited for. Of other events of ``os``, and of ``open``, for the files that
-# they name, or whose folder they list.
+# Audit events of python 3.10 to 3.13 before which all is waited for: another process may look, a
+# folder is listed, or has another name. Of other events of ``os``, and of ``open``, it depends on
+# the files that they name.
 _WAITS_FOR_ALL = {
     "os.rename",
+    "os.listdir",
+    "os.scandir",
     "os.fork",
     "os.forkpty",
     "os.exec",
@@ -64,7 +62,6 @@ _WAITS_FOR_ALL = {
     "socket.connect",
     "socket.sendto",
 }
-_LISTS = ("os.listdir", "os.scandir")
 
 
 class CheckpointAsync:
@@ -74,12 +71,11 @@ class CheckpointAsync:
 
     def __init__(self, argument: str | None) -> None:
         self._saves = BackgroundSaves()
-        self._spare: dict[int, list[Any]] = {}
         self._patches: Patches | None = None
         self._pid = os.getpid()
         self._synchronous: dict[str, int] = {}  # why a save was not left to the thread -> how many
         self._n, self._bytes, self._copying_ns = 0, 0, 0
-        self._off = "torch was not imported."
+        self._why_nothing = "torch was not imported."
 
     ceiling = staticmethod(ceiling_of_saving)  # the copies stay
 
@@ -92,25 +88,25 @@ class CheckpointAsync:
         patches = self._patches
         if patches is None:  # the work is over
             return
-        options = [
-            function for name in _OPTIONS if (function := getattr(module, name, None)) is not None
-        ]
+        getters = [getattr(module, name, None) for name in _OPTIONS]
+        options = [getter for getter in getters if getter is not None]
         try:
-            torch._C.PyTorchFileWriter(
-                io.BytesIO(), *[option() for option in options]
-            ).write_end_of_file()
+            writer = torch._C.PyTorchFileWriter(io.BytesIO(), *[option() for option in options])
+            writer.write_end_of_file()
             opener: Any = getattr(module, _OPENER)
             init, leave = opener.__init__, vars(opener)["__exit__"]
         except Exception as exc:  # of private parts of torch
-            self._off = (
-                f"this torch writes files in a way that is not known ({type(exc).__name__}: {exc})."
-            )
+            error = f"{type(exc).__name__}: {exc}"
+            self._why_nothing = f"this torch writes files in a way that is not known ({error})."
             return
 
         def init_buffered(self_: Any, name: Any, *more: Any, **kwargs: Any) -> None:
-            self._saves.wait_before_saving(name)
+            if self._saves.is_pending(name):
+                self._saves.wait("torch.save")
+            self._saves.raise_error()
             buffer = self._open(name, options) if not more and not kwargs else None
             if buffer is None:
+                self._saves.wait("torch.save")
                 init(self_, name, *more, **kwargs)
             else:
                 self_.file_like, self_.file_stream, self_.name = buffer, None, name
@@ -123,7 +119,7 @@ class CheckpointAsync:
         patches.put(opener, "__init__", init_buffered)
         patches.put(opener, "__exit__", leave_buffered)
         self._saves.watch(patches)
-        self._off = ""
+        self._why_nothing = ""
 
     def _open(self, name: Any, options: Sequence[Callable[[], Any]]) -> RecordBuffer | None:
         """Open the file as torch would, but truncate it in the thread: to free 100 MB takes 60 ms.
@@ -143,24 +139,26 @@ class CheckpointAsync:
             except (OSError, ValueError):
                 why = "to what cannot be opened"
         if why:
-            self._synchronous[why] = self._synchronous.get(why, 0) + 1
+            self._count_synchronous(why)
             return None
         values = [option() for option in options]
-        save = Save(path, _inode(os.fstat(file)), _inode(self._saves.stat(os.path.dirname(path))))
 
         def make_writer() -> Any:
+            self._saves.wait("torch.save")  # of those before it, if this is not their thread
             try:
                 os.ftruncate(file, 0)
             finally:
                 os.close(file)
             return torch._C.PyTorchFileWriter(path, *values)
 
-        return RecordBuffer(save, make_writer, room(), self._spare)
+        return RecordBuffer(Save(path, os.fstat(file)), make_writer, room())
 
     def _why_synchronous(self, path: str) -> str:
         """Why a save is to be made here and now; empty if it need not."""
         if os.getpid() != self._pid:
             return "in a child process"
+        if threading.current_thread() is not threading.main_thread():
+            return "in another thread"
         if self._patches is None:
             return "after the end"
         if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
@@ -171,6 +169,9 @@ class CheckpointAsync:
             if not os.path.basename(path) or not stat.S_ISREG(self._saves.stat(path).st_mode):
                 return "to what is no regular file"
         return ""
+
+    def _count_synchronous(self, why: str) -> None:
+        self._synchronous[why] = self._synchronous.get(why, 0) + 1
 
     def _close(self, opener: Any, leave: Any, error: tuple[Any, ...]) -> Any:
         buffer: RecordBuffer = opener.file_like
@@ -187,25 +188,22 @@ class CheckpointAsync:
 
         why = buffer.why_direct or ("that failed" if error[0] is not None else "")
         if why:
-            self._synchronous[why] = self._synchronous.get(why, 0) + 1
+            self._count_synchronous(why)
             return write()
-        self._spare.clear()
         self._n += 1
         self._bytes += buffer.bytes
         self._copying_ns += buffer.copying_ns
-        buffer.save.write = write
-        self._saves.start(buffer.save)
+        self._saves.start(buffer.save, write)
         return None
 
     def end(self) -> None:
         """Wait for what is being written. Raises Exception: what writing failed with, if the
         program has not met it."""
         self._patches = None
-        if os.getpid() == self._pid:
-            self._saves.wait()
-            self._spare.clear()
-        self._saves.on = False
-        self._saves.raise_error()
+        try:
+            self._saves.wait("the end")
+        finally:
+            self._saves.is_watching = False
 
     def facts(self) -> dict[str, Any]:
         """``touched``: saves that a thread wrote; ``bytes`` of them; ``synchronous``: why others
@@ -221,13 +219,10 @@ class CheckpointAsync:
             "waits": dict(self._saves.waits),
         }
         if self._synchronous:
-            facts["because"] = (
-                "torch.save wrote as ever "
-                + ", ".join(f"{n} x {why}" for why, n in self._synchronous.items())
-                + "."
-            )
+            reasons = ", ".join(f"{n} x {why}" for why, n in self._synchronous.items())
+            facts["because"] = f"torch.save wrote as ever {reasons}."
         elif not self._n:
-            facts["because"] = self._off or "torch.save wrote no file by its path."
+            facts["because"] = self._why_nothing or "torch.save wrote no file by its path."
         return facts
 
 
@@ -240,21 +235,17 @@ class RecordBuffer:
 
     Args:
         make_writer: Makes the writer that the records are for.
-        room: Bytes that new copies may take.
-        spare: By size, memory of copies that are written, for those of the next save: fresh memory
-            takes three times as long to copy to.
+        room: Bytes that copies may take.
 
     Attributes:
         bytes: Of the copies.
         copying_ns: What they took.
     """
 
-    def __init__(
-        self, save: Save, make_writer: Callable[[], Any], room: float, spare: dict[int, list[Any]]
-    ) -> None:
+    def __init__(self, save: Save, make_writer: Callable[[], Any], room: float) -> None:
         self.save = save
         self._make_writer, self._writer = make_writer, None
-        self._room, self._spare = room, spare
+        self._room = room
         # method, arguments, what must live as long
         self._records: list[tuple[str, tuple[Any, ...], Any]] = []
         self.bytes, self.copying_ns = 0, 0
@@ -298,23 +289,18 @@ class RecordBuffer:
         ):
             self._write_directly("with records of an unknown kind")
             return False
-        if self._spare.get(size):
-            copy = self._spare[size].pop()
-        else:
-            self._room -= size
-            try:
-                if self._room < 0:
-                    raise MemoryError
-                # and no tensor: no mode of torch that is on may have a say in this
-                copy = torch.UntypedStorage(size)
-            except (MemoryError, RuntimeError):
-                self._write_directly("for want of memory")
-                return False
+        try:
+            if self.bytes + size > self._room:
+                raise MemoryError
+            # and no tensor: no mode of torch that is on may have a say in this
+            copy = torch.UntypedStorage(size)
+        except (MemoryError, RuntimeError):
+            self._write_directly("for want of memory")
+            return False
         if size:
             ctypes.memmove(copy.data_ptr(), data if is_address else data.data_ptr(), size)
-        self._records.append(
-            ("write_record", (name, copy.data_ptr() if is_address else copy, size), copy)
-        )
+        memory = copy.data_ptr() if is_address else copy
+        self._records.append(("write_record", (name, memory, size), copy))
         self.bytes += size
         self.copying_ns += time.perf_counter_ns() - begin_ns
         return True
@@ -323,17 +309,14 @@ class RecordBuffer:
         if not self.why_direct:
             self.why_direct = why
             self.flush(self.writer())
-            self._spare.clear()
 
     def flush(self, writer: Any) -> None:
         """Write what is kept, and give its memory back piece by piece. Raises RuntimeError: as the
         writer raises it (disk full); what is left is never written then."""
         records, self._records = self._records[::-1], []
         while records:
-            method, args, copy = records.pop()
+            method, args, _ = records.pop()
             getattr(writer, method)(*args)
-            if copy is not None:
-                self._spare.setdefault(copy.nbytes(), []).append(copy)
 
 
 def room() -> float:
@@ -342,45 +325,29 @@ def room() -> float:
     import psutil
 
     available = float(psutil.virtual_memory().available)
-    with suppress(OSError, ValueError, KeyError, StopIteration):
-        with open("/proc/self/cgroup", encoding="utf-8") as file:
-            folder = "/sys/fs/cgroup" + next(
-                line[3:].strip() for line in file if line.startswith("0::")
-            ).rstrip("/")
-
-        def read(name: str) -> str:
-            with open(f"{folder}/{name}", encoding="utf-8") as file:
-                return file.read()
-
-        cached = sum(
-            float(line.split()[1])
-            for line in read("memory.stat").splitlines()
-            if line.startswith(("inactive_file ", "active_file "))
-        )
-        # "max" is no number: there is no limit
-        available = min(
-            available, float(read("memory.max")) - float(read("memory.current")) + cached
-        )
+    with suppress(OSError, ValueError, KeyError):
+        group = Path("/proc/self/cgroup").read_text(encoding="utf-8").rpartition("0::/")[2].strip()
+        folder = Path("/sys/fs/cgroup") / group
+        rows = (folder / "memory.stat").read_text(encoding="utf-8").splitlines()
+        sizes = {name: float(size) for name, size in map(str.split, rows)}
+        cached = sizes["inactive_file"] + sizes["active_file"]
+        limit = float((folder / "memory.max").read_text())  # "max", of no limit, is not a number
+        current = float((folder / "memory.current").read_text())
+        available = min(available, limit - current + cached)
     return available / 2
 
 
 class Save(threading.Thread):
     """One file, and the thread that writes it: it lives only while there is something to write, so
-    that a fork finds none.
+    that a fork finds none."""
 
-    Args:
-        path: As the program named it.
-        file: What it is under all its names.
-        folder: The same of its folder.
-    """
-
-    def __init__(self, path: str, file: Inode, folder: Inode) -> None:
+    def __init__(self, path: str, status: os.stat_result) -> None:
         super().__init__(name="voirkit-checkpoint")
-        self.path, self.file, self.folder = path, file, folder
-        self.write: Callable[[], Any] | None = None  # writes it
+        self.path = path
+        self.inode = status.st_dev, status.st_ino
+        self.write: Callable[[], Any] | None = None
         self.previous: Save | None = None  # the save that is written before it
         self.error: BaseException | None = None  # what writing it failed with
-        self.caller = threading.get_ident()  # the thread that called torch.save
 
     def run(self) -> None:
         try:
@@ -406,180 +373,114 @@ class BackgroundSaves:
         # those not known to be written, or failed without the program having been told. Empty:
         # nobody has to wait.
         self.pending: list[Save] = []
-        self.on = False  # whether the program is made to wait
+        self.is_watching = False  # whether the program is made to wait
         self.waited_ns = 0  # how long it waited
         self.waits: dict[str, int] = {}  # for what, how many times
         self.stat = os.stat  # ``os.stat`` itself
-        self._lock = threading.RLock()  # a signal's handler may save
         self._pid = os.getpid()
 
-    def start(self, save: Save) -> None:
+    def start(self, save: Save, write: Callable[[], Any]) -> None:
         """Have a file written; in place where no thread can be started."""
-        with self._lock:
-            save.previous = self.pending[-1] if self.pending else None
-            try:
-                save.start()
-                self.pending.append(save)
-                return
-            except RuntimeError:  # the interpreter is ending, or there is no thread left
-                pass
+        save.write = write
+        self.pending = [other for other in self.pending if other.is_alive() or other.error]
+        save.previous = self.pending[-1] if self.pending else None
+        try:
+            save.start()
+            self.pending.append(save)
+            return
+        except RuntimeError:  # the interpreter is ending, or there is no thread left
+            pass
         save.run()
         if save.error is not None:
             raise save.error
 
-    def wait(self, save: Save | None = None, why: str = "the end") -> None:
-        """Wait until one is written, or all."""
+    def wait(self, why: str) -> None:
+        """Wait until all is written; nothing in a thread that writes, nor in a child process."""
+        saves = list(self.pending)
+        writers = [save.ident for save in saves]
+        if os.getpid() != self._pid or threading.get_ident() in writers:
+            return
         begin_ns = time.perf_counter_ns()
-        saves = list(self.pending) if save is None else [save]
-        unwritten = [pending_save for pending_save in saves if pending_save.is_alive()]
-        for pending_save in unwritten:
-            pending_save.join()
-        if unwritten:
+        has_to_wait = any(save.is_alive() for save in saves)
+        for save in saves:
+            save.join()
+            if save.error is None:
+                with suppress(ValueError):  # another thread was first
+                    self.pending.remove(save)
+        if has_to_wait:
             self.waited_ns += time.perf_counter_ns() - begin_ns
             self.waits[why] = self.waits.get(why, 0) + 1
+        self.raise_error()
 
-    def raise_error(self, caller: int | None = None, save: Save | None = None) -> None:
-        """Raise what the first that failed failed with, once; only of what a thread (``caller``)
-        has saved, or of one save."""
-        for pending_save in list(self.pending):
-            if (
-                pending_save.error is not None
-                and (caller is None or pending_save.caller == caller)
-                and (save is None or pending_save is save)
-            ):
-                error, pending_save.error = pending_save.error, None
-                raise error
-
-    def wait_before_saving(self, path: object) -> None:
-        """torch.save begins: what came before to the same file is written first, and what failed is
-        raised."""
-        if self.pending:
-            self._wait_for_file(path, "torch.save")
-            self.raise_error(threading.get_ident())
+    def raise_error(self) -> None:
+        """Raise, in the main thread, what the first that failed failed with, once."""
+        if threading.current_thread() is threading.main_thread():
+            for save in self.pending:
+                if save.error is not None:
+                    self.pending.remove(save)
+                    raise save.error
 
     def watch(self, patches: Patches) -> None:
         """Make the program wait wherever it could see a file that is not written."""
-        if self.on:
+        from wrapt import FunctionWrapper  # equal to what it wraps, as os.supports_dir_fd asks
+
+        if self.is_watching:
             return
-        self.on = True
+        self.is_watching = True
         # python has no way to take one back: it does nothing after the end
         sys.addaudithook(self._on_event)
         # python 3.10 keeps functions of os there
         accessor = getattr(sys.modules.get("pathlib"), "_NormalAccessor", None)
         for name in ("stat", "lstat"):
-            wrapped = WrappedFunction(getattr(os, name), self._on_stat)
+            wrapped = FunctionWrapper(getattr(os, name), self._on_stat)
             patches.put(os, name, wrapped)
             if accessor is not None and name in vars(accessor):
-                patches.put(accessor, name, wrapped)
-        for name in ("_exit", "abort", "sync", "statvfs"):
-            patches.put(os, name, WrappedFunction(getattr(os, name), self._on_call))
-        patches.put(signal, "raise_signal", WrappedFunction(signal.raise_signal, self._on_call))
-
-        def patch_spawn(module: ModuleType) -> None:
-            if self.on:
-                patches.put(
-                    module, "spawnv_passfds", WrappedFunction(module.spawnv_passfds, self._on_call)
-                )
-
-        when_imported("multiprocessing.util", patch_spawn)
+                patches.put(accessor, name, staticmethod(wrapped))
+        patches.put(os, "_exit", FunctionWrapper(os._exit, self._on_exit))
 
     def _on_event(self, event: str, args: tuple[Any, ...]) -> None:
-        if not self.pending or not self.on:
+        if not self.pending or not self.is_watching:
             return
-        if event in _WAITS_FOR_ALL:
-            self._wait_for_all(event)
-        elif event in _LISTS:
-            folder = self._inode("." if args[0] is None or args[0] in ("", b"") else args[0])
-            self._wait_for([save for save in self._awaited() if save.folder == folder], event)
-        elif event == "open" or event.startswith("os."):
-            for path in args[:2]:
-                self._wait_for_file(path, event, any_folder=True)
+        if event in _WAITS_FOR_ALL or self._names_pending(event, args):
+            self.wait(event)
 
-    def _on_stat(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.pending and self.on:
-            caller = str(sys._getframe(2).f_globals.get("__name__", "")).partition(".")[0]
+    def _names_pending(self, event: str, args: tuple[Any, ...]) -> bool:
+        if event == "open" and isinstance(args[0], int):
+            return True  # to spawn a process has no event; multiprocessing opens a pipe to it
+        is_of_files = event == "open" or event.startswith("os.")
+        return is_of_files and any(self.is_pending(path, True) for path in args[:2])
+
+    def _on_stat(
+        self, function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if self.pending and self.is_watching:
+            caller = str(sys._getframe(1).f_globals.get("__name__", "")).partition(".")[0]
+            path = args[0] if args else kwargs.get("path")
             # the steps instrument notes the sizes of checkpoints
-            if caller not in ("voirkit", "voirkit_instruments"):
-                self._wait_for_file(
-                    args[0] if args else kwargs.get("path"),
-                    f"os.{name}",
-                    any_folder="dir_fd" in kwargs,
-                )
+            is_ours = caller in ("voirkit", "voirkit_instruments")
+            if not is_ours and self.is_pending(path, "dir_fd" in kwargs):
+                self.wait(f"os.{function.__name__}")
+        return function(*args, **kwargs)
 
-    def _on_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Somebody else may look, or the process ends."""
-        if self.on:
-            self._wait_for_all(f"os.{name}" if hasattr(os, name) else name)
+    def _on_exit(
+        self, function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if self.is_watching:
+            self.wait("os._exit")
+        return function(*args, **kwargs)
 
-    def _awaited(self) -> list[Save]:
-        """What this thread would have to wait for: nothing in a thread that writes, nor in a child
-        process."""
-        if not self.pending or os.getpid() != self._pid:
-            return []
-        for save in list(self.pending):
-            if not save.is_alive() and save.error is None:
-                with suppress(ValueError):  # another thread was first
-                    self.pending.remove(save)
-        pending = list(self.pending)
-        return (
-            []
-            if any(save.ident == threading.get_ident() for save in pending if save.is_alive())
-            else pending
-        )
-
-    def _wait_for_file(self, path: object, why: str, any_folder: bool = False) -> None:
-        """Wait for a file if it is one of those; a relative path may begin at a folder that is not
-        known (``any_folder``)."""
-        pending = self._awaited()
-        if not pending:
-            return
-        inode = self._inode(path)
-        name = None
-        if any_folder and isinstance(path, (str, bytes, os.PathLike)) and not os.path.isabs(path):
-            name = os.path.basename(os.fsdecode(path))
-        self._wait_for(
-            [save for save in pending if save.file == inode or os.path.basename(save.path) == name],
-            why,
-        )
-
-    def _inode(self, path: object) -> Inode | None:
+    def is_pending(self, path: Any, is_any_folder: bool = False) -> bool:
+        """True if a path names a file that may not be written yet, by whatever link; of a relative
+        one that may begin at any folder the name is enough."""
+        if not self.pending:
+            return False
         try:
-            return _inode(self.stat(path))  # type: ignore[arg-type]
+            name = os.path.basename(os.fsdecode(path))
+            names = [os.path.basename(save.path) for save in self.pending]
+            if is_any_folder and name in names and not os.path.isabs(path):
+                return True
+            status = self.stat(path)
         except (OSError, TypeError, ValueError):
-            return None
-
-    def _wait_for_all(self, why: str) -> None:
-        if self._awaited():
-            self._wait_for([None], why)
-
-    def _wait_for(self, saves: Sequence[Save | None], why: str) -> None:
-        for save in saves:
-            self.wait(save, why)
-            self.raise_error(threading.get_ident(), save)
-
-
-def _inode(status: os.stat_result) -> Inode:
-    return status.st_dev, status.st_ino
-
-
-class WrappedFunction:
-    """A function of C before which something is done; equal to it, as ``os.supports_dir_fd`` and
-    its like ask, and bound to no instance."""
-
-    def __init__(
-        self, function: Any, before: Callable[[str, tuple[Any, ...], dict[str, Any]], None]
-    ) -> None:
-        self.__wrapped__, self._before = function, before
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self._before(self.__wrapped__.__name__, args, kwargs)
-        return self.__wrapped__(*args, **kwargs)
-
-    def __eq__(self, other: object) -> bool:
-        return other is self or other == self.__wrapped__
-
-    def __hash__(self) -> int:
-        return hash(self.__wrapped__)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__wrapped__, name)
+            return False
+        inode = status.st_dev, status.st_ino
+        return any(save.inode == inode for save in self.pending)

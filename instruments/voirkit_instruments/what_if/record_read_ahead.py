@@ -34,7 +34,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     Index = int | str
 
-_MOST_BYTES = 16 << 20  # of a file that are asked for: what is larger is no sample
+_MOST_BYTES = 16 << 20  # of a file that are requested: what is larger is not a sample
 _MOST_ANNOUNCED = 100_000  # samples announced before their turn that are remembered
 _MOST_SAMPLES = 200_000  # whose files are remembered
 # a file that more samples open holds many of them: to read it all for one would be no help
@@ -140,8 +140,8 @@ class ReadAhead:
 
     def prefetch(self, paths: Iterable[str]) -> int:
         """Have the kernel read files into memory; how many it could be told of. Files that are
-        gone, or are no regular ones any more, are passed over unopened: to open a pipe or a device
-        is an act, which lets go of who waits at its other end."""
+        gone, or are not regular ones any more, are passed over unopened: to open a pipe or a device
+        is an act, which releases who waits at its other end."""
         n = 0
         for path in paths:
             with suppress(OSError, ValueError):
@@ -202,7 +202,7 @@ class WatchedQueue:
 
 
 class WatchedIndices(list):  # type: ignore[type-arg]
-    """A batch's indices, which reports each one as it begins to be read."""
+    """The indices of a batch; reports each index when its sample is about to be read."""
 
     def __init__(self, indices: list[Any], on_sample: Callable[[Any], None]) -> None:
         super().__init__(indices)

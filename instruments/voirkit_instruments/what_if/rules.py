@@ -20,6 +20,7 @@ CODE_BY_CHANGE = {
     "read-ahead": (
         "os.posix_fadvise(file, 0, 0, os.POSIX_FADV_WILLNEED) for the files of the batches to come"
     ),
+    "workers": "DataLoader(..., num_workers={argument})",
     "num-threads": "torch.set_num_threads({argument})",
     "pin-memory": "DataLoader(..., pin_memory=True)",
     "non-blocking": "x.to(device, non_blocking=True)",

@@ -12,6 +12,7 @@ from voirkit.report.sections import Bars, Block, Details, Section, Table, Text
 
 Document = Mapping[str, Any]
 HEAD = f"{'pair':>7}{'plain':>12}{'changed':>12}{'ratio':>9}{'first':>10}"
+VALUE_HEAD = ("value", "run", "items/s", "wait", "times as long", "verdict")
 _MOODS = {"win": "good", "loss": "bad"}
 
 
@@ -24,6 +25,8 @@ def sections(outcome: Document, summary: Mapping[str, Any]) -> Iterator[Section]
         Text(verdict, strong=True, mood=_MOODS.get(str(outcome.get("verdict")), "")),
     ]
     blocks += [Text(line) for line in more]
+    if outcome.get("values"):
+        blocks.append(Table(VALUE_HEAD, value_rows(outcome), left=(0, 5)))
     if pairs:
         rows = []
         times = []
@@ -65,6 +68,41 @@ def row(n: int, pair: Document) -> str:
     return f"{n:>7}{times}{pair['ratio']:>9.3f}{'plain' if n % 2 else 'changed':>10}"
 
 
+def value_rows(outcome: Document) -> list[tuple[str, ...]]:
+    """A row for each value of the change under ``VALUE_HEAD``, after one of the plain runs."""
+    rows: list[tuple[str, ...]] = []
+    for value in outcome.get("values") or ():
+        times_s = value["times_s"]
+        verdict = value["verdict"] if times_s else ""
+        rows.append(
+            (
+                value["argument"] or "as it is",
+                duration(median(times_s)) if times_s else "",
+                "" if value["rate"] is None else figure(value["rate"]),
+                "" if value["wait"] is None else f"{value['wait']:.0%}",
+                "" if value["median"] is None else _ratio(value),
+                verdict or value["because"],
+            )
+        )
+    return rows
+
+
+def value_lines(outcome: Document) -> Iterator[str]:
+    """The same for a terminal; nothing of a change with one value."""
+    rows = value_rows(outcome)
+    for value, run, rate, wait, ratio, verdict in [VALUE_HEAD, *rows] if rows else ():
+        yield f"{value:>10}{run:>12}{rate:>12}{wait:>7}   {ratio:<24}{verdict}".rstrip()
+
+
+def _ratio(judgement: Document) -> str:
+    """The median ratio with its interval."""
+    return f"{figure(judgement['median'])} ({_interval(judgement)})"
+
+
+def _interval(judgement: Document) -> str:
+    return f"{figure(judgement['low'])} .. {figure(judgement['high'])}"
+
+
 def sentences(outcome: Document) -> Iterator[str]:
     n, verdict = len(outcome["pairs"]), outcome.get("verdict")
     if not n:
@@ -76,8 +114,10 @@ def sentences(outcome: Document) -> Iterator[str]:
         if outcome.get("because"):
             yield outcome["because"]
     if n:
+        n_values = max(len(outcome.get("values") or ()) - 1, 1)
         chance = (
-            " By chance alone so many pairs say such a thing in less than 4 of 100 cases."
+            " By chance alone so many pairs say such a thing in less than"
+            f" {4 * n_values} of 100 cases."
             if verdict in _MOODS
             else ""
         )
@@ -125,10 +165,8 @@ _EQUAL = {True: "equal", False: "DIFFER", None: "not told"}
 
 def _times(outcome: Document) -> str:
     n = len(outcome["pairs"])
-    interval = f"{figure(outcome['low'])} .. {figure(outcome['high'])}"
-    return (
-        f"{figure(outcome['median'])} times as long ({interval} in {n} pair{'s' if n > 1 else ''})"
-    )
+    pairs = f"{n} pair{'s' if n > 1 else ''}"
+    return f"{figure(outcome['median'])} times as long ({_interval(outcome)} in {pairs})"
 
 
 def _percent(share: float) -> str:

@@ -1,5 +1,5 @@
 # cannot tell: same-augmentation samples-missed samples-twice not-shuffled same-order
-"""No epoch of training comes to its end; those of the validation do."""
+"""No epoch of training ends; those of the validation do."""
 
 import torch
 from torch import nn

@@ -1,5 +1,5 @@
 # cannot tell: no-gradient loss-not-connected misplaced-zero-grad foreign-parameters
-"""One step of an optimizer whose parameters have no gradients: the loss is made anew."""
+"""One step of an optimizer whose parameters have no gradients: the loss is made again."""
 
 import torch
 from torch import nn

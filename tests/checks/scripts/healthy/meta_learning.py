@@ -1,4 +1,4 @@
-"""MAML by torch.func: inner updates on parameters that are no parameters of any optimizer."""
+"""MAML by torch.func: inner updates on parameters that are not parameters of any optimizer."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Mixup: the targets of the cross-entropy are probabilities, and so made by a softmax or a mixture of one-hot vectors."""
+"""Mixup: the targets are probabilities, from a softmax or a mixture of one-hot vectors."""
 
 import torch
 import torch.nn.functional as F

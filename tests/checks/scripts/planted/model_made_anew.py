@@ -1,5 +1,5 @@
 # planted: foreign-parameters
-"""The optimizer holds the parameters of a model that is no longer used: it was made anew after it."""
+"""The optimizer holds the parameters of a model that is no longer used: it was made again after it."""
 
 import torch
 from torch import nn

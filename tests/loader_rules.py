@@ -1,5 +1,4 @@
-"""The rules of every correct record of a loader, checked on the records of a run: what is broken
-was recorded wrongly, or not at all.
+"""The rules of every correct record of a loader, checked on the records of a run: what is broken was recorded wrongly, or not at all.
 
 The rules are about the records, not about the program: a sampler may draw a sample twice, a loop
 may be left, a worker may die.
@@ -140,7 +139,7 @@ def _order(batches: BatchLifecycle) -> Iterator[Rule]:
             requested_ns, received_ns = requests["requested_ns"], requests["received_ns"]
             in_turn.add(np.array([_is_in_turn(requests)], bool))
             apart.add(np.array([(requested_ns[1:] >= received_ns[:-1]).all()], bool))
-            # An iterable dataset that has come to its end leaves numbers on the queues that no
+            # An iterable dataset that has ended leaves numbers on the queues that no
             # batch comes of.
             queued_ns = requests.recorded("queued_ns")
             if len(queued_ns):
