@@ -107,14 +107,14 @@ def split_kept_iterators(
 
 
 def _leave(batch: Request, at_ns: int) -> Request:
-    """The request that lets go of the iterator of a batch."""
-    return replace(batch, kind=Kind.LEFT, start_ns=at_ns, end_ns=at_ns, items=None)
+    """The request that releases the iterator of a batch."""
+    return replace(batch, kind=Kind.RELEASED, start_ns=at_ns, end_ns=at_ns, items=None)
 
 
 def _drop_unread(requests: Sequence[Request], work: Work) -> list[Request]:
     """Without iterators that were never read, without what is asked of those that have come to
     their end, and without the making of those that were read only after something was trained: what
-    was made at the top of a script is no step that begins there."""
+    was made at the top of a script is not a step that begins there."""
     first_fetch: dict[int, Request] = {}
     ended: dict[int, Request] = {}
     for request in requests:
@@ -132,7 +132,7 @@ def _drop_unread(requests: Sequence[Request], work: Work) -> list[Request]:
             if request.start_ns > batch.start_ns:
                 return False
             return not any_between(trains_ns, request.end_ns, batch.start_ns)
-        if request.kind in (Kind.END, Kind.LEFT):
+        if request.kind in (Kind.END, Kind.RELEASED):
             return ended.get(request.episode, request) is request
         return True
 
@@ -165,7 +165,7 @@ def _end_left_loops(requests: list[Request], work: Work) -> list[Request]:
     longest of the others, and before an evaluation. A step is done if an optimizer stepped in it,
     or if what was worked in all others of the loader was worked in it.
     """
-    if not any(r.kind is Kind.LEFT for r in requests):
+    if not any(r.kind is Kind.RELEASED for r in requests):
         return requests
     segmentation = split_at_requests(requests)
     if not segmentation.turns:
@@ -176,7 +176,7 @@ def _end_left_loops(requests: list[Request], work: Work) -> list[Request]:
     last_turn = {turn.episode: i for i, turn in enumerate(segmentation.turns)}
     closed_turns = _closed_by_others(requests, segmentation, last_turn, kinds)
     for place, request in enumerate(requests):
-        if request.kind is not Kind.LEFT or request.episode not in last_turn:
+        if request.kind is not Kind.RELEASED or request.episode not in last_turn:
             continue
         turn = last_turn[request.episode]
         other_turns = closed_turns.get(request.loader, [])
@@ -213,7 +213,7 @@ def _closed_by_others(
     let_go = {
         last_turn[request.episode]
         for request in requests
-        if request.kind is Kind.LEFT and request.episode in last_turn
+        if request.kind is Kind.RELEASED and request.episode in last_turn
     }
     closed_turns: dict[int, list[int]] = {}
     for i, turn in enumerate(segmentation.turns):
@@ -231,7 +231,7 @@ def _worked(segmentation: Segmentation, work: Work) -> tuple[Array, Array, Array
     is_inside = turn != OUTSIDE
     kinds, last_ns = np.zeros(n, np.int64), np.zeros(n, np.int64)
     np.bitwise_or.at(kinds, turn[is_inside], work.kind[is_inside])
-    # Where something is trained, evaluation of the model by hand is no part of that work.
+    # Where something is trained, evaluation of the model by hand is not part of that work.
     trains = (work.kind & Work.TRAINS) != 0
     is_in_evaluation = ((kinds & Work.TRAINS) == 0)[np.maximum(turn, 0)]
     is_work = is_inside & (trains | is_in_evaluation)
@@ -257,15 +257,16 @@ def _include_last_updates(requests: Sequence[Request], work: Work) -> list[Reque
     asks_ns = np.array(
         [r.start_ns for r in requests if r.kind in (Kind.ITER, Kind.FETCH)], dtype=np.int64
     )
-    closing = [i for i, r in enumerate(requests) if r.kind in (Kind.END, Kind.LEFT)]
+    closing = [i for i, r in enumerate(requests) if r.kind in (Kind.END, Kind.RELEASED)]
     if not closing or not len(optimizers.start_ns):
         return list(requests)
     over_ns = np.array([requests[i].start_ns for i in closing])
     pass_ns = first_from(passes.start_ns, over_ns)
     next_ns = np.minimum(first_from(calls.start_ns, over_ns), first_from(asks_ns, over_ns))
     first: Array = np.searchsorted(optimizers.start_ns, over_ns)
-    behind: Array = np.searchsorted(optimizers.start_ns, np.minimum(next_ns, pass_ns))
-    behind_sum: Array = np.searchsorted(optimizers.start_ns, next_ns)
+    # by their ends: a step that calls models itself, by a closure, is none of the loop's
+    behind: Array = np.searchsorted(optimizers.end_ns, np.minimum(next_ns, pass_ns))
+    behind_sum: Array = np.searchsorted(optimizers.end_ns, next_ns)
     passes_ns = passes.start_ns.tolist()
     completed = list(requests)
     batches = batches_by_episode(requests)

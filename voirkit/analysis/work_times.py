@@ -41,7 +41,7 @@ def batches_by_episode(requests: Sequence[Request]) -> dict[int, BatchRequests]:
 
 
 def turns_by_episode(segmentation: Segmentation) -> dict[int, list[int]]:
-    """By iterator, its turns in which batches were asked for, ascending."""
+    """By iterator, its turns in which batches were requested, ascending."""
     turns: dict[int, list[int]] = {}
     for i, turn in enumerate(segmentation.turns):
         if turn.requests:
@@ -114,7 +114,11 @@ class BackwardPasses:
         optimizers = self._work.of(Work.OPTIMIZER)
         following_ns = first_from(begins_ns, self._backward.end_ns)
         # the step before this one is the last of the unit
-        next_step = np.searchsorted(optimizers.start_ns, following_ns)
+        next_step: Array = np.searchsorted(optimizers.start_ns, following_ns)
+        first_step: Array = np.searchsorted(optimizers.start_ns, self._backward.end_ns)
+        # a later step that itself calls models, by a closure, is a unit of its own
+        n_ended = np.searchsorted(optimizers.end_ns, following_ns)
+        next_step = np.where(next_step > first_step, np.maximum(n_ended, first_step), next_step)
         stepped_ns = np.concatenate(([0], optimizers.end_ns))[next_step]
         ends: list[int] = np.maximum(self._backward.end_ns, stepped_ns).tolist()
         return ends

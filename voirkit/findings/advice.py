@@ -19,7 +19,7 @@ ADVICE = (
             " (`--loader`)."
         ),
         condition="With `--loader`, the wait for batches is at least 1 % of the run.",
-        confirm="Run with the number of workers that is advised, or `voirkit --loader-sweep`.",
+        confirm="`voirkit --what-if workers=N,M` with the number of workers that is advised.",
         mend="As it says: more workers, or the operation that takes most made cheaper.",
         gain="what the prediction from the recorded operations leaves of the wait",
         explains="input-bound",
@@ -142,7 +142,8 @@ ADVICE = (
         meaning="The workers do not keep up, and there are processors that they could use.",
         condition="There are fewer workers than processors, and the wait is worth advice.",
         confirm=(
-            "`voirkit --loader-sweep` measures several numbers of workers on the script as it is."
+            "`voirkit --what-if workers=N,M` measures several numbers of workers on the script as it"
+            " is."
         ),
         mend="`DataLoader(..., num_workers=n)`.",
         gain="the recorded wait, shortened as the number of workers grows",
@@ -166,7 +167,8 @@ ADVICE = (
         ),
         condition="There are more workers than processors, and the wait is worth advice.",
         confirm=(
-            "`voirkit --loader-sweep` measures several numbers of workers on the script as it is."
+            "`voirkit --what-if workers=N,M` measures several numbers of workers on the script as it"
+            " is."
         ),
         mend=(
             "`DataLoader(..., num_workers=n)`. More than processors help only samples that wait for"
@@ -367,7 +369,7 @@ ADVICE = (
         next="{do_words}",
         meaning="Ranks begin a collective at different times: the others wait for the last.",
         condition="The collectives of ranks show a wait for others that is worth advice.",
-        confirm="The table of ranks in the report.",
+        confirm="Read the waits in the report's table of ranks.",
         mend="Even out what ranks do: samples of like size, the same number of batches.",
         gain="the recorded time that ranks wait for each other",
         explains="communication-bound",
@@ -444,7 +446,7 @@ ADVICE = (
         severity=Severity.ADVICE,
         example="voirkit examples/gallery/log_less.py before",
         because="{part_words}",
-        next="Look for logging, metrics, plots, .item() and .cpu() in every step.{look_words}",
+        next="Look for logging, metrics, plots, .item() and .cpu() {where_words}.{look_words}",
         meaning=(
             "Code of the script that is no part of loading or training takes time, and no flag has"
             " recorded its lines."

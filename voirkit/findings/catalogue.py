@@ -61,8 +61,8 @@ _KINDS = (
             " attack) this is done on purpose, and no finding."
         ),
         confirm=(
-            "Print the norm of a parameter's gradient right before `optimizer.step()`: it is that"
-            " of one batch."
+            "Print the norm of a parameter's gradient right before `optimizer.step()`: it is the"
+            " norm for a single batch."
         ),
         mend="Move `optimizer.zero_grad()` into the condition in which the optimizer steps.",
         explains="compute-bound",
@@ -274,7 +274,8 @@ _KINDS = (
         condition=(
             "The median step of each fifth of the run is longer than that of the fifth before (one"
             " may be shorter by a tenth: other programs come and go), and that of the last at least"
-            " 1.5 times that of the first, in runs of at least 50 steps."
+            " 1.5 times that of the first (five times while other programs hold the processors), in"
+            " runs of at least 50 steps."
         ),
         confirm="Print how long the named part takes at the begin of the run and at its end.",
         mend=(
@@ -291,9 +292,9 @@ _KINDS = (
             " {training_words}, {last_words} in the last (medians)."
         ),
         next=(
-            "Look whether the optimizer holds the model's parameters and steps, and whether the"
-            " learning rate fits{look_words}. In reinforcement learning and adversarial training it"
-            " need not fall."
+            "Check that the optimizer holds the model's parameters, that its step() is called, and"
+            " that the learning rate is suitable{look_words}. In reinforcement learning and"
+            " adversarial training the loss need not fall."
         ),
         meaning="The training does not get better at what it minimizes.",
         condition=(
@@ -304,8 +305,8 @@ _KINDS = (
         ),
         confirm="Overfit one batch: its loss must fall.",
         mend=(
-            "As `voirkit --checks` says: parameters that are in no optimizer, gradients that are"
-            " zero, a graph that is cut by `.item()`."
+            "Fix what `voirkit --checks` reports: parameters that no optimizer holds, gradients of"
+            " zero, a graph that `.item()` cuts."
         ),
     ),
     Kind(
@@ -353,8 +354,8 @@ _KINDS = (
             " changed."
         ),
         mend=(
-            "`torch.set_num_threads(4)` at the beginning of the script, where it was `--what-if"
-            " num-threads=4` that won."
+            "Write the change into the script: for `--what-if num-threads=4`,"
+            " `torch.set_num_threads(4)` at its beginning."
         ),
         gain=(
             "the pairs of runs: what the change won of their work, less what it takes once, as a"

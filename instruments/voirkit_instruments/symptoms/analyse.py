@@ -43,13 +43,14 @@ def summarise(
         if _trains_alone(leading, summary):
             drawing = _drawing(runs, leading)
     marks = _Marks(runs)
+    memory = marks.memory(start_ns)
     from_marks = {
         "cleared_gradients": marks.cleared_gradients(),
         "own_weights": marks.own_weights(runs),
         "kept_weights": marks.kept_weights(),
         "sampler_epochs": marks.sampler_epochs(),
         "worker_memory": marks.worker_memory(),
-        "memory": marks.memory(start_ns),
+        "memory": memory,
         "learning_rate": marks.learning_rate(),
         "drawing": drawing,
     }
@@ -206,7 +207,7 @@ def _value(mark: _Mark) -> int:
 def _updates(mark: _Mark) -> int:
     """After how many calls of ``zero_grad`` a learning rate fell."""
     arguments = mark.arguments
-    # Runs of older versions count from the begin of the run.
+    # Runs of older versions count from the start of the run.
     updates: int = arguments.get("updates", arguments.get("low_since", 0))
     return updates
 
@@ -249,11 +250,9 @@ def _drawing(runs: Sequence[Run], leading: Rank) -> dict[str, Any]:
             drawing_s = (drawn_ns - start_ns) * 1e-9
             is_later = is_known & ~is_first
             first_s = drawing_s[is_known & is_first]
-            return {
-                "later_s": float(drawing_s[is_later].sum()),
-                "n": int(np.count_nonzero(is_later)),
-                "first_s": float(first_s[1:].sum()),
-            }
+            later_s = float(drawing_s[is_later].sum())
+            n_later = int(np.count_nonzero(is_later))
+            return {"later_s": later_s, "n": n_later, "first_s": float(first_s[1:].sum())}
     return {}
 
 

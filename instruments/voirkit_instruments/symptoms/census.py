@@ -112,7 +112,10 @@ def _description(dtype: Any, shape: tuple[int, ...], has_graph: bool, is_mixed: 
 def _last_element(container: Any, kinds: tuple[type, ...]) -> str:
     """The type of the last element, or ``Tensor`` if that holds one."""
     try:
-        element = next(reversed(container.values())) if type(container) is dict else container[-1]
+        if type(container) is dict:
+            element = next(reversed(container.values()))
+        else:
+            element = container[-1]
     except (IndexError, StopIteration, RuntimeError):  # another thread changes it
         return ""
     return _kind_of(element, kinds, _DEEPEST)

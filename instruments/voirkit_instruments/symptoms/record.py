@@ -110,7 +110,7 @@ class Symptoms:
         self._kept_weights = KeptWeights(torch)
         self._objects = IdentityMap()  # how many objects each dataset holds
         self._rate_of = IdentityMap()  # the learning rate of an optimizer that is alive
-        # of all: most scripts let go of their optimizer before they end
+        # of all: most scripts release their optimizer before they end
         self._learning_rates: list[LearningRate] = []
         self._sample = self._guard.guarded(self._take_sample)
         self._note_cleared = self._guard.guarded(self._look_at_gradients)

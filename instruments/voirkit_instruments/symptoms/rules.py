@@ -1,5 +1,5 @@
 """The findings from symptoms: each rule is a condition over figures of the summary. What is also
-done on purpose is no finding."""
+done on purpose is not a finding."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from voirkit.analysis.verdict.evidence import first_evidence, flag_for
 from voirkit.findings import Finding
 from voirkit.phase_table import BY_NAME, label_of
+from voirkit.runs.summary import is_contended
 from voirkit.units import duration, size
 
 Summary = Mapping[str, Any]
@@ -28,6 +29,7 @@ GRAPHS_OF_EVALUATION = 0.5  # share of its batches
 WORKER_BYTES, BYTES_OF_OBJECT, WORKER_OBJECTS = 48 * _MB, 32, 100_000
 GROWTH_BYTES, GROWTH_SHARE = 64 * _MB, 0.2
 SLOWER = 1.5  # times the first fifth
+SLOWER_BESIDE_OTHERS = 5.0  # the same where other programs may have come that slow it down
 SPIKE, FEW_LOSSES, AROUND = 50.0, 40, 0.2
 FEW_ITERATORS, ITERATORS_OF_STEPS = 5, 0.5
 COLLECTING = 0.02  # of the run
@@ -223,14 +225,16 @@ _GROWS = {
 
 def _steps_get_slower(figures: Figures, summary: Summary) -> Iterator[Finding]:
     steps = figures.get("slower")
-    if not steps or steps["fifths_s"][-1] < SLOWER * steps["fifths_s"][0]:
+    least = SLOWER_BESIDE_OTHERS if is_contended(summary.get("processors")) else SLOWER
+    if not steps or steps["fifths_s"][-1] < least * steps["fifths_s"][0]:
         return
     fifths_s, phase = steps["phase_fifths_s"], steps["phase"]
+    fifths = [duration(time_s) for time_s in fifths_s]
     words = {
-        "first_words": duration(fifths_s[0]),
-        "last_words": duration(fifths_s[-1]),
-        "fifths_words": ", ".join(map(duration, fifths_s)),
-        "grows_words": _GROWS.get(phase, "what grows with each step"),
+        "first_words": fifths[0],
+        "last_words": fifths[-1],
+        "fifths_words": ", ".join(fifths),
+        "grows_words": _GROWS.get(phase, "data that grows with each step"),
         "look_words": _how_to_see(phase, summary),
     }
     slowest = label_of(phase)
@@ -259,7 +263,8 @@ def _loss_spike(figures: Figures, summary: Summary) -> Iterator[Finding]:
     loss, steps = summary.get("loss") or {}, summary.get("steps") or {}
     curve = [(step, value) for step, value in loss.get("curve") or () if value is not None]
     # the losses of single samples differ as they do
-    if len(curve) < FEW_LOSSES or (steps.get("items") or inf) <= steps.get("n", 0):
+    items = steps.get("items") or inf
+    if len(curve) < FEW_LOSSES or items <= steps.get("n", 0):
         return
     sizes = [abs(value) for _, value in curve]
     usual = median(sizes)

@@ -60,19 +60,21 @@ def conclusions(
     """``verdict`` and ``advice`` of a summary.
 
     Args:
-        figures: A summary with ``steps``, ``evaluation`` and ``ranks`` as ``document.figures``
-            gives them; what else it has (``wall``, parts of instruments that give evidence) is
-            used.
-        facts: What is known of the loader, the script and the machine (``document.Rank.facts``);
-            what is missing is not used.
-        of_rank: The figures of one rank alone, for what is said of a late one.
-        findings: What rules have found: where one explains a part of the time, no general advice is
-            given about the same part.
+        figures: A summary with ``steps``, ``evaluation`` and ``ranks`` as returned by
+            ``document.figures``. ``wall`` and the parts of instruments are used as evidence where
+            they are present.
+        facts: Facts about the loader, the script and the machine (``document.Rank.facts``); all of
+            them may be missing.
+        of_rank: Returns the figures of one rank; used to describe a late rank.
+        findings: The findings of all rules. A part of the time that a finding explains gets no
+            general advice.
 
     Returns:
-        ``{"kind", "because", "next", "evidence"}``, and up to three of ``{"do", "because",
-        "win"}``: what findings advise to save time, if it is known how much, or of the verdict's
-        own kind; then what wins most, then other findings; ``next`` is the first of them.
+        The verdict, ``{"kind", "because", "next", "evidence"}``, and up to three pieces of advice,
+        ``{"kind", "do", "because", "win"}``. Findings with a known gain or of the verdict's
+        kind come first, then general advice (of the verdict's kind, then by what it saves), then
+        other findings. ``next`` is that of the finding that explains the verdict, or of the first
+        piece of advice.
     """
     steps = figures["steps"]
     if steps["n"] < FEW:
@@ -682,7 +684,7 @@ def _outlying(time: Account, steps: Mapping[str, Any]) -> str:
 
 
 def _micro_batches(steps: Mapping[str, Any], facts: Facts) -> str:
-    """A note that gradients are accumulated: a step is no update then."""
+    """A note that gradients are accumulated: a step is not an update then."""
     updates = facts.get("updates") or 0
     if not 0 < updates <= steps["n"] / 1.5:
         return ""

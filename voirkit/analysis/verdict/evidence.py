@@ -206,7 +206,7 @@ def _outside_parts(summary: Summary, checkpoints_in_steps_s: float) -> list[Part
 
 
 def _startup_s(wall: Mapping[str, Any]) -> float:
-    """The script's own time before its first step. Where imports are no part of their own they are
+    """The script's own time before its first step. Where imports are not part of their own they are
     in it, and nothing is known of it."""
     parts = wall.get("parts") or {}
     if "import" not in parts:

@@ -40,7 +40,7 @@ from voirkit.runs.thresholds import (
 )
 from voirkit.units import duration
 
-_LEAST_TRAINING = 1e-3  # share of a step that is no wait, at least
+_LEAST_TRAINING = 1e-3  # lower bound of the share of a step that is not wait
 
 Summary = Mapping[str, Any]
 Facts = Mapping[str, Any]
@@ -162,7 +162,7 @@ def _starts_slowly(facts: Facts) -> bool:
 
 def _drawn_at_start_s(summary: Summary, facts: Facts) -> float:
     """How long iterators with workers took to draw their first indices, where that is most of what
-    first batches are late; else 0."""
+    first batches are late; otherwise 0."""
     drawn_s: float = _drawing(summary).get("start_s", 0.0)
     late_s = (facts.get("first_batches") or {}).get("late_s", 0.0)
     return drawn_s if drawn_s > late_s / 2 else 0.0
@@ -386,14 +386,19 @@ def _optimizer(time: Account, summary: Summary, facts: Facts) -> Iterator[Findin
     if not share or not _matters(time, of_run):
         return
     usual_step_s = (summary["steps"]["phases"]["optimizer"].get("step_s") or {}).get("median", 0.0)
-    plain = [
-        optimizer for optimizer in facts.get("optimizers") or () if optimizer.get("fused") is False
-    ]
-    if plain and usual_step_s >= SLOW_OPTIMIZER_S:
-        figures = {"share": share, "optimizer": plain[0]["optimizer"]}
+    optimizers = facts.get("optimizers") or []
+    # of several it is not known here which takes the time
+    is_plain = bool(optimizers) and all(each.get("fused") is False for each in optimizers)
+    if is_plain and usual_step_s >= SLOW_OPTIMIZER_S:
+        figures = {"share": share, "optimizer": optimizers[0]["optimizer"]}
         yield Finding.of("fused-optimizer", figures, gain=of_run * FUSED_SAVES)
-    elif "updates" not in facts:
+    elif "updates" not in facts and not any(map(_steps_by_closure, optimizers)):
         yield Finding.of("fewer-updates", {"share": share}, gain=of_run * HALF_AS_OFTEN)
+
+
+def _steps_by_closure(optimizer: Mapping[str, Any]) -> bool:
+    """True of an optimizer that computes its gradients itself, in each step."""
+    return optimizer.get("optimizer") == "LBFGS"
 
 
 def _compiling(time: Account, summary: Summary) -> Iterator[Finding]:
@@ -434,10 +439,10 @@ def _host(time: Account, summary: Summary) -> Iterator[Finding]:
             f"{percent(share)} of a step is untracked host code (not data wait, transfer or"
             " compute)"
         )
-        lines = evidence(summary, "line", "other")
+        where, lines = "in every step", evidence(summary, "line", "other")
     else:
         words = f"{percent(gain)} of the run is host code outside of the steps"
-        lines = evidence(summary, "line", BETWEEN, OUTSIDE)
+        where, lines = "outside of the steps", evidence(summary, "line", BETWEEN, OUTSIDE)
     for line in lines:
         figures = {"line": line.what, "of_part": line.share, "part_words": words}
         yield Finding.of("slow-line", figures, gain=gain * line.share)
@@ -449,7 +454,8 @@ def _host(time: Account, summary: Summary) -> Iterator[Finding]:
         yield Finding.of("slow-system-call", figures, gain=gain * call.share)
     else:
         hint = _deeper_flag(summary, "line", "the lines")
-        yield Finding.of("look-for-host-code", {"part_words": words, "look_words": hint}, gain=gain)
+        words_of = {"part_words": words, "where_words": where, "look_words": hint}
+        yield Finding.of("look-for-host-code", words_of, gain=gain)
 
 
 def _evaluation(time: Account, summary: Summary) -> Iterator[Finding]:
