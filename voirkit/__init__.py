@@ -116,21 +116,29 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-# One variable for the whole process, no ContextVar: a thread starts with an empty context and would
-# find no overseer.
-_overseer: Overseeing | None = None
+class _Process:
+    """This process, and the overseer of the run in it."""
+
+    __slots__ = ("overseer",)
+
+    def __init__(self) -> None:
+        # no ContextVar: a thread starts with an empty context and would find no overseer
+        self.overseer: Overseeing | None = None
+
+
+_process = _Process()
 
 
 def current_overseer() -> Overseeing | None:
     """The overseer of the run in this process, or None when voirkit does not run it."""
-    return _overseer
+    return _process.overseer
 
 
 def set_current_overseer(overseer: Overseeing | None) -> Overseeing | None:
     """Make an overseer the current one, for all threads; returns the one before it, to be set again
     afterwards."""
-    global _overseer
-    before, _overseer = _overseer, overseer
+    before = _process.overseer
+    _process.overseer = overseer
     return before
 
 
@@ -142,7 +150,7 @@ def log(**kwargs: Any) -> None:
         kwargs: What to log; numbers, strings, booleans, None, lists and dictionaries of them arrive
             as they are.
     """
-    overseer = _overseer
+    overseer = _process.overseer
     if overseer is not None:
         overseer.log(kwargs)
 
@@ -194,9 +202,9 @@ def _iterate(
     batch_size: Callable[[T], Any] | float | None,
 ) -> Iterator[T]:
     # No `yield from`: when this generator is closed that closes the iterable too, which the program
-    # may still need. Each item is let go before the next is asked for, so that `del batch` in the
+    # may still need. Each item is released before the next is requested, so that `del batch` in the
     # program frees it.
-    if _overseer is None and "giving" not in sys.modules:
+    if _process.overseer is None and "giving" not in sys.modules:
         for item in iterable:
             yield item
             del item

@@ -244,7 +244,7 @@ def get_time_scale() -> float:
 
 
 def __getattr__(name: str) -> Any:
-    # These are asked for when they are needed, not at the import.
+    # These are requested when they are needed, not at the import.
     if name == "DFTRACER_ENABLE":
         return is_enabled()
     if name == "DFTRACER_INIT_PRELOAD":

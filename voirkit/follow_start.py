@@ -89,7 +89,7 @@ def write_words(path: str, words: Sequence[str]) -> None:
 
 
 def _place(folder: str, run_dir: str) -> str:
-    """The directory of this run: the one that was asked for, or, for a second run and later ones,
+    """The directory of this run: the one that was requested, or, for a second run and later ones,
     with a number; ranks share theirs."""
     suffix = f"of-{os.getppid()}" if "RANK" in os.environ else str(os.getpid())
     number = 1

@@ -1,9 +1,9 @@
-"""Functions of libraries changed while an instrument needs them, and put back afterwards.
+"""Patches of library functions, installed while an instrument needs them and removed afterwards.
 
-Three ways, the first that fits: something around the body of a function written in Python, which
-leaves the function itself in its place (``voirkit.probes.around``); another object in a class's
-namespace; a method wrapped with wrapt (checked with 1.16 to 2.5). A wrapper must call what it wraps
-exactly once, let its exceptions through, and take its own frame out of their tracebacks.
+The first of three ways that fits is taken: code around the body of a function written in Python,
+which leaves the function object in place (``voirkit.probes.around``); another object in a class's
+namespace; a method wrapped with wrapt (checked with 1.16 to 2.5). A wrapper must call the original
+exactly once, let its exceptions through, and remove its own frame from their tracebacks.
 """
 
 from __future__ import annotations

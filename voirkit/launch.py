@@ -198,7 +198,7 @@ def launch(
     if run_dirs:
         path = os.path.abspath(run_dirs[-1])
     else:
-        path = directory.make(None, script_in(words), force=False)
+        path = directory.create(None, script_in(words), force=False)
         command += ["--run-dir", path]
     environment = dict(os.environ)
     for variable in ("VOIRKIT_RUN_DIR", "DATA_FD"):

@@ -110,7 +110,7 @@ def run_cell(shell: InteractiveShell, words: list[str], text: str) -> FinishedRu
             return None
         raise
     finally:
-        recording.end_late()  # what other cells do is no part of this run
+        recording.end_late()  # what other cells do is not part of this run
     if overseer.run_dir is None:
         raise CommandLineError(
             "it was not recorded, for the reason that stands above.", where="%%voirkit"
@@ -175,7 +175,7 @@ def voirkit_magic(line: str, cell: str | None = None) -> None:
 
 
 def _refuse_subcommand(words: list[str]) -> None:
-    """Refuse what is no run. Raises CommandLineError: the first word is a subcommand."""
+    """Refuse what is not a run. Raises CommandLineError: the first word is a subcommand."""
     if words and function_of(words[0]) is not None:
         raise CommandLineError(
             f"{words[0]} is a subcommand, which shows no run below the cell.",

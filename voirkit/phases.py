@@ -3,7 +3,7 @@
 An overseer goes through named phases. An instrument is a function of the overseer; if it returns a
 generator, the generator yields a phase and is resumed when that phase has ended, with the phase's
 value or its exception. Imports nothing of voirkit, and giving only when the stream of given values
-is asked for.
+is requested.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class BaseOverseer(SharedState):
         """End the program with an exception.
 
         Raises:
-            TypeError: It is no exception.
+            TypeError: It is not an exception.
         """
         if not isinstance(exc, BaseException):
             raise TypeError(f"abort takes an exception, not {type(exc).__name__}")
@@ -323,7 +323,7 @@ class BaseOverseer(SharedState):
                 return None
             raise
         except BaseException as exc:
-            # the program's own exception, let through, is no fault of the instrument
+            # the program's own exception, let through, is not a fault of the instrument
             if exc is not phase.exception:
                 self._on_instrument_error(exc)
             return None

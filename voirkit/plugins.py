@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 
@@ -29,22 +30,19 @@ if TYPE_CHECKING:
 
 GROUP = "voirkit.instruments"
 
-_installed: list[Instrument] | None = None
 
-
+@cache
 def installed_instruments() -> list[Instrument]:
     """The instruments of installed packages that say what they add to a run's record, in the order
     of reports. A package that cannot be loaded has none: the run that used it has said so."""
-    global _installed
-    if _installed is None:
-        _installed = []
-        for _, _, reference in entry_points(GROUP):
-            try:
-                value = resolve(reference)
-            except Exception:  # a package is any code; the run reports it
-                continue
-            _installed += [item for _, item in flat("", value) if isinstance(item, Instrument)]
-    return _installed
+    instruments: list[Instrument] = []
+    for _, _, reference in entry_points(GROUP):
+        try:
+            value = resolve(reference)
+        except Exception:  # a package is any code; the run reports it
+            continue
+        instruments += [item for _, item in flat("", value) if isinstance(item, Instrument)]
+    return instruments
 
 
 def parts_of_summary() -> dict[str, type]:
@@ -161,7 +159,7 @@ class _DFTracerLoader:
         name = module.__name__
         if name == "dftracer":
             module.__dict__["__version__"] = VERSION
-            inherit.main_needs_them = True
+            inherit.state.main_needs_offers = True
             return
         # First the modules in it: python sets each as an attribute of its package, and `ai` is a
         # name that is wanted.
@@ -192,7 +190,7 @@ class _TableLoader:
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        inherit.main_needs_them = True
+        inherit.state.main_needs_offers = True
         homes = self._homes
         if isinstance(homes, str):
             # the import system takes what stands there
@@ -249,7 +247,7 @@ _finders: dict[str, Any] = {}
 
 
 def install_aliases(tables: Iterable[tuple[str, str]] = ()) -> None:
-    """From now on, here and in processes that multiprocessing starts anew; ``tables`` (package,
+    """From now on, here and in processes that multiprocessing spawns; ``tables`` (package,
     ``module:name``) beside DFTracer's."""
     for package, table in (("dftracer", ""), *tables):
         if package not in _finders:

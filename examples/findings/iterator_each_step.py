@@ -1,4 +1,4 @@
-"""``next(iter(loader))`` in each step: 400,000 indices are shuffled for one batch. After: one iterator."""
+"""Before: ``next(iter(loader))`` in each step shuffles 400,000 indices for one batch. After: one iterator."""
 
 import sys
 

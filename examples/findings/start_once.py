@@ -1,4 +1,4 @@
-"""All samples are prepared anew at each start; after: what an earlier start has stored is read."""
+"""All samples are prepared again at each start; after: what an earlier start has stored is read."""
 
 import sys
 import tempfile

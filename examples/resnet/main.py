@@ -39,7 +39,7 @@ def make_loader(dataset, args, use_cuda):
         batch_size=args.batch_size,
         sampler=RandomSampler(dataset, num_samples=samples, generator=generator),
         num_workers=args.workers,
-        # Without it every epoch starts its workers anew.
+        # Without it every epoch starts its workers again.
         persistent_workers=args.workers > 0,
         pin_memory=use_cuda,
     )

@@ -107,7 +107,7 @@ class RunReader:
         return [json.loads(line) for line in whole if line.startswith(b"{")]
 
     def _receive_bytes(self, within_s: float | None) -> bool:
-        """Take in what comes in that time; whether there was anything."""
+        """Read what arrives within ``within_s`` (None: no limit); True if anything did."""
         from select import select
 
         if (
@@ -148,8 +148,8 @@ class RunReader:
             except OSError:
                 pass  # it has ended
         until, last = time.monotonic() + within_s, []
-        while not self.has_ended and (left := until - time.monotonic()) > 0:
-            last += self.receive(left)
+        while not self.has_ended and (remaining_s := until - time.monotonic()) > 0:
+            last += self.receive(remaining_s)
         if self._is_there():
             self._socket.close()
         else:

@@ -1,4 +1,4 @@
-"""Runs a program beside this one that is no child of it: the script's ``os.wait``, SIGCHLD and
+"""Runs a program beside this one that is not a child of it: the script's ``os.wait``, SIGCHLD and
 lists of children know nothing of it.
 
 Linux only.
@@ -30,7 +30,7 @@ class DetachedProcess(NamedTuple):
     pid: int
     # when it began, in the kernel's ticks: another process that gets its number is not mistaken for
     # it
-    began: int
+    start_ticks: int
     output: str  # the file with what it prints
 
     def has_ended(self, within_s: float) -> bool:
@@ -61,7 +61,7 @@ class DetachedProcess(NamedTuple):
             handle = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return None
-        if _stat(self.pid).began == self.began:
+        if _stat(self.pid).start_ticks == self.start_ticks:
             return handle
         os.close(handle)
         return None
@@ -69,7 +69,7 @@ class DetachedProcess(NamedTuple):
     def cpu_s(self) -> float:
         """How long it has been on a processor, in steps of some 10 ms."""
         now = _stat(self.pid)
-        return now.ticks / os.sysconf("SC_CLK_TCK") if now.began == self.began else 0.0
+        return now.ticks / os.sysconf("SC_CLK_TCK") if now.start_ticks == self.start_ticks else 0.0
 
     def read_output(self) -> str:
         """What it has printed."""
@@ -119,7 +119,7 @@ def start_detached(
         raise OSError(f"{command[0]} cannot be started")
     pid = int(ended.stdout)
     stat = _stat(pid)
-    process = DetachedProcess(pid, stat.began, output)
+    process = DetachedProcess(pid, stat.start_ticks, output)
     if stat.parent == os.getpid():
         # the shell has it ignore SIGINT until it sets a handler of its own
         process.interrupt(signal.SIGTERM)
@@ -136,7 +136,7 @@ def start_detached(
 
 def process_of(pid: int) -> DetachedProcess:
     """A process that runs beside this one already, whose output is nobody's."""
-    return DetachedProcess(pid, _stat(pid).began, os.devnull)
+    return DetachedProcess(pid, _stat(pid).start_ticks, os.devnull)
 
 
 def run_to_end(
@@ -241,14 +241,15 @@ def has_proc() -> bool:
 class _Stat(NamedTuple):
     parent: int = 0
     ticks: int = 0  # that it has been on a processor
-    began: int = 0
+    start_ticks: int = 0
 
 
 def _stat(pid: int) -> _Stat:
     """What the kernel says of a process; zeros of one that is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-        return _Stat(int(fields[1]), int(fields[11]) + int(fields[12]), int(fields[19]))
+            _, _, fields = file.read().rpartition(")")
+        numbers = [int(field) for field in fields.split()[1:20]]
+        return _Stat(numbers[0], numbers[10] + numbers[11], numbers[18])
     except (OSError, ValueError, IndexError):
         return _Stat()

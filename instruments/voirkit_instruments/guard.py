@@ -18,30 +18,30 @@ class Guard:
 
     Args:
         warn: Told of the first failure.
-        what: What is not done any more; the beginning of that sentence.
+        consequence: What is not done any more; the beginning of that sentence.
 
     Attributes:
         is_off: Whether none of them does anything any more.
     """
 
-    def __init__(self, warn: Callable[[str], None], what: str) -> None:
+    def __init__(self, warn: Callable[[str], None], consequence: str) -> None:
         self._warn = warn
-        self._what = what
+        self._consequence = consequence
         self.is_off = False
 
     def guarded(self, function: Callable[..., None]) -> Callable[..., None]:
         """A function that does the same, and does not raise. What ends a run on purpose is no
         failure."""
 
-        def guarded(*passed: Any) -> None:
+        def guarded(*arguments: Any) -> None:
             if self.is_off:
                 return
             try:
-                function(*passed)
+                function(*arguments)
             except Exception as exc:  # the instrument fails, not the program
                 if is_from_handler(exc):
                     raise
                 self.is_off = True
-                self._warn(f"{self._what} ({type(exc).__name__}: {exc}).")
+                self._warn(f"{self._consequence} ({type(exc).__name__}: {exc}).")
 
         return guarded

@@ -38,7 +38,10 @@ class IdentityMap:
     def get(self, thing: object) -> Any:
         """The value of an object; None without."""
         entry = self._entries.get(id(thing))
-        return entry[1] if entry is not None and entry[0]() is thing else None
+        if entry is None:
+            return None
+        reference, value = entry
+        return value if reference() is thing else None
 
     def items(self) -> list[tuple[Any, Any]]:
         """The objects that are alive, and their values."""

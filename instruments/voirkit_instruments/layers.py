@@ -56,10 +56,8 @@ def keeps_statistics(torch: ModuleType, layer: Any) -> bool:
 
 def depends_on_mode(torch: ModuleType, module: Any) -> bool:
     """Whether any layer of a model that is in train mode would work otherwise in eval mode."""
-    return any(
-        layer.training and (drops(torch, layer) or keeps_statistics(torch, layer))
-        for _, layer in modules(module)
-    )
+    in_training = [layer for _, layer in modules(module) if layer.training]
+    return any(drops(torch, layer) or keeps_statistics(torch, layer) for layer in in_training)
 
 
 def children(module: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@ and ``--otlp`` sends."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from voirkit.live import Picture
@@ -58,12 +58,12 @@ def _last_steps(picture: Picture) -> Values:
     ]
 
 
-METRICS = (
+METRICS: Sequence[Metric] = (
     Metric(
         "voirkit_steps_total",
         "Training steps so far",
         (),
-        lambda picture: [((), picture.done)],
+        lambda picture: [((), picture.n_steps)],
         is_total=True,
     ),
     Metric(
@@ -96,7 +96,7 @@ METRICS = (
         "voirkit_monitor",
         "Processor, memory and GPUs, as --monitor samples them",
         ("name", "units"),
-        lambda picture: [((one.name, one.units), one.value) for one in picture.devices],
+        lambda picture: [((part.name, part.units), part.value) for part in picture.devices],
     ),
     # Of several ranks; what stands above is of all of them.
     Metric(
@@ -110,9 +110,9 @@ METRICS = (
         "Share of the last steps' time of a rank by phase",
         ("rank", "host", "phase"),
         lambda picture: [
-            ((*labels, phase), one["share"])
+            ((*labels, phase), part["share"])
             for labels, row in _of_ranks(picture)
-            for phase, one in row["phases"].items()
+            for phase, part in row["phases"].items()
         ],
     ),
     Metric(

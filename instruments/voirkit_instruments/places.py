@@ -142,23 +142,17 @@ def _installed_in(folder: str) -> frozenset[str]:
 def _names_of_distribution(metadata: str) -> set[str]:
     """The packages and modules of a distribution; none if it was installed to be edited."""
     try:
-        if (
-            json.loads(file_text(os.path.join(metadata, "direct_url.json")) or "{}")
-            .get("dir_info", {})
-            .get("editable")
-        ):
+        origin = json.loads(file_text(os.path.join(metadata, "direct_url.json")) or "{}")
+        if origin.get("dir_info", {}).get("editable"):
             return set()
     except (ValueError, AttributeError):
         pass  # it says nothing that is known
-    names = {
-        line.partition(",")[0].partition("/")[0]
-        for line in file_text(os.path.join(metadata, "RECORD")).splitlines()
-    }
-    if names:
-        return names
-    packages = file_text(os.path.join(metadata, "top_level.txt")).split() or [
-        os.path.basename(metadata).partition("-")[0]
-    ]
+    lines = file_text(os.path.join(metadata, "RECORD")).splitlines()
+    if lines:
+        return {line.partition(",")[0].partition("/")[0] for line in lines}
+    packages = file_text(os.path.join(metadata, "top_level.txt")).split()
+    if not packages:
+        packages = [os.path.basename(metadata).partition("-")[0]]
     return {*packages, *(f"{package}.py" for package in packages)}
 
 
@@ -225,7 +219,7 @@ class Places:
 
 def _display_path(path: str) -> str:
     """A path as the user knows it: from the folder of the script, or the current one, if it lies
-    there; else the file's name."""
+    there; otherwise the file's name."""
     path = os.path.abspath(path)
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     for folder in (os.path.dirname(os.path.abspath(script)) if script else None, os.getcwd()):

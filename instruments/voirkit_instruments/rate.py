@@ -82,13 +82,9 @@ class StepRate:
 
     def _step(self, event: dict[str, Any], begin_ns: int, end: int) -> int:
         """Count one step; returns its end, which is later if the device was waited for."""
-        items = (
-            event["batch_size"]
-            if "batch_size" in event
-            else self._count(event["batch"])
-            if event.get("batch") is not None
-            else None
-        )
+        items = event.get("batch_size")
+        if "batch_size" not in event and event.get("batch") is not None:
+            items = self._count(event["batch"])
         if items is None:
             return end
         interval = self._intervals.setdefault(event["task"], _Interval())

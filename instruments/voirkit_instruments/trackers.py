@@ -321,10 +321,10 @@ def follow(tracker: Tracker, program: _Program) -> None:
             name.replace(PREFIX, f"{PREFIX}run/", 1): value
             for name, value in figures_of(picture).items()
         }
-        figures[f"{PREFIX}run/steps"] = picture.done
+        figures[f"{PREFIX}run/steps"] = picture.n_steps
         figures.update(_only_of_summary(summary or {}))
         texts = {**texts_of(picture, tracker.run_dir), f"{PREFIX}state": picture.state}
-        step = max(picture.done, last_step)
+        step = max(picture.n_steps, last_step)
         tracker.write(step, figures, _changed(last_texts, texts))
         tracker.end(step, report)
 
@@ -354,17 +354,17 @@ def _follow_steps(
         if picture.is_over:
             break
         tracker.picture = picture
-        if picture.done and is_informed is None:
+        if picture.n_steps and is_informed is None:
             is_informed = False
             continue
-        is_due = picture.done > step or (step and tracker.is_state)
+        is_due = picture.n_steps > step or (step and tracker.is_state)
         if is_due and is_informed:
             new_texts = texts_of(picture, tracker.run_dir)
             figures = figures_of(picture, tracker.program, pid)
-            tracker.write(picture.done, figures, _changed(texts, new_texts))
+            tracker.write(picture.n_steps, figures, _changed(texts, new_texts))
             if not step:
                 tracker.send({"begun": True})
-            step = picture.done
+            step = picture.n_steps
             texts = new_texts
     return picture, step, texts
 

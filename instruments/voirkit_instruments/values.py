@@ -119,15 +119,24 @@ def _readers(torch: ModuleType) -> dict[Any, Callable[[int], float]]:
 
     float32, float64, bits = c_float.from_address, c_double.from_address, c_uint16.from_address
     int64 = c_int64.from_address
+
+    def read_bfloat16(address: int) -> float:
+        # It is the upper half of a float32.
+        return c_float.from_buffer(c_uint32(bits(address).value << 16)).value
+
+    def read_float16(address: int) -> float:
+        (value,) = unpack("e", pack("H", bits(address).value))
+        return float(value)
+
+    def read_int64(address: int) -> float:
+        return float(int64(address).value)
+
     return {
         torch.float32: lambda address: float32(address).value,
         torch.float64: lambda address: float64(address).value,
-        torch.int64: lambda address: float(int64(address).value),
-        # It is the upper half of a float32.
-        torch.bfloat16: lambda address: (
-            c_float.from_buffer(c_uint32(bits(address).value << 16)).value
-        ),
-        torch.float16: lambda address: float(unpack("e", pack("H", bits(address).value))[0]),
+        torch.int64: read_int64,
+        torch.bfloat16: read_bfloat16,
+        torch.float16: read_float16,
     }
 
 
@@ -244,7 +253,7 @@ _DEEPEST = 2
 
 def number(value: Any, *, wait: bool = True) -> Any:
     """The plain number that a one-element tensor, array or numpy scalar holds; a plain number as it
-    is; else None.
+    is; otherwise None.
 
     Args:
         value: Anything.
@@ -263,7 +272,7 @@ def number(value: Any, *, wait: bool = True) -> Any:
 
 
 def may_be_read(value: Any) -> bool:
-    """True if the elements of a tensor are in memory, and for whatever is no tensor."""
+    """True if the elements of a tensor are in memory, and for whatever is not a tensor."""
     torch = sys.modules.get("torch")
     return not isinstance(value, getattr(torch, "Tensor", ())) or is_readable(torch, value)  # type: ignore[arg-type]  # it is torch
 

@@ -13,20 +13,20 @@ import voirkit
 
 VERSION = "0.2.24"  # whose names these are
 
-_HERE = "voirkit_instruments"
+_PACKAGE = "voirkit_instruments"
 _INSTRUMENTS = {
-    "dash": f"{_HERE}.dash.record",
-    "early_stop": f"{_HERE}.early_stop.record",
-    "gpu_monitor": f"{_HERE}.monitor.record",
-    "log": f"{_HERE}.log",
-    "monitor_all": f"{_HERE}.monitor.record",
-    "rate": f"{_HERE}.rate",
+    "dash": f"{_PACKAGE}.dash.record",
+    "early_stop": f"{_PACKAGE}.early_stop.record",
+    "gpu_monitor": f"{_PACKAGE}.monitor.record",
+    "log": f"{_PACKAGE}.log",
+    "monitor_all": f"{_PACKAGE}.monitor.record",
+    "rate": f"{_PACKAGE}.rate",
 }
 MODULES: Mapping[str, str | Mapping[str, str]] = {
     "milabench": {},
-    "milabench.opt": {"instrument_argparse": f"{_HERE}.options"},
+    "milabench.opt": {"instrument_argparse": f"{_PACKAGE}.options"},
     "voir": {
-        "__version__": f"{_HERE}.voir_names:VERSION",
+        "__version__": f"{_PACKAGE}.voir_names:VERSION",
         "configurable": "voirkit",
         "give": "voirkit",
         "instrument_definition": "voirkit",
@@ -35,33 +35,33 @@ MODULES: Mapping[str, str | Mapping[str, str]] = {
     },
     "voir.argparse_ext": {"ExtendedArgumentParser": "voirkit.options"},
     "voir.helpers": {
-        "current_overseer": f"{_HERE}.voir_names",
+        "current_overseer": f"{_PACKAGE}.voir_names",
         "give": "voirkit",
         "iterate": "voirkit",
         "log": "voirkit",
     },
     "voir.instruments": _INSTRUMENTS,
-    "voir.instruments.cpu": f"{_HERE}.monitor.record_processes",
-    "voir.instruments.dash": f"{_HERE}.dash.record",
-    "voir.instruments.gpu": f"{_HERE}.monitor.record_gpus",
-    "voir.instruments.gpu.common": f"{_HERE}.monitor.record_gpus",
-    "voir.instruments.io": f"{_HERE}.monitor.record_processes",
-    "voir.instruments.log": f"{_HERE}.log",
-    "voir.instruments.manage": f"{_HERE}.early_stop.record",
-    "voir.instruments.metric": f"{_HERE}.rate",
+    "voir.instruments.cpu": f"{_PACKAGE}.monitor.record_processes",
+    "voir.instruments.dash": f"{_PACKAGE}.dash.record",
+    "voir.instruments.gpu": f"{_PACKAGE}.monitor.record_gpus",
+    "voir.instruments.gpu.common": f"{_PACKAGE}.monitor.record_gpus",
+    "voir.instruments.io": f"{_PACKAGE}.monitor.record_processes",
+    "voir.instruments.log": f"{_PACKAGE}.log",
+    "voir.instruments.manage": f"{_PACKAGE}.early_stop.record",
+    "voir.instruments.metric": f"{_PACKAGE}.rate",
     "voir.instruments.monitor": {
-        "gpu_monitor": f"{_HERE}.monitor.record",
-        "monitor": f"{_HERE}.monitor.record_processes",
-        "monitor_all": f"{_HERE}.monitor.record",
+        "gpu_monitor": f"{_PACKAGE}.monitor.record",
+        "monitor": f"{_PACKAGE}.monitor.record_processes",
+        "monitor_all": f"{_PACKAGE}.monitor.record",
     },
-    "voir.instruments.network": f"{_HERE}.monitor.record_processes",
-    "voir.instruments.utils": {"monitor": f"{_HERE}.monitor.record_processes:repeat"},
+    "voir.instruments.network": f"{_PACKAGE}.monitor.record_processes",
+    "voir.instruments.utils": {"monitor": f"{_PACKAGE}.monitor.record_processes:repeat"},
     "voir.overseer": "voirkit.runner.overseer",
     "voir.phase": "voirkit.phases",
     "voir.proc": "voirkit.multiplexer",
     "voir.smuggle": "voirkit.escape",
     "voir.tools": "voirkit.instrument",
-    "voir.version": {"version": f"{_HERE}.voir_names:VERSION"},
+    "voir.version": {"version": f"{_PACKAGE}.voir_names:VERSION"},
 }
 
 

@@ -139,7 +139,7 @@ def _generator(fn: Any, span: Span, choose: Choose | None) -> Any:
 def _async_generator(fn: Any, span: Span, choose: Choose | None) -> Any:
     @wraps(fn)
     async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        # There is no asynchronous `yield from`. An item is let go as soon as it has been yielded:
+        # There is no asynchronous `yield from`. An item is released as soon as it has been yielded:
         # it may be a large batch.
         with span if choose is None else choose(args, kwargs):
             inner = fn(*args, **kwargs)

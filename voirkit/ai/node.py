@@ -12,6 +12,7 @@ import sys
 import time
 from _thread import _local
 from itertools import count
+from weakref import WeakKeyDictionary
 
 from voirkit.ai.decorate import timed
 from voirkit.ai.values import PLAIN, key, mapping, real, whole
@@ -20,7 +21,7 @@ from voirkit.trace.recorder import Span, changed, now
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, MutableMapping
+    from collections.abc import Callable, Generator, Hashable, Iterable, Mapping
     from typing import Any, TypeVar, overload
 
     T = TypeVar("T")
@@ -34,8 +35,19 @@ ON: tuple[float, bool] = (0, True)
 UNSET: tuple[float, bool] = (-1, True)
 
 _tick = count(1).__next__
-_latest = 0  # when something was last set
-_is_allowed = True
+
+
+class _State:
+    """The state that all nodes share."""
+
+    __slots__ = ("is_allowed", "latest")
+
+    def __init__(self) -> None:
+        self.latest = 0  # when something was last set
+        self.is_allowed = True
+
+
+_state = _State()
 
 
 class _Arguments:
@@ -57,16 +69,14 @@ _NONE = _Arguments({})
 
 def _invalidate() -> None:
     """Something was set: every node looks up its path when it is next recorded."""
-    global _latest
-    _latest = _tick()
+    _state.latest = _tick()
     changed()
 
 
 def allow(allowed: bool) -> None:
     """Whether annotations are recorded at all, whatever is enabled."""
-    global _is_allowed
-    if allowed != _is_allowed:
-        _is_allowed = allowed
+    if allowed != _state.is_allowed:
+        _state.is_allowed = allowed
         _invalidate()
 
 
@@ -128,7 +138,7 @@ class Node(Span):
 
     def refresh(self) -> None:
         """Called by the recorder when something may have changed since the last record."""
-        latest = _latest
+        latest = _state.latest
         if self._knows != latest:
             self._look_up(latest)
         arguments = self._arguments
@@ -137,7 +147,7 @@ class Node(Span):
         self.args = (
             arguments.id if arguments.id >= 0 and self._shows != latest else arguments.intern()
         )
-        self.enabled = _is_allowed and self._on[1]
+        self.enabled = _state.is_allowed and self._on[1]
         self._shows = latest
 
     # using it
@@ -322,7 +332,6 @@ class Node(Span):
         Returns:
             The node.
         """
-        global _latest
         # what is set at every step takes no further call
         if image_idx is None and image_size is None and args is None:
             entries, time_ns = self._own, self._now()
@@ -333,7 +342,7 @@ class Node(Span):
         else:
             set_arguments(self._own, self._now(), epoch, step, image_idx, image_size, args)
         self._own_is_new = True
-        _latest = _tick()
+        _state.latest = _tick()
         changed()
         return self
 
@@ -452,7 +461,7 @@ def _loop_name(given_name: Any, name: str, ending: str) -> str:
 # one. Spans that are begun in one task and ended in another never mix, and what a task or thread
 # leaves open is forgotten with it.
 _of_thread = _local()
-_of_tasks: MutableMapping[Any, Open] | None = None
+_of_tasks: WeakKeyDictionary[Any, Open] = WeakKeyDictionary()
 
 
 def _open_spans() -> Open:
@@ -463,28 +472,17 @@ def _open_spans() -> Open:
         tasks = sys.modules.get("asyncio.tasks") if loop is not None else None
         task = tasks.current_task(loop) if tasks is not None else None
         if task is not None:
-            return _of_task(task)
+            spans: Open | None = _of_tasks.get(task)
+            return _of_tasks.setdefault(task, {}) if spans is None else spans
     try:
-        spans: Open = _of_thread.open
+        spans_of_thread: Open = _of_thread.open
     except AttributeError:
-        spans = _of_thread.open = {}
-    return spans
-
-
-def _of_task(task: Any) -> Open:
-    global _of_tasks
-    if _of_tasks is None:
-        from weakref import WeakKeyDictionary
-
-        _of_tasks = WeakKeyDictionary()
-    spans = _of_tasks.get(task)
-    if spans is None:
-        spans = _of_tasks.setdefault(task, {})
-    return spans
+        spans_of_thread = _of_thread.open = {}
+    return spans_of_thread
 
 
 def push_open(span_id: Hashable, span: Any) -> None:
-    """A span was started."""
+    """Remember a span that was started in this thread."""
     _open_spans().setdefault(span_id, []).append(span)
 
 

@@ -74,7 +74,7 @@ def key(name: Any) -> str:
 
 
 def mapping(given: Any) -> dict[str, Any]:
-    """Arguments that were given as a dictionary, as a trace holds them; what is no dictionary is
+    """Arguments that were given as a dictionary, as a trace holds them; what is not a dictionary is
     one argument, ``args``."""
     if type(given) is not dict:
         try:

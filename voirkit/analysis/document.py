@@ -85,51 +85,57 @@ def figures(ranks: Sequence[Rank]) -> dict[str, Any]:
     rank that spends most on them: the others wait for it. Processes that train each for itself have
     rows of their own (``processes``), and their steps are added up.
     """
-    trained = [r for r in ranks if len(r.steps.train)]
-    devices = [r.steps.device for r in trained if r.steps.device is not None]
-    on_device = bool(trained) and len(devices) == len(trained)
+    trained = [rank for rank in ranks if len(rank.steps.train)]
     tables = _timed(trained)
-    evaluated = [r for r in ranks if len(r.steps.evaluation)]
     teams = _teams(trained, tables)
-    steps = _steps(teams, all(r.steps.wait_known for r in trained))
-    if on_device:
-        steps.update(_device(devices, [r.steps.train for r in trained]))
-    rows = _rows(trained, tables)
-    if (stands_out := typical(teams[0])) is not None:
+    steps = _steps(teams, all(rank.steps.wait_known for rank in trained))
+    devices = [rank.steps.device for rank in trained if rank.steps.device is not None]
+    if devices and len(devices) == len(trained):
+        steps.update(_device(devices, [rank.steps.train for rank in trained]))
+    stands_out = typical(teams[0])
+    if stands_out is not None:
         steps["typical"] = stands_out
-    saver = max((r.steps for r in trained), key=lambda one: one.saving_between_ns, default=None)
-    if uncounted := [row for rank in ranks if (row := _uncounted(rank))]:
+    uncounted = [_uncounted(rank) for rank in ranks if rank.steps.uncounted]
+    if uncounted:
         steps["uncounted"] = uncounted
-    if saver and saver.saving_between_ns:  # a share of the steps and these together
-        steps["checkpoints_between"] = _part(
-            saver.saving_between_ns, saver.saving_between_ns + int(saver.train.time_ns.sum())
-        )
+    saver = max(trained, key=lambda rank: rank.steps.saving_between_ns, default=None)
+    if saver and saver.steps.saving_between_ns:  # a share of the steps and these together
+        saving_ns = saver.steps.saving_between_ns
+        in_steps_ns = int(saver.steps.train.time_ns.sum())
+        steps["checkpoints_between"] = _part(saving_ns, saving_ns + in_steps_ns)
+    rows = _rows(trained, tables)
+    rank_rows, process_rows = [], []
+    if len(teams[0]) > 1:
+        rank_rows = [row for row, rank in zip(rows, trained, strict=True) if not rank.alone]
+    if len(teams) > 1:
+        process_rows = list(map(_process_row, rows, trained, tables))
+    evaluated = [rank for rank in ranks if len(rank.steps.evaluation)]
     return {
         "steps": steps,
         "rates": _rates(teams),
         "evaluation": _evaluation(evaluated, [r.facts for r in ranks]) if evaluated else None,
-        "ranks": [row for row, r in zip(rows, trained, strict=True) if not r.alone]
-        if len(teams[0]) > 1
-        else [],
-        "processes": [_alone(*one) for one in zip(rows, trained, tables, strict=True)]
-        if len(teams) > 1
-        else [],
+        "ranks": rank_rows,
+        "processes": process_rows,
     }
 
 
-def _uncounted(rank: Rank) -> dict[str, Any] | None:
-    """What a rank or process trained in no counted step and in no evaluation; None for nothing."""
-    known = rank.steps.uncounted
-    if not known:
-        return None
+def _identity(rank: Rank) -> dict[str, int | None]:
+    """The number of a rank, None of a process that trains for itself, and its process, None where
+    it has several."""
     pids = [pid for _, pid in rank.processes]
+    number = None if rank.alone else rank.rank
+    return {"rank": number, "pid": pids[0] if len(pids) == 1 else None}
+
+
+def _uncounted(rank: Rank) -> dict[str, Any]:
+    """What a rank or process trained in no counted step and in no evaluation."""
+    uncounted = rank.steps.uncounted
     return {
-        "rank": None if rank.alone else rank.rank,
-        "pid": pids[0] if len(pids) == 1 else None,
+        **_identity(rank),
         "thread": rank.thread or None,
-        "optimizer_steps": known.optimizer_steps,
-        "backward_passes": known.backward_passes,
-        "first_ns": known.first_ns,
+        "optimizer_steps": uncounted.optimizer_steps,
+        "backward_passes": uncounted.backward_passes,
+        "first_ns": uncounted.first_ns,
     }
 
 
@@ -146,23 +152,28 @@ def _evaluation(ranks: Sequence[Rank], facts: Sequence[Mapping[str, Any]]) -> di
     """
     tables = [rank.steps.evaluation for rank in ranks]
     teams = [team for team in _teams(ranks, tables) if team]
-    n = sum(max(map(len, team)) for team in teams)
-    total = sum(max(int(table.time_ns.sum()) for table in team) for team in teams)
-    times = np.concatenate([table.time_ns for table in tables])
-    found: dict[str, Any] = {
-        "n": n,
-        "total_s": total * _overlap(teams) * _NS,
-        "time_s": _spread(times, _NS),
+    longest_ns = sum(_longest_ns(team) for team in teams)
+    evaluation: dict[str, Any] = {
+        "n": sum(max(map(len, team)) for team in teams),
+        "total_s": longest_ns * _overlap(teams) * _NS,
+        "time_s": _spread(np.concatenate([table.time_ns for table in tables]), _NS),
     }
     if any(table.own_ns[:, BACKWARD].any() for table in tables):
-        found["takes_gradients"] = True
-    share = max((one.get("inference", 0.0) for one in facts), default=0.0)
-    return {**found, "inference": share} if share else found
+        evaluation["takes_gradients"] = True
+    share = max((of_rank.get("inference", 0.0) for of_rank in facts), default=0.0)
+    if share:
+        evaluation["inference"] = share
+    return evaluation
 
 
-def spread(values: Array) -> dict[str, float] | None:
+def _longest_ns(team: Sequence[Table]) -> int:
+    """The time of the rank that takes longest in all."""
+    return max((int(table.time_ns.sum()) for table in team), default=0)
+
+
+def spread(values: Array, unit: float = 1.0) -> dict[str, float] | None:
     """Median and the tenth and ninetieth percentile; None of nothing."""
-    return _spread(values.copy())
+    return _spread(values.copy(), unit)
 
 
 def _spread(values: Array, unit: float = 1.0) -> dict[str, float] | None:
@@ -182,92 +193,85 @@ def _spread(values: Array, unit: float = 1.0) -> dict[str, float] | None:
         values.partition(sorted({*low.tolist(), *high.tolist()}))
     first, second, part = values[low].astype(float), values[high].astype(float), place - low
     apart = second - first
-    found = np.where(part < 0.5, first + apart * part, second - apart * (1 - part)) * unit
-    return dict(zip(("median", "p10", "p90"), found.tolist(), strict=True))
+    quantiles = np.where(part < 0.5, first + apart * part, second - apart * (1 - part)) * unit
+    return dict(zip(("median", "p10", "p90"), quantiles.tolist(), strict=True))
 
 
 def _teams(trained: Sequence[Rank], tables: Sequence[Table]) -> list[list[Table]]:
     """The tables of those that train in step: first of the ranks, if there are any, then of each
     process that trains for itself."""
-    together = [table for rank, table in zip(trained, tables, strict=True) if not rank.alone]
-    return [
-        *([together] if together or not trained else []),
-        *([t] for r, t in zip(trained, tables, strict=True) if r.alone),
-    ]
+    pairs = list(zip(trained, tables, strict=True))
+    together = [table for rank, table in pairs if not rank.alone]
+    teams = [together] if together or not trained else []
+    return teams + [[table] for rank, table in pairs if rank.alone]
 
 
 def _steps(teams: Sequence[Sequence[Table]], wait_known: bool) -> dict[str, Any]:
     tables = [table for team in teams for table in team]
-    n = sum(max((len(t) for t in team), default=0) for team in teams)
-    items = (
-        None
-        if any((t.items < 0).any() for t in tables)
-        else sum(int(t.items.sum()) for t in tables)
-    )
-    time = np.concatenate([_slowest(t.time_ns for t in team) for team in teams])
-    busy = sum(max((int(t.time_ns.sum()) for t in team), default=0) for team in teams)
-    found: dict[str, Any] = {
+    n = sum(max(map(len, team), default=0) for team in teams)
+    is_counted = all((table.items >= 0).all() for table in tables)
+    time_ns = np.concatenate([_slowest(table.time_ns for table in team) for team in teams])
+    busy_ns = sum(_longest_ns(team) for team in teams)
+    steps: dict[str, Any] = {
         "n": n,
-        "items": items,
-        "total_s": busy * _overlap(teams) * _NS,
-        "mean_s": busy * _NS / n if n else None,
-        "time_s": _spread(time, _NS),
+        "items": sum(int(table.items.sum()) for table in tables) if is_counted else None,
+        "total_s": busy_ns * _overlap(teams) * _NS,
+        "mean_s": busy_ns * _NS / n if n else None,
+        "time_s": _spread(time_ns, _NS),
         "phases": phases(tables),
     }
-    if n and is_unlike(found["time_s"]["median"], found["mean_s"]):
-        found["unlike"] = True
+    if n and is_unlike(steps["time_s"]["median"], steps["mean_s"]):
+        steps["unlike"] = True
     if n and not wait_known:
-        found["wait_known"] = False
-    return found
+        steps["wait_known"] = False
+    return steps
 
 
 def _device(devices: Sequence[DeviceTable], host: Sequence[Table]) -> dict[str, Any]:
     """``device``: when the GPU had nothing to do (``idle``), or was given too little
     (``launching``); and the host's own times."""
-    total = sum(int(d.table.time_ns.sum()) for d in devices)
-    idle = sum(
-        int(d.table.own_ns[:, [WAIT, COMMUNICATION, *range(LOSS, REST + 1)]].sum()) for d in devices
-    )
-    launching = sum(int(d.launching_ns.sum()) for d in devices)
+    idle_columns = [WAIT, COMMUNICATION, *range(LOSS, REST + 1)]
+    total_ns = sum(int(device.table.time_ns.sum()) for device in devices)
+    idle_ns = sum(int(device.table.own_ns[:, idle_columns].sum()) for device in devices)
+    launching_ns = sum(int(device.launching_ns.sum()) for device in devices)
+    host_ns = _slowest(table.time_ns for table in host)
     return {
         "time_of": "device",
-        "device": {"idle": _part(idle, total), "launching": _part(launching, total)},
-        "host_time_s": _spread(_slowest(t.time_ns for t in host).copy(), _NS),
+        "device": {"idle": _part(idle_ns, total_ns), "launching": _part(launching_ns, total_ns)},
+        "host_time_s": spread(host_ns, _NS),
         "host_phases": _totals(host),
     }
 
 
 def phases(tables: Sequence[Table]) -> dict[str, Any]:
     """Share, total and spread by phase over the steps of all tables; ``other`` with its parts."""
-    found: dict[str, Any] = {}
+    by_phase: dict[str, Any] = {}
     for phase, totals in _totals(tables).items():
-        values = np.concatenate([t.phase_ns(phase) for t in tables]) if tables else np.zeros(0)
-        found[phase] = {**totals, "step_s": _spread(values, _NS)}
-    return found
+        times_ns = [table.phase_ns(phase) for table in tables] or [np.zeros(0)]
+        by_phase[phase] = {**totals, "step_s": _spread(np.concatenate(times_ns), _NS)}
+    return by_phase
 
 
 def _totals(tables: Sequence[Table]) -> dict[str, dict[str, Any]]:
     """Share and total by phase over the steps of all tables; ``other`` with its parts."""
-    spent = (
-        np.sum([t.own_ns.sum(axis=0) for t in tables], axis=0).tolist()
-        if tables
-        else [0] * (REST + 1)
-    )
-    total = sum(int(t.time_ns.sum()) for t in tables)
-    found: dict[str, dict[str, Any]] = {
-        phase: _part(spent[i] if phase != "other" else sum(spent[LOSS:]), total)
-        for i, phase in enumerate(PHASES)
+    sums_ns = [table.own_ns.sum(axis=0) for table in tables]
+    columns_ns = sum(sums_ns, np.zeros(REST + 1, np.int64)).tolist()
+    total_ns = sum(int(table.time_ns.sum()) for table in tables)
+    totals: dict[str, dict[str, Any]] = {
+        phase: _part(phase_ns, total_ns)
+        for phase, phase_ns in zip(PHASES, columns_ns, strict=False)
     }
-    found["other"]["parts"] = {
-        part: _part(one, total)
-        for part, one in zip(PARTS[:-1], spent[LOSS:REST], strict=True)
-        if one
+    totals["other"] = _part(sum(columns_ns[LOSS:]), total_ns)
+    totals["other"]["parts"] = {
+        part: _part(part_ns, total_ns)
+        for part, part_ns in zip(PARTS, columns_ns[LOSS:REST], strict=False)
+        if part_ns
     }
-    return found
+    return totals
 
 
-def _part(spent: int, total: int) -> dict[str, float]:
-    return {"share": spent / total if total else 0.0, "total_s": spent * _NS}
+def _part(part_ns: int, total_ns: int) -> dict[str, float]:
+    return {"share": part_ns / total_ns if total_ns else 0.0, "total_s": part_ns * _NS}
 
 
 RATE_TIMES: Mapping[str, Callable[[Table], Array]] = {
@@ -285,39 +289,35 @@ def _rates(teams: Sequence[Sequence[Table]]) -> dict[str, Any]:
     long ones say nothing.
     """
     teams = [team for team in teams if team]
-    total = sum(int(t.items[t.items >= 0].sum()) for team in teams for t in team)
+    items = sum(int(t.items[t.items >= 0].sum()) for team in teams for t in team)
     overlap = _overlap(teams)
-    found = {}
+    rates: dict[str, Any] = {}
     for name, time_of in RATE_TIMES.items():
-        values = (
-            np.concatenate([_single_rates(team, time_of) for team in teams])
-            if teams
-            else np.zeros(0)
-        )
-        longest = (
-            sum(max(int(time_of(t)[t.items >= 0].sum()) for t in team) for team in teams) * overlap
-        )
-        if len(values) and longest:
-            value = total / (longest * _NS)
-            found[name] = {
-                "value": value,
-                **(spread(values) or {}),
-                "n": len(values),
-                "units": "items/s",
-            }
-            if is_unlike(float(np.median(values)), value):
-                found[name]["unlike"] = True
-    return found
+        single = np.concatenate([np.zeros(0), *(_single_rates(team, time_of) for team in teams)])
+        longest_ns = overlap * sum(_counted_ns(team, time_of) for team in teams)
+        if len(single) and longest_ns:
+            value = items / (longest_ns * _NS)
+            figures_of_steps = spread(single) or {}
+            rates[name] = {"value": value, **figures_of_steps, "n": len(single), "units": "items/s"}
+            if is_unlike(float(np.median(single)), value):
+                rates[name]["unlike"] = True
+    return rates
+
+
+def _counted_ns(team: Sequence[Table], time_of: Callable[[Table], Array]) -> int:
+    """The time in steps whose items are known, of the rank that takes longest in all."""
+    times_ns = [time_of(table)[table.items >= 0] for table in team]
+    return max(int(time_ns.sum()) for time_ns in times_ns)
 
 
 def _single_rates(tables: Sequence[Table], time_of: Callable[[Table], Array]) -> Array:
     """Of those that train in step, by step: the items of all over the time of the slowest; without
     steps whose items are not known."""
     n = min(len(t) for t in tables)
-    time = _slowest(map(time_of, tables))
-    counted = np.all([t.items[:n] >= 0 for t in tables], axis=0) & (time > 0)
-    items: Array = sum((t.items[:n] for t in tables), np.zeros(n, np.int64))
-    rates: Array = items[counted] / (time[counted] * _NS)
+    time_ns = _slowest(map(time_of, tables))
+    is_counted = np.all([table.items[:n] >= 0 for table in tables], axis=0) & (time_ns > 0)
+    items: Array = sum((table.items[:n] for table in tables), np.zeros(n, np.int64))
+    rates: Array = items[is_counted] / (time_ns[is_counted] * _NS)
     return rates
 
 
@@ -326,16 +326,16 @@ def _overlap(teams: Sequence[Sequence[Table]]) -> float:
     1/2 where two train at once."""
     if len(teams) < 2:
         return 1.0
-    tables = [max(team, key=lambda t: int(t.time_ns.sum())) for team in teams]
-    start, time = (
-        np.concatenate([getattr(t, key) for t in tables]) for key in ("start_ns", "time_ns")
-    )
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], (start + time)[order]
+    longest = [max(team, key=lambda table: int(table.time_ns.sum())) for team in teams]
+    start_ns = np.concatenate([table.start_ns for table in longest])
+    time_ns = np.concatenate([table.time_ns for table in longest])
+    order = np.argsort(start_ns, kind="stable")
+    start_ns, end_ns = start_ns[order], (start_ns + time_ns)[order]
     # what of a step lies behind the end of all before it
-    begun = np.maximum(start[1:], np.maximum.accumulate(end)[:-1])
-    passed = int(end[0] - start[0]) + int(np.maximum(end[1:] - begun, 0).sum())
-    return passed / max(int(time.sum()), 1)
+    begin_ns = np.maximum(start_ns[1:], np.maximum.accumulate(end_ns)[:-1])
+    later_ns = np.maximum(end_ns[1:] - begin_ns, 0).sum()
+    on_the_clock_ns = int(end_ns[0] - start_ns[0]) + int(later_ns)
+    return on_the_clock_ns / max(int(time_ns.sum()), 1)
 
 
 def is_unlike(typical: float, mean: float) -> bool:
@@ -345,40 +345,38 @@ def is_unlike(typical: float, mean: float) -> bool:
 
 def _slowest(times: Iterable[Array]) -> Array:
     """By step, the time of the rank that took longest; as many steps as all ranks have."""
-    found = None
+    slowest = None
     # one after the other: together they take as much memory as all that is known of the steps
     for time in times:
-        found = time if found is None else np.maximum(found[: len(time)], time[: len(found)])
-    return np.zeros(0) if found is None else found
+        if slowest is None:
+            slowest = time
+        else:
+            slowest = np.maximum(slowest[: len(time)], time[: len(slowest)])
+    return np.zeros(0) if slowest is None else slowest
 
 
-def _alone(row: dict[str, Any], rank: Rank, table: Table) -> dict[str, Any]:
+def _process_row(row: dict[str, Any], rank: Rank, table: Table) -> dict[str, Any]:
     """The row of a process among others that train for themselves; of a rank among them too, which
     has its number."""
-    pids = [pid for _, pid in rank.processes]
     items = int(table.items[table.items >= 0].sum())
-    whose = {"rank": None if rank.alone else rank.rank, "pid": pids[0] if len(pids) == 1 else None}
-    return {**row, **whose, "items": items, **({"thread": rank.thread} if rank.thread else {})}
+    thread = {"thread": rank.thread} if rank.thread else {}
+    return {**row, **_identity(rank), "items": items, **thread}
 
 
 def _rows(trained: Sequence[Rank], tables: Sequence[Table]) -> list[dict[str, Any]]:
-    together = [table for rank, table in zip(trained, tables, strict=True) if not rank.alone]
-    late = iter(skews(together) or len(together) * (None,))
+    pairs = list(zip(trained, tables, strict=True))
+    late = iter(skews([table for rank, table in pairs if not rank.alone]))
     return [
-        _rank(rank, table, None if rank.alone else next(late))
-        for rank, table in zip(trained, tables, strict=True)
+        {
+            "rank": rank.rank,
+            "host": rank.host,
+            "steps": len(table),
+            "time_s": spread(table.time_ns, _NS),
+            "phases": _totals([table]),
+            "skew": None if rank.alone else next(late, None),
+        }
+        for rank, table in pairs
     ]
-
-
-def _rank(rank: Rank, table: Table, skew: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {
-        "rank": rank.rank,
-        "host": rank.host,
-        "steps": len(table),
-        "time_s": _spread(table.time_ns.copy(), _NS),
-        "phases": _totals([table]),
-        "skew": skew,
-    }
 
 
 # what is uneven in the steps
@@ -392,14 +390,14 @@ def _rank(rank: Rank, table: Table, skew: Mapping[str, Any] | None) -> dict[str,
 # a run are compared, never sums: one slow batch makes nobody a straggler.
 
 _SLOW = 5.0  # times the median step
-_LEAST = 0.1  # of the time of all: fewer seconds than this change no share that matters
+_LEAST = 0.1  # of the time of all steps: a smaller part changes no share that matters
 _FEWEST = 5  # steps, under which none is called an outlier
 # what is done once, whichever steps it falls into
-_ONCE = [COLUMN["compile"], COLUMN["import"]]
+_ONE_TIME = [COLUMN["compile"], COLUMN["import"]]
 # As many stretches is a run divided into. With prefetching workers steps wait by turns (0, 70, 0,
 # 70 ms): single steps would hide that.
 _STRETCHES = 16
-_OWN = [i for i in range(LOSS + len(PARTS)) if i not in (BACKWARD, COMMUNICATION)]
+_RANK_COLUMNS = [i for i in range(LOSS + len(PARTS)) if i not in (BACKWARD, COMMUNICATION)]
 
 
 def typical(tables: Sequence[Table]) -> dict[str, Any] | None:
@@ -416,38 +414,41 @@ def typical(tables: Sequence[Table]) -> dict[str, Any] | None:
         ``other`` that it is mostly spent in, and the shares of the rest. None where nothing stands
         out.
     """
-    n = min((len(table) for table in tables), default=0)
+    n = min(map(len, tables), default=0)
     if n < _FEWEST:
         return None
-    owns = [table.own_ns[:n] for table in tables]
-    total = _slowest(own.sum(axis=1) for own in owns)
-    kept = _slowest(own.sum(axis=1) - own[:, _ONCE].sum(axis=1) for own in owns)
-    chosen = outliers(kept)
-    kept[chosen] = 0
-    left_out = int(total.sum() - kept.sum())
-    if left_out < _LEAST * total.sum():
+    times_ns = [table.own_ns[:n] for table in tables]
+    total_ns = int(_slowest(parts_ns.sum(axis=1) for parts_ns in times_ns).sum())
+    repeated = _slowest(
+        parts_ns.sum(axis=1) - parts_ns[:, _ONE_TIME].sum(axis=1) for parts_ns in times_ns
+    )
+    slow = outliers(repeated)
+    repeated[slow] = 0
+    left_out_ns = total_ns - int(repeated.sum())
+    if left_out_ns < _LEAST * total_ns:
         return None
-    theirs, rest = (sum(own[which].sum(axis=0) for own in owns) for which in (chosen, slice(None)))
-    rest = rest - theirs
-    theirs[_ONCE] += rest[_ONCE]
-    rest[_ONCE] = 0
-    spent = max(int(rest.sum()), 1)
-    phase = COLUMNS[int(np.argmax(theirs))]
+    outlying = sum(parts_ns[slow].sum(axis=0) for parts_ns in times_ns)
+    usual = sum(parts_ns.sum(axis=0) for parts_ns in times_ns) - outlying
+    outlying[_ONE_TIME] += usual[_ONE_TIME]
+    usual[_ONE_TIME] = 0
+    usual_ns = max(int(usual.sum()), 1)
+    shares = (usual / usual_ns).tolist()
+    phase_shares = dict(zip(PHASES[:-1], shares, strict=False))
+    phase_shares["other"] = float(usual[LOSS:].sum() / usual_ns)
+    parts = zip(PARTS[:-1], shares[LOSS:], strict=False)
+    phase = COLUMNS[int(np.argmax(outlying))]
+    first = int(slow[0]) if len(slow) else -1
+    outlier_figures = {
+        "n": len(slow),
+        "first": first,
+        "share": left_out_ns / total_ns,
+        "total_s": left_out_ns / 1e9,
+        "phase": "other" if phase == "rest" else phase,
+    }
     return {
-        "outliers": {
-            "n": len(chosen),
-            "first": int(chosen[0]) if len(chosen) else -1,
-            "share": left_out / float(total.sum()),
-            "total_s": left_out / 1e9,
-            "phase": "other" if phase == "rest" else phase,
-        },
-        "phases": {name: float(rest[at] / spent) for at, name in enumerate(PHASES[:-1])}
-        | {"other": float(rest[LOSS:].sum() / spent)},
-        "parts": {
-            name: float(rest[LOSS + at] / spent)
-            for at, name in enumerate(PARTS[:-1])
-            if rest[LOSS + at]
-        },
+        "outliers": outlier_figures,
+        "phases": phase_shares,
+        "parts": {part: share for part, share in parts if share},
     }
 
 
@@ -460,52 +461,64 @@ def estimates(ranks: Sequence[Rank]) -> dict[tuple[str, ...], Estimate | None]:
     throughput has these too: it is of all that training did.
     """
     trained = [rank for rank in ranks if len(rank.steps.train)]
-    whole = [_without_once(team) for team in _teams(trained, _timed(trained)) if team]
+    whole = [_without_one_time(team) for team in _teams(trained, _timed(trained)) if team]
     teams = [_without_outliers(team) for team in whole]
     if not teams:
         return {}
-    time = np.concatenate([_slowest(t.time_ns for t in team) for team in teams])
-    found: dict[tuple[str, ...], Estimate | None] = {
-        ("steps", "time_s"): median_of_steps(time * _NS)
+    time_ns = np.concatenate([_slowest(table.time_ns for table in team) for team in teams])
+    by_place: dict[tuple[str, ...], Estimate | None] = {
+        ("steps", "time_s"): median_of_steps(time_ns * _NS)
     }
     for phase in PHASES:
-        own = [np.stack([table.phase_ns(phase) for table in team]) for team in teams]
-        found["steps", "phases", phase, "step_s"] = median_of_steps(
-            (own[0] if len(own) == 1 else np.hstack([o.mean(axis=0) for o in own])) * _NS
-        )
+        times_ns = _phase_times(teams, phase)
+        by_place["steps", "phases", phase, "step_s"] = median_of_steps(times_ns * _NS)
     for name, time_of in RATE_TIMES.items():
-        found["rates", name] = _rate_estimate(whole if name == "train_rate" else teams, time_of)
+        timed = whole if name == "train_rate" else teams
+        by_place["rates", name] = _rate_estimate(timed, time_of)
     evaluated = [rank.steps.evaluation.time_ns for rank in ranks if len(rank.steps.evaluation)]
-    found["evaluation", "time_s"] = (
-        median_of_steps(np.concatenate(evaluated) * _NS) if evaluated else None
-    )
-    return found
+    by_place["evaluation", "time_s"] = None
+    if evaluated:
+        by_place["evaluation", "time_s"] = median_of_steps(np.concatenate(evaluated) * _NS)
+    return by_place
+
+
+def _phase_times(teams: Sequence[Sequence[Table]], phase: str) -> Array:
+    """The time in a phase, of shape (ranks, steps); where several teams train, their means over
+    ranks, one after the other."""
+    times_ns = [np.stack([table.phase_ns(phase) for table in team]) for team in teams]
+    if len(times_ns) == 1:
+        return times_ns[0]
+    return np.hstack([by_rank.mean(axis=0) for by_rank in times_ns])
 
 
 def _rate_estimate(
     teams: Sequence[Sequence[Table]], time_of: Callable[[Table], Array]
 ) -> Estimate | None:
-    time = np.concatenate([_slowest(map(time_of, team)) for team in teams])
+    time_ns = np.concatenate([_slowest(map(time_of, team)) for team in teams])
     items = np.concatenate([np.sum([t.items for t in team], axis=0) for team in teams])
-    counted = np.concatenate([np.all([t.items >= 0 for t in team], axis=0) for team in teams])
-    return rate_of_steps(items[counted], time[counted] * _NS)
+    least_items = np.concatenate([np.min([t.items for t in team], axis=0) for team in teams])
+    is_counted = least_items >= 0
+    return rate_of_steps(items[is_counted], time_ns[is_counted] * _NS)
 
 
-def _without_once(team: Sequence[Table]) -> list[Table]:
+def _without_one_time(team: Sequence[Table]) -> list[Table]:
     """The steps of those that train in step, as many as all have, without compiling and imports."""
     n = min(map(len, team))
-    own = np.stack([table.own_ns[:n] for table in team])
-    own[:, :, _ONCE] = 0
-    time = own.sum(axis=2)
-    return [Table(t.start_ns[:n], time[i], t.items[:n], own[i]) for i, t in enumerate(team)]
+    tables = []
+    for table in team:
+        own_ns = table.own_ns[:n].copy()
+        own_ns[:, _ONE_TIME] = 0
+        time_ns = own_ns.sum(axis=1)
+        tables.append(Table(table.start_ns[:n], time_ns, table.items[:n], own_ns))
+    return tables
 
 
 def _without_outliers(team: Sequence[Table]) -> list[Table]:
     """The same steps without those that ``typical`` leaves out."""
     n = len(team[0])
-    slow = outliers(np.max([table.time_ns for table in team], axis=0)) if n >= _FEWEST else []
-    kept = np.delete(np.arange(n), slow)
-    return [table.chosen(kept) for table in team]
+    slow = outliers(_slowest(table.time_ns for table in team)) if n >= _FEWEST else []
+    usual = np.delete(np.arange(n), slow)
+    return [table.chosen(usual) for table in team]
 
 
 def outliers(time: Array) -> Array:
@@ -514,9 +527,9 @@ def outliers(time: Array) -> Array:
     n = len(time)
     most = max(1, min(3, n // 10), n // 100)
     slow = np.flatnonzero(time > _SLOW * np.median(time))
-    if not 0 < len(slow) <= most or time[slow].sum() < _LEAST * time.sum() or _is_regular(slow, n):
+    if not 0 < len(slow) <= most or _is_regular(slow, n):
         return slow[:0]
-    return slow
+    return slow if time[slow].sum() >= _LEAST * time.sum() else slow[:0]
 
 
 def _is_regular(slow: Array, n: int) -> bool:
@@ -525,7 +538,8 @@ def _is_regular(slow: Array, n: int) -> bool:
         return False
     gaps = np.diff(slow)
     gap = int(gaps.max())
-    return bool(gaps.min() >= gap - 1 and slow[0] <= gap and n - slow[-1] <= gap + 1)
+    is_throughout = slow[0] <= gap and n - slow[-1] <= gap + 1
+    return bool(gaps.min() >= gap - 1 and is_throughout)
 
 
 def skews(tables: Sequence[Table]) -> list[dict[str, Any]]:
@@ -541,44 +555,44 @@ def skews(tables: Sequence[Table]) -> list[dict[str, Any]]:
         phase or part of ``other`` that differs most. Empty for fewer than two ranks, or without
         steps.
     """
-    n = min((len(table) for table in tables), default=0)
+    n = min(map(len, tables), default=0)
     if len(tables) < 2 or not n:
         return []
     width = max(n // _STRETCHES, 1)
     edges = np.arange(0, n - n % width, width)
-    own = (
-        np.stack(
-            [
-                np.add.reduceat(table.own_ns[: edges[-1] + width, _OWN], edges, axis=0)
-                for table in tables
-            ]
-        )
-        / width
-    )
-    time = (
-        np.stack([np.add.reduceat(table.time_ns[: edges[-1] + width], edges) for table in tables])
-        / width
-    )
-    step = float(np.median(time.max(axis=0)))  # medians: of the ranks' steps, the slowest's
-    if not step:
+    rows = slice(edges[-1] + width)
+    owns = [np.add.reduceat(table.own_ns[rows, _RANK_COLUMNS], edges) for table in tables]
+    times = [np.add.reduceat(table.time_ns[rows], edges) for table in tables]
+    own_ns, time_ns = np.stack(owns) / width, np.stack(times) / width
+    step_ns = float(np.median(time_ns.max(axis=0)))  # medians: of the ranks' steps, the slowest's
+    if not step_ns:
         return []
-    excess = own.sum(axis=2) - _usual_of_others(own.sum(axis=2))
-    longer = time - _usual_of_others(time)
+    own_sum_ns = own_ns.sum(axis=2)
+    excess_ns = own_sum_ns - _usual_of_others(own_sum_ns)
+    longer_ns = time_ns - _usual_of_others(time_ns)
     # Those who wait for it are as long in a step as it is: else its lateness is its own affair, or
     # noise that the next step makes up for.
-    late = ((excess >= STRAGGLES * step) & (longer <= excess / 2)).mean(axis=1)
-    columns = np.argmax(np.median(own - _usual_of_others(own), axis=1), axis=1)
-    named = [COLUMNS[_OWN[column]] for column in columns.tolist()]
-    typical_excess = np.median(excess, axis=1).tolist()
-    return [
-        {
-            "share": excess_ns / step,
-            "time_s": excess_ns * _NS,
-            "late": often,
-            "phase": "other" if name == "rest" else name,
-        }
-        for excess_ns, often, name in zip(typical_excess, late.tolist(), named, strict=True)
-    ]
+    is_late = (excess_ns >= STRAGGLES * step_ns) & (longer_ns <= excess_ns / 2)
+    excess_by_column = np.median(own_ns - _usual_of_others(own_ns), axis=1)
+    typical_ns = np.median(excess_ns, axis=1)
+    rows_by_rank = zip(
+        typical_ns.tolist(),
+        is_late.mean(axis=1).tolist(),
+        excess_by_column.argmax(axis=1).tolist(),
+        strict=True,
+    )
+    skew_of_ranks = []
+    for late_ns, often, column in rows_by_rank:
+        phase = COLUMNS[_RANK_COLUMNS[column]]
+        skew_of_ranks.append(
+            {
+                "share": late_ns / step_ns,
+                "time_s": late_ns * _NS,
+                "late": often,
+                "phase": "other" if phase == "rest" else phase,
+            }
+        )
+    return skew_of_ranks
 
 
 def _usual_of_others(values: Array) -> Array:

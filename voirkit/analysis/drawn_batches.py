@@ -219,13 +219,18 @@ class _DrawJoiner:
         over_ns = self._one_update_later(self._original[row[0].fetch].end_ns, last.end_ns)
         self._requests.append(
             replace(
-                last, kind=Kind.LEFT, episode=episode, start_ns=over_ns, end_ns=over_ns, items=None
+                last,
+                kind=Kind.RELEASED,
+                episode=episode,
+                start_ns=over_ns,
+                end_ns=over_ns,
+                items=None,
             )
         )
 
     def _one_update_later(self, begin_ns: int, at_ns: int) -> int:
         """When the steps of optimizers were over that follow a time, before any of them steps
-        again, or one that has not stepped between the begin of the loop and that time; never, if
+        again, or one that has not stepped between the start of the loop and that time; never, if
         none does."""
         steps = self._optimizers
         since, first = np.searchsorted(steps.start_ns, (begin_ns, at_ns)).tolist()
@@ -257,22 +262,20 @@ def end_outlasted_loops(requests: Sequence[Request], work: Work) -> list[Request
     for episode, turns in turns_of.items():
         closed_turns[loader_of[episode]] += turns if episode in ended else turns[:-1]
     limits = {loader: steps.limits(turns) for loader, turns in closed_turns.items() if turns}
+    most_steps = {loader: steps.most_two(turns) for loader, turns in closed_turns.items()}
     endings: dict[int, Request] = {}  # by episode
+    inserted = []
     for episode, turns in turns_of.items():
-        if episode in ended:
-            continue
-        ending = steps.ending(turns[-1], limits.get(loader_of[episode]), requests)
+        loader = loader_of[episode]
+        ending = None
+        if episode not in ended:
+            ending = steps.ending(turns[-1], limits.get(loader), requests)
         if ending is not None:
             endings[episode] = ending
-    most_steps = {loader: steps.most_two(turns) for loader, turns in closed_turns.items()}
-    repeated = [
-        turns[0]
-        for episode, turns in turns_of.items()
-        if len(turns) > 1 and steps.is_repeated(turns[0], most_steps[loader_of[episode]])
-    ]
-    if not endings and not repeated:
+        if len(turns) > 1 and steps.is_repeated(turns[0], most_steps[loader]):
+            inserted.append(_end_after_draw(segmentation, turns[0], requests))
+    if not endings and not inserted:
         return list(requests)
-    inserted = [_end_after_draw(segmentation, turn, requests) for turn in repeated]
     return _with_endings(requests, endings, inserted)
 
 
@@ -283,7 +286,7 @@ def _with_endings(
 
     Args:
         requests: All of them.
-        endings: By episode, that in place of those which let go of its iterator.
+        endings: By episode, that in place of those which release its iterator.
         inserted: Further ones.
     """
     unchanged = [
@@ -335,7 +338,9 @@ class _OptimizerSteps:
         """True if an optimizer steps in any turn more than once, or one that other turns do not
         know."""
         kinds = {frozenset(counts) for counts in self._counts.values()}
-        return len(kinds) > 1 or any(max(counts.values()) > 1 for counts in self._counts.values())
+        if len(kinds) > 1:
+            return True
+        return any(max(counts.values()) > 1 for counts in self._counts.values())
 
     def most_two(self, turns: Sequence[int]) -> list[int]:
         """The numbers of steps in the two of some turns with most, ascending; of fewer if there are
@@ -394,7 +399,7 @@ class _OptimizerSteps:
             return _end_after_draw(self._segmentation, turn, requests)
         else:
             end_ns = other_ns
-        return replace(batch, kind=Kind.LEFT, start_ns=end_ns, end_ns=end_ns, items=None)
+        return replace(batch, kind=Kind.RELEASED, start_ns=end_ns, end_ns=end_ns, items=None)
 
     def limits(self, closed_turns: Sequence[int]) -> _Limits:
         """How often optimizers may step in a turn of a loader: as often as in its others, or twice

@@ -16,7 +16,7 @@ import numpy as np
 from voirkit.analysis.nesting import NONE as NO_STEP
 from voirkit.analysis.nesting import Array
 from voirkit.analysis.phases import KIND
-from voirkit.analysis.run_steps import read_steps
+from voirkit.analysis.run_steps import read_columns, read_steps
 from voirkit.trace.layout import BATCH_KIND, LOSS
 
 if TYPE_CHECKING:
@@ -108,24 +108,24 @@ def first_differences(first: Sequence[Run], second: Sequence[Run]) -> list[RankD
     that hold its ranks."""
     sides = [_ranks(runs) for runs in (first, second)]
     both = sorted(set(sides[0]) & set(sides[1]))[:MOST_RANKS]
-    found = []
+    differences = []
     for number in both:
         pairs = [side[number] for side in sides]
         losses = first_difference(*(losses_of(run, rank) for run, rank in pairs))
         batches = first_difference(*(batches_of(run, rank) for run, rank in pairs))
-        found.append(RankDifference(number, losses, batches))
-    return found
+        differences.append(RankDifference(number, losses, batches))
+    return differences
 
 
 def _ranks(runs: Sequence[Run]) -> dict[int, tuple[Run, Rank]]:
     """The ranks of a run that trained, by number, each with the directory that holds it; of
     processes that train alone the first."""
-    found: dict[int, tuple[Run, Rank]] = {}
+    trained: dict[int, tuple[Run, Rank]] = {}
     for run in runs:
         for rank in read_steps(run):
             if len(rank.steps.train):
-                found.setdefault(rank.rank, (run, rank))
-    return found
+                trained.setdefault(rank.rank, (run, rank))
+    return trained
 
 
 # losses
@@ -145,24 +145,17 @@ def losses_of(run: Run, rank: Rank) -> Observations:
 
 def _fetch(run: Run, rank: Rank, condition: str, columns: str) -> dict[str, Array]:
     """Columns of records of the thread of a rank that trains, ascending by start."""
-    processes = ", ".join(f"({_quoted(host)}, {pid})" for host, pid in rank.processes)
-    own = (
-        f"({condition}) AND (host, pid) IN ({processes})"
-        if processes
-        else f"({condition}) AND rank = {rank.rank}"
+    from voirkit.runs.parquet import quoted
+
+    processes = ", ".join(f"({quoted(host)}, {pid})" for host, pid in rank.processes)
+    of_rank = f"(host, pid) IN ({processes})" if processes else f"rank = {rank.rank}"
+    query = (
+        f"SELECT {columns}, pid, tid FROM spans WHERE ({condition}) AND {of_rank} ORDER BY start_ns,"
+        " duration_ns DESC"
     )
-    query = f"SELECT {columns}, pid, tid FROM spans WHERE {own} ORDER BY start_ns, duration_ns DESC"
-    found = run.connection().execute(query).fetchnumpy()
-    arrays = {
-        name: np.asarray(values.filled(0) if isinstance(values, np.ma.MaskedArray) else values)
-        for name, values in found.items()
-    }
-    chosen = leading_thread(arrays["pid"], arrays["tid"])
-    return {name: values[chosen] for name, values in arrays.items()}
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+    arrays = read_columns(run.connection(), query)
+    rows = leading_thread(arrays["pid"], arrays["tid"])
+    return {name: values[rows] for name, values in arrays.items()}
 
 
 def leading_thread(pid: Array, tid: Array) -> Array:
@@ -175,8 +168,8 @@ def leading_thread(pid: Array, tid: Array) -> Array:
     turns = int(np.count_nonzero(np.diff(thread))) + 1
     if len(counts) < 2 or turns == len(counts):
         return np.ones(len(pid), bool)
-    chosen: Array = thread == np.argmax(counts)
-    return chosen
+    is_busiest: Array = thread == np.argmax(counts)
+    return is_busiest
 
 
 # batches
@@ -196,13 +189,12 @@ def batches_of(run: Run, rank: Rank) -> Observations:
     )
     is_draw = columns["is_draw"].astype(bool)
     draws = {name: values[is_draw] for name, values in columns.items()}
-    asked = {name: values[~is_draw] for name, values in columns.items()}
-    drawn_in = episodes_of_draws(
-        draws["start_ns"], asked["start_ns"], asked["end_ns"], asked["episode"]
-    )
-    fetches = np.flatnonzero(asked["is_fetch"].astype(bool))
-    digest, is_known = digests_of_batches(asked["episode"][fetches], drawn_in, draws["digest"])
-    step = rank.steps.training_steps_at(asked["start_ns"][fetches])
+    asks = {name: values[~is_draw] for name, values in columns.items()}
+    start_ns, episode = asks["start_ns"], asks["episode"]
+    drawn_in = episodes_of_draws(draws["start_ns"], start_ns, asks["end_ns"], episode)
+    is_fetch = asks["is_fetch"].astype(bool)
+    digest, is_known = digests_of_batches(episode[is_fetch], drawn_in, draws["digest"])
+    step = rank.steps.training_steps_at(start_ns[is_fetch])
     trained = step != NO_STEP
     return Observations(digest[trained], is_known[trained], step[trained])
 
@@ -225,13 +217,13 @@ def digests_of_batches(episode: Array, drawn_in: Array, digest: Array) -> tuple[
         episode: Of each batch, in the order in which they came; shape (n,).
         drawn_in, digest: Of each draw, in their order; shape (m,).
     """
-    found, is_known = np.zeros(len(episode), np.int64), np.zeros(len(episode), bool)
-    for one in np.unique(episode).tolist():
-        batches, draws = np.flatnonzero(episode == one), np.flatnonzero(drawn_in == one)
-        n = min(len(batches), len(draws)) if one >= 0 else 0
-        found[batches[:n]] = digest[draws[:n]]
+    digests, is_known = np.zeros(len(episode), np.int64), np.zeros(len(episode), bool)
+    for number in np.unique(episode[episode >= 0]).tolist():
+        batches, draws = np.flatnonzero(episode == number), np.flatnonzero(drawn_in == number)
+        n = min(len(batches), len(draws))
+        digests[batches[:n]] = digest[draws[:n]]
         is_known[batches[:n]] = True
-    return found, is_known
+    return digests, is_known
 
 
 # losses on a device

@@ -25,8 +25,15 @@ def outer_first(start_ns: Array, duration_ns: Array) -> Array:
 def distinct(codes: Array) -> list[int]:
     """Which of the numbers 0, 1, 2 ... occur, ascending; ``np.unique`` takes twenty times as long
     and imports numpy.ma."""
-    found: list[int] = np.flatnonzero(np.bincount(codes)).tolist()
-    return found
+    numbers: list[int] = np.flatnonzero(np.bincount(codes)).tolist()
+    return numbers
+
+
+def begins_inside(start_ns: Array, end_ns: Array) -> Array:
+    """Which of some spans, ascending by start, begin before an earlier one ends."""
+    inside = np.zeros(len(start_ns), dtype=bool)
+    inside[1:] = start_ns[1:] < np.maximum.accumulate(end_ns)[:-1]
+    return inside
 
 
 def parents(start_ns: Array, duration_ns: Array) -> Array:
@@ -42,21 +49,19 @@ def parents(start_ns: Array, duration_ns: Array) -> Array:
         the other (none do, if one thread recorded them as calls) are taken for nested where the
         later starts.
     """
-    found = np.full(len(start_ns), -1)
+    parent = np.full(len(start_ns), NONE)
     ends = start_ns + duration_ns
     level = np.arange(len(start_ns))
     while len(level):
-        reached = np.maximum.accumulate(ends[level])
-        inside = np.zeros(len(level), dtype=bool)
-        inside[1:] = start_ns[level[1:]] < reached[:-1]
+        inside = begins_inside(start_ns[level], ends[level])
         outer, inner = level[~inside], level[inside]
         if not len(inner):
             break
         # Those at the next level are the children; the rest lie deeper, and find a nearer one in a
         # later round.
-        found[inner] = outer[np.searchsorted(outer, inner) - 1]
+        parent[inner] = outer[np.searchsorted(outer, inner) - 1]
         level = inner
-    return found
+    return parent
 
 
 def exclusive_ns(start_ns: Array, duration_ns: Array) -> Array:
@@ -86,13 +91,13 @@ def innermost(start_ns: Array, end_ns: Array, at_ns: Array) -> Any:
         Indices of spans, -1 where there is none; shape (m,).
     """
     owner = np.full(len(at_ns), NONE, dtype=np.int64)
-    left = np.arange(len(start_ns))
-    while len(left):
-        inside = np.zeros(len(left), dtype=bool)
-        inside[1:] = start_ns[left[1:]] < np.maximum.accumulate(end_ns[left])[:-1]
-        level = left[~inside]  # these lie beside each other
-        at = np.searchsorted(start_ns[level], at_ns, side="right") - 1
-        hit = (at >= 0) & (at_ns < end_ns[level[np.maximum(at, 0)]])
-        owner[hit] = level[at[hit]]
-        left = left[inside]
+    remaining = np.arange(len(start_ns))
+    while len(remaining):
+        inside = begins_inside(start_ns[remaining], end_ns[remaining])
+        level = remaining[~inside]  # these lie beside each other
+        place = np.searchsorted(start_ns[level], at_ns, side="right") - 1
+        candidate = level[np.maximum(place, 0)]
+        hit = (place >= 0) & (at_ns < end_ns[candidate])
+        owner[hit] = candidate[hit]
+        remaining = remaining[inside]
     return owner

@@ -114,7 +114,7 @@ def leading_steps(steps: Array, optimizer: Array) -> list[Array]:
     its steps, those of the first of them.
 
     Where another optimizer steps much more often between two of them than it usually does, it
-    trains alone there: what follows is looked at anew.
+    trains alone there: what follows is looked at again.
     """
     stretches = []
     while len(steps):
@@ -376,7 +376,7 @@ def _with_their_draws(
     """The rows, each from the draws of the batches that it evaluates (``u, v = next(held_out)``
     between two steps), and the iterators that gave them.
 
-    Those are the last that was asked for before it, with no work between, of a loader that most
+    Those are the last that was requested before it, with no work between, of a loader that most
     often is asked for that.
     """
     readings = sorted(

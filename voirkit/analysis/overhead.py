@@ -19,12 +19,12 @@ from voirkit.runs.summary import overhead
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
-# What a record of a kind costs the process that makes it, in patched calls of a function that does
-# nothing (0.18 us on a quiet machine). A phase is entered and left around work of the program's,
-# which leaves nothing of voirkit in the caches: each edge that comes after ``COLD_NS`` of such work
-# costs "cold" besides. Loaders' records come one after the other. A fact of --checks or
-# --parameters stands for what is looked up at each of its calls; a reading of --memory-snapshot is
-# a file of the kernel's.
+# The cost of one record of each kind to the process that writes it. The unit is a patched call of
+# a function that does nothing (0.18 us on a quiet machine). A phase surrounds work of the program,
+# which evicts voirkit's code and data from the caches: each begin or end that follows ``COLD_NS``
+# of such work costs "cold" in addition. Loaders' records follow one another directly. A fact of
+# --checks or --parameters includes what is looked up at each of its calls; a reading of
+# --memory-snapshot is a file of the kernel.
 CALLS = {
     "phase": 3.0,
     "cold": 38.0,
@@ -54,10 +54,10 @@ def overhead_of(runs: Sequence[Run], summary: Mapping[str, Any]) -> dict[str, An
     Returns:
         The part; as it is where it was completed before. None if the run's duration is not known.
     """
-    own = summary.get("overhead")
+    document = summary.get("overhead")
     duration_s = summary.get("duration_s")
-    if duration_s is None or (own is not None and "patches" in own.get("parts", {})):
-        return None if own is None else dict(own)
+    if duration_s is None or (document is not None and "patches" in document.get("parts", {})):
+        return None if document is None else dict(document)
     # Estimates are processor time, all else is time by the clock: what waits for a processor does
     # so in voirkit's part as well.
     processors = summary.get("processors") or {}
@@ -66,25 +66,23 @@ def overhead_of(runs: Sequence[Run], summary: Mapping[str, Any]) -> dict[str, An
     leader = (runs[0].manifest.get("rank", 0), runs[0].manifest.get("pid"))
     seconds: dict[str, float] = dict.fromkeys(("patches", "workers"), 0.0)
     # what the leader records after the run is none of it
-    events, ranks = int((own or {}).get("events", 0)), set()
+    events, ranks = int((document or {}).get("events", 0)), set()
     for run in runs:
         for rank, _, pid, kind, (n, cold, looks_ns, readings, _) in run.tallies():
             ranks.add(rank)
-            cost_s = (
-                CALLS.get(kind, 0.0) * n + CALLS["cold"] * cold + CALLS["reading"] * readings
-            ) * call_s
+            calls = CALLS.get(kind, 0.0) * n + CALLS["cold"] * cold + CALLS["reading"] * readings
+            cost_s = calls * call_s
             if (rank, pid) == leader:
                 seconds["patches"] += cost_s
-                if own is None:
+                if document is None:
                     events += n
                     seconds["instruments"] = seconds.get("instruments", 0.0) + looks_ns / 1e9
             else:
                 events += n
                 seconds["workers"] += cost_s * _WORKERS_SLOWER + looks_ns / 1e9
-    measured = {
-        name: float(part["seconds"]) for name, part in ((own or {}).get("parts") or {}).items()
-    }
-    if own is not None:
+    parts = (document or {}).get("parts") or {}
+    measured = {name: float(part["seconds"]) for name, part in parts.items()}
+    if document is not None:
         seconds["patches"] = max(seconds["patches"] - measured.get("recording", 0.0), 0.0)
     return overhead(events, duration_s * max(len(ranks), 1), measured, seconds)
 
@@ -99,30 +97,26 @@ def _call_s() -> float:
     def enter(*_: object) -> int:
         return now()
 
-    def leave(began: int, _: object) -> None:
-        trial(1, began, now())
+    def leave(begin_ns: int, _: object) -> None:
+        trial(1, begin_ns, now())
 
     def plain(value: object) -> object:
         return value
 
     def patched(value: object) -> object:
-        began = 0
+        begin_ns = 0
         try:
-            began = enter(value)
+            begin_ns = enter(value)
             return value
         finally:
-            leave(began, value)
+            leave(begin_ns, value)
 
     def took(function: Any) -> int:
-        began = now()
+        begin_ns = now()
         for _ in range(_TIMES):
             function(None)
-        return now() - began
+        return now() - begin_ns
 
-    return (
-        max(
-            min(took(patched) for _ in range(_ROUNDS)) - min(took(plain) for _ in range(_ROUNDS)), 0
-        )
-        / _TIMES
-        / 1e9
-    )
+    patched_ns = min(took(patched) for _ in range(_ROUNDS))
+    plain_ns = min(took(plain) for _ in range(_ROUNDS))
+    return max(patched_ns - plain_ns, 0) / _TIMES / 1e9

@@ -105,9 +105,9 @@ _REQUESTS = {
     ("dataloader", "fetch"): Kind.FETCH,
     ("dataloader", "end"): Kind.END,
     # A loop over a loader, whole: it is over where this ends, however that came.
-    ("pipeline", "epoch"): Kind.LEFT,
-    ("pipeline", "evaluate"): Kind.LEFT,
-    ("dataloader", "left"): Kind.LEFT,
+    ("pipeline", "epoch"): Kind.RELEASED,
+    ("pipeline", "evaluate"): Kind.RELEASED,
+    ("dataloader", "left"): Kind.RELEASED,
 }
 
 
@@ -218,13 +218,16 @@ def _training(
     episodes = steps.episodes | _companions(timeline.requests, steps)
     trained = () if requests else episodes
     meaning = meanings(records.names)[records.name]
+    leads_ns = leading_optimizers_ns(timeline)
+    symptoms = symptoms_of(records, rows, meaning, timeline, steps)
+    worker_restarts = restarts(records, rows, episodes)
     facts = {
         **_loader(records, waiting_rows, trained),
-        **script_facts(records, rows, steps, leading_optimizers_ns(timeline)),
+        **script_facts(records, rows, steps, leads_ns),
         "inference": in_training_mode(timeline, steps.evaluation) or None,
         "cpus": cpus,
-        "symptoms": symptoms_of(records, rows, meaning, timeline, steps) or None,
-        "worker_restarts": restarts(records, rows, episodes) or None,
+        "symptoms": symptoms or None,
+        "worker_restarts": worker_restarts or None,
     }
     known_facts = {name: fact for name, fact in facts.items() if fact is not None}
     return replace(process, steps=steps, facts=known_facts)
@@ -336,12 +339,13 @@ def _timeline(records: Records, rows: Array) -> Timeline:
     duration_ns, is_left = whole_imports(start_ns, records.duration_ns[rows], meaning)
     writes = _is_named(records, rows, (_CAPTURE,))
     duration_ns = whole_checkpoints(start_ns, duration_ns, meaning, writes)
-    rows = rows[is_left]
+    rows, meaning = rows[is_left], meaning[is_left]
     of_workers = _is_named(records, rows, (START, STOP))
+    workers = of_workers if of_workers.any() else None
     return Timeline(
         start_ns[is_left],
         duration_ns[is_left],
-        meaning[is_left],
+        meaning,
         _argument(records, rows, "which", 0),
         _argument(records, rows, "grad", True),
         _argument(records, rows, "training", True),
@@ -349,7 +353,7 @@ def _timeline(records: Records, rows: Array) -> Timeline:
         modes,
         lengths,
         annotated,
-        of_workers if of_workers.any() else None,
+        workers,
     )
 
 
@@ -449,7 +453,7 @@ def _modes(records: Records, rows: Array) -> list[tuple[int, bool]]:
 
 
 def _requests(records: Records, rows: Array) -> Iterator[Request]:
-    """The requests to loaders; and when their iterators were let go, by whichever thread of the
+    """The requests to loaders; and when their iterators were released, by whichever thread of the
     process (garbage may be collected in any)."""
     kinds = {i: _REQUESTS[name] for i, name in enumerate(records.names) if name in _REQUESTS}
     asking = rows[np.isin(records.name[rows], list(kinds))]
@@ -458,20 +462,20 @@ def _requests(records: Records, rows: Array) -> Iterator[Request]:
         for arguments in records.arguments
     ]
     if len(asking):
-        closing = [i for i, kind in kinds.items() if kind is Kind.LEFT]
+        closing = [i for i, kind in kinds.items() if kind is Kind.RELEASED]
         is_process = records.process == records.process[asking[0]]
         is_elsewhere = ~np.isin(records.tid, np.unique(records.tid[rows]))
         is_closing = np.isin(records.name, closing)
         asking = np.concatenate((asking, np.flatnonzero(is_process & is_closing & is_elsewhere)))
     columns = (records.name, records.start_ns, records.duration_ns, records.value, records.args)
     # looking a member up takes longer than all the rest of a line
-    fetch, left = Kind.FETCH, Kind.LEFT
+    fetch, released = Kind.FETCH, Kind.RELEASED
     for name, start_ns, duration_ns, value, args in zip(
         *(column[asking].tolist() for column in columns), strict=True
     ):
         kind = kinds[name]
         end_ns = start_ns + duration_ns
-        begin_ns = end_ns if kind is left else start_ns
+        begin_ns = end_ns if kind is released else start_ns
         items = value if kind is fetch and value >= 0 else None
         episode, loader = askers[args]
         yield Request(kind, begin_ns, end_ns, episode, loader, items)
@@ -532,8 +536,8 @@ def _handed_on(records: Records, rows: Array) -> list[Request]:
         return requests
     is_model_work = np.isin(meaning, (FORWARD, BACKWARD, OPTIMIZER))
     works_ns = np.sort(records.start_ns[rows[is_model_work]]).tolist()
-    # iterators may be let go in any thread
-    reads = [request for request in requests if request.kind is not Kind.LEFT]
+    # iterators may be released in any thread
+    reads = [request for request in requests if request.kind is not Kind.RELEASED]
     until_ns = [*(request.start_ns for request in reads[1:]), NEVER]
     own_episodes = {
         request.episode
@@ -581,8 +585,10 @@ def _companions(requests: Sequence[Request], steps: Steps) -> set[int]:
 def _is_one_each(steps: Sequence[int]) -> bool:
     """True if requests in some steps are about one a step, from their first step to their last."""
     inside = {step for step in steps if step != NONE}
-    span = max(inside) - min(inside) + 1 if inside else 0
-    return len(inside) > 1 and len(inside) >= _ONE_EACH * max(span, len(steps))
+    if len(inside) < 2:
+        return False
+    span = max(inside) - min(inside) + 1
+    return len(inside) >= _ONE_EACH * max(span, len(steps))
 
 
 def _loader(records: Records, rows: Array, trained: Collection[int]) -> dict[str, Any]:
@@ -661,16 +667,18 @@ def _collectives(
     exposed_ns = np.zeros(len(kinds))
     exposed_ns += np.bincount(kind[last], waits_ns, len(kinds))
     exposed_ns += np.bincount(kind[last_in_call[has_collective]], calls_ns, len(kinds))
+    exposed = tuple(int(time_ns) for time_ns in exposed_ns)
+    all_waits_ns = int(waits_ns.sum())
     return Collectives(
         kinds,
         kind,
         exchanged.value[rows],
         backward,
         begin_ns,
-        (int(waits_ns.sum()), backward_ns),
+        (all_waits_ns, backward_ns),
         _share_of_time(exchanged, waiting_rows),
         known_until_ns,
-        tuple(int(time_ns) for time_ns in exposed_ns),
+        exposed,
         _share_of_time(exchanged, running_rows),
     )
 

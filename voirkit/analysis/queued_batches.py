@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from voirkit.analysis.segmentation import Kind, Request
+from voirkit.analysis.work_times import NEVER, any_between
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class _Source:
     n_taken: int = 0
 
     def next_before(self, at_ns: int) -> Request | None:
-        """Its next batch that nobody has got, if it was asked for before a time."""
+        """Its next batch that nobody has got, if it was requested before a time."""
         if self.n_taken == len(self.batches) or self.batches[self.n_taken].start_ns >= at_ns:
             return None
         return self.batches[self.n_taken]
@@ -79,7 +80,7 @@ class _Handing:
         # those of no queue yet
         self._waiting = sorted(_sources(read), key=lambda source: source.batches[0].start_ns)
         self._filling: dict[int, _Source] = {}  # by queue, the iterator whose batches it brings
-        self._episode: dict[int, int] = {}  # by queue, the number of the loop that goes on
+        self._episode: dict[int, int] = {}  # by queue, the episode of the loop in progress
         self._next_episode = -1
         self._requests: list[Request] = []
 
@@ -106,7 +107,7 @@ class _Handing:
             )
             worked_ns = next((at_ns for at_ns in self._works_ns if at_ns > last.start_ns), left_ns)
             left_ns = min([left_ns, *(at_ns for at_ns in self._others_ns if at_ns > worked_ns)])
-            self._end(QueueGet(queue, left_ns, left_ns), Kind.LEFT)
+            self._end(QueueGet(queue, left_ns, left_ns), Kind.RELEASED)
         return sorted(self._requests, key=lambda request: request.start_ns)
 
     def _batch(self, i: int, get: QueueGet) -> Request | None:
@@ -117,7 +118,7 @@ class _Handing:
             source, batch = self._next_source(i, get)
             if source is None or not self._is_worked_on(i, get):
                 return None
-            self._end(get, Kind.LEFT)
+            self._end(get, Kind.RELEASED)
             self._filling[get.queue] = source
             self._waiting.remove(source)
         assert source is not None  # it has the batch
@@ -154,20 +155,21 @@ class _Handing:
     def _says_that_it_is_over(self, i: int, queue: int, thread: int) -> bool:
         """Whether a queue brings more than the batches that are still to come: a word at the end of
         each epoch."""
-        left = sum(get.queue == queue for get in self._gets[i:])
+        n_to_come = sum(get.queue == queue for get in self._gets[i:])
         sizes = [len(source.batches) for source in self._waiting if source.thread == thread]
-        return left == sum(sizes) + len(sizes) + 1
+        return n_to_come == sum(sizes) + len(sizes) + 1
 
     def _is_worked_on(self, i: int, get: QueueGet) -> bool:
         """Whether the thread works before it gets anything else, but for more of what a queue
         begins with (batches in groups)."""
-        at = bisect_left(self._works_ns, get.end_ns)
         is_new = get.queue not in self._filling
-        later = (self._gets[k] for k in range(i + 1, len(self._gets)))
-        until_ns = next(
-            (after.start_ns for after in later if not (is_new and after.queue == get.queue)), None
-        )
-        return at < len(self._works_ns) and (until_ns is None or self._works_ns[at] < until_ns)
+        until_ns = NEVER
+        for k in range(i + 1, len(self._gets)):
+            following = self._gets[k]
+            if not is_new or following.queue != get.queue:
+                until_ns = following.start_ns
+                break
+        return any_between(self._works_ns, get.end_ns, until_ns)
 
     def _episode_of(self, get: QueueGet) -> int:
         if get.queue not in self._episode:

@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
+from itertools import chain
 
 import numpy as np
 
 from voirkit.analysis.document import Rank
 from voirkit.analysis.nesting import Array
 from voirkit.analysis.steps import DeviceTable, Steps, Table, Uncounted, concatenated
+from voirkit.analysis.work_times import NEVER
 
 
 def joined(parts: Sequence[Rank]) -> list[Rank]:
@@ -19,7 +21,7 @@ def joined(parts: Sequence[Rank]) -> list[Rank]:
     which they began.
 
     Of a rank's processes those that train count, or, if none does, the one that evaluates most. A
-    process that is the only one is no process beside others.
+    process that is the only one is not a process beside others.
     """
     by_rank: dict[int, list[Rank]] = {}
     standalone = []
@@ -29,9 +31,7 @@ def joined(parts: Sequence[Rank]) -> list[Rank]:
         else:
             by_rank.setdefault(part.rank, []).append(part)
     ranks = [_join_rank(same_rank) for _, same_rank in sorted(by_rank.items())]
-    with_steps = [
-        part for part in standalone if len(part.steps.train) or len(part.steps.evaluation)
-    ]
+    with_steps = [part for part in standalone if any(map(len, part.steps.tables))]
     own_processes = with_steps or standalone[:1]
     if own_processes:
         ids = {id(part) for part in own_processes}
@@ -42,9 +42,9 @@ def joined(parts: Sequence[Rank]) -> list[Rank]:
     return [*ranks, *sorted(own_processes, key=lambda part: _begin_ns(part.steps))]
 
 
-def _with_uncounted_of(part: Rank, others: Sequence[Rank]) -> Rank:
+def _with_uncounted_of(part: Rank, other_parts: Sequence[Rank]) -> Rank:
     """A process with what others trained in no counted step."""
-    uncounted = (other.steps.uncounted for other in others)
+    uncounted = (other.steps.uncounted for other in other_parts)
     total = reduce(Uncounted.plus, uncounted, part.steps.uncounted)
     return replace(part, steps=replace(part.steps, uncounted=total))
 
@@ -52,19 +52,18 @@ def _with_uncounted_of(part: Rank, others: Sequence[Rank]) -> Rank:
 def _join_rank(parts: Sequence[Rank]) -> Rank:
     """The processes of one rank as one."""
     trained = [part for part in parts if len(part.steps.train)]
-    largest = max(
-        trained or parts, key=lambda part: (len(part.steps.train), len(part.steps.evaluation))
-    )
+    largest = max(trained or parts, key=lambda part: tuple(map(len, part.steps.tables)))
     if len(trained) < 2:
         uncounted = reduce(Uncounted.plus, (part.steps.uncounted for part in parts))
         return replace(largest, steps=replace(largest.steps, uncounted=uncounted))
     trained.sort(key=lambda part: int(part.steps.train.start_ns.min()))
     collectives = [part.collectives for part in trained if part.collectives is not None]
+    processes = chain.from_iterable(part.processes for part in trained)
     return replace(
         largest,
         steps=_after_each_other([part.steps for part in trained]),
-        processes=tuple(process for part in trained for process in part.processes),
-        # the numbers of the last begin anew
+        processes=tuple(processes),
+        # the numbers of the last begin again
         collectives=collectives[-1] if collectives else None,
     )
 
@@ -78,6 +77,8 @@ def _after_each_other(parts: Sequence[Steps]) -> Steps:
         on_device, _ = _sorted_table([part.table for part in devices], order)
         launching_ns = np.concatenate([part.launching_ns for part in devices])
         device = DeviceTable(on_device, launching_ns[order])
+    uncounted = reduce(Uncounted.plus, (part.uncounted for part in parts))
+    in_evaluation_ns = sum(part.workers_in_evaluation_ns for part in parts)
     return Steps(
         train,
         evaluation,
@@ -85,8 +86,8 @@ def _after_each_other(parts: Sequence[Steps]) -> Steps:
         device,
         saving_between_ns=sum(part.saving_between_ns for part in parts),
         aside_ns=_aside(parts),
-        workers_in_evaluation_ns=sum(part.workers_in_evaluation_ns for part in parts),
-        uncounted=reduce(Uncounted.plus, (part.uncounted for part in parts)),
+        uncounted=uncounted,
+        workers_in_evaluation_ns=in_evaluation_ns,
     )
 
 
@@ -116,11 +117,11 @@ def on_the_clock(parts: Sequence[Rank]) -> Rank:
     What each did outside of its steps is left out, but for what the first did before them, and for
     imports of the others before their first steps, as far as none was in a step meanwhile.
     """
-    first, *others = sorted(parts, key=lambda part: _begin_ns(part.steps))
-    if not others:
+    parts = sorted(parts, key=lambda part: _begin_ns(part.steps))
+    first = parts[0]
+    if len(parts) < 2:
         return first
-    parts = [first, *others]
-    tables = [table for part in parts for table in (part.steps.train, part.steps.evaluation)]
+    tables = list(chain.from_iterable(part.steps.tables for part in parts))
     trains = np.concatenate([np.full(len(table), i % 2 == 0) for i, table in enumerate(tables)])
     whole, order = _sorted_table(tables)
     trains = trains[order]
@@ -142,14 +143,14 @@ def on_the_clock(parts: Sequence[Rank]) -> Rank:
             for start_ns, before_ns in zip(whole.start_ns[1:], covered_ns, strict=False)
         }
         importing_ns = 0
-        for part in others:
+        for part in parts[1:]:
             idle_before_ns = max(idle_ns.get(_begin_ns(part.steps), 0), 0)
             importing_ns += min(part.steps.aside_ns["import"][0], idle_before_ns)
         aside_ns["import"] = aside_ns["import"][0], importing_ns
-    processes = tuple(process for part in parts for process in part.processes)
+    processes = tuple(chain.from_iterable(part.processes for part in parts))
     steps = Steps(train, evaluation, True, aside_ns=aside_ns)
     return replace(first, steps=steps, processes=processes)
 
 
 def _begin_ns(steps: Steps) -> int:
-    return int(min((*steps.train.start_ns, *steps.evaluation.start_ns), default=0))
+    return 0 if steps.first_ns == NEVER else steps.first_ns

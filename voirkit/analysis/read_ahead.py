@@ -1,7 +1,7 @@
 """Batches that are there before the work on those before them is done: read one ahead, or taken in
 groups.
 
-Each is asked for where its own work begins, as a reader of the script would say.
+Each is requested where its own work begins, as a reader of the script would say.
 """
 
 from __future__ import annotations
@@ -35,75 +35,64 @@ def shift_read_ahead(requests: Sequence[Request], work: Work) -> list[Request]:
     with its work, or where it is asked for another.
     """
     trains = work.of(Work.TRAINS)
+    optimizers = work.of(Work.OPTIMIZER)
     passes = BackwardPasses(requests, work)
     of_episode: dict[int, list[int]] = {}
     for i, request in enumerate(requests):
         if request.kind is not Kind.ITER:
             of_episode.setdefault(request.episode, []).append(i)
-    n, requests = len(requests), list(requests)
+    shifted = list(requests)
     for indices in of_episode.values():
         fetches = [i for i in indices if requests[i].kind is Kind.FETCH]
-        if len(fetches) < 2 or len(fetches) == len(indices):
+        n = len(fetches)
+        if not 2 <= n < len(indices):
             continue
-        (first, second, third), last = indices[:3], indices[len(fetches)]
-        is_training = bool(ends_of_work(trains, requests[first].end_ns, requests[last].end_ns))
-        done = trains if is_training else work
-        if ends_of_work(done, requests[first].end_ns, requests[second].start_ns):
+        first, second, third, last = (requests[i] for i in (*indices[:3], indices[n]))
+        is_training = bool(ends_of_work(trains, first.end_ns, last.end_ns))
+        loop_work = trains if is_training else work
+        between = second.end_ns, third.start_ns
+        if ends_of_work(loop_work, first.end_ns, second.start_ns):
             continue
-        between = requests[second].end_ns, requests[third].start_ns
-        if not ends_of_work(done, *between) or steps_often(work.of(Work.OPTIMIZER), *between):
+        if not ends_of_work(loop_work, *between) or steps_often(optimizers, *between):
             # all were asked for before any work: kept in a list; or worked on one after the other:
             # taken in groups
             continue
-        if requests[last].kind is Kind.END:
-            after = requests[last + 1] if last + 1 < n else None  # those behind were put there
-            worked = ends_of_work(done, requests[last].end_ns, after.start_ns if after else None)
-            if not worked:
+        with_work = fetches[1:]
+        if last.kind is Kind.END:
+            following = requests[indices[n] + 1 : indices[n] + 2]
+            until_ns = following[0].start_ns if following else NEVER
+            ends_ns = ends_of_work(loop_work, last.end_ns, until_ns)
+            if ends_ns and is_training:
+                loop = (first, second, third, last)
+                ends_ns = _ends_of_last_work(passes, loop, n, until_ns, ends_ns)
+            if not ends_ns:
                 continue
-            if is_training:
-                until_ns = after.start_ns if after else NEVER
-                worked = _ends_of_last_work(
-                    passes,
-                    [requests[i] for i in (first, second, third, last)],
-                    len(fetches),
-                    until_ns,
-                    worked,
-                )
-                if not worked:
-                    continue
-            begun = [*fetches[1:], last]
-            closed = (
-                after.start_ns
-                if after and after.episode == requests[last].episode
-                else int(worked[-1])
-            )
-            requests.append(replace(requests[last], start_ns=closed, end_ns=closed))
-        else:
-            if is_training and not _is_left_ahead(
-                passes, [requests[i] for i in fetches], requests[last]
-            ):
-                continue
-            begun = fetches[1:]
-        for i, number in zip(begun, [requests[i].items for i in fetches], strict=False):
-            requests[i] = replace(requests[i], kind=Kind.FETCH, items=number)
-        requests[first] = replace(requests[first], kind=Kind.ITER)
-    return sorted(requests, key=lambda r: r.start_ns)
+            is_next = bool(following) and following[0].episode == last.episode
+            over_ns = until_ns if is_next else int(ends_ns[-1])
+            shifted.append(replace(last, start_ns=over_ns, end_ns=over_ns))
+            with_work.append(indices[n])
+        elif is_training and not _is_left_ahead(passes, [requests[i] for i in fetches], last):
+            continue
+        for i, batch in zip(with_work, fetches, strict=False):
+            shifted[i] = replace(requests[i], kind=Kind.FETCH, items=requests[batch].items)
+        shifted[indices[0]] = replace(first, kind=Kind.ITER)
+    return sorted(shifted, key=lambda request: request.start_ns)
 
 
 def _ends_of_last_work(
-    passes: BackwardPasses, asked: Sequence[Request], n: int, until_ns: int, worked: Sequence[int]
+    passes: BackwardPasses, loop: Sequence[Request], n: int, until_ns: int, ends_ns: Sequence[int]
 ) -> Sequence[int]:
     """When the work on a batch that was read ahead ended, after a loop over a loader found no more;
     empty if there was none.
 
     Args:
         passes: All backward passes.
-        asked: The first three requests of the loop, and the one that found nothing.
+        loop: The first three requests of the loop, and the one that found nothing.
         n: How many batches the loop had.
-        until_ns: When something else is asked for.
-        worked: When all work ended that was done until then.
+        until_ns: When something else is requested.
+        ends_ns: When all work ended that was done until then.
     """
-    first, second, third, last = asked
+    first, second, third, last = loop
     each = len(passes.between(first.episode, second.end_ns, third.start_ns))
     earlier = len(passes.between(first.episode, first.end_ns, last.start_ns))
     later = passes.between(first.episode, last.end_ns, until_ns)
@@ -111,7 +100,7 @@ def _ends_of_last_work(
     if not each or earlier != each * (n - 1) or len(later) < each or is_group:
         return []
     if len(later) == each:
-        return worked
+        return ends_ns
     return [passes.unit_ends_ns[later[each - 1]]]  # training goes on without the loader
 
 
@@ -125,17 +114,15 @@ def _is_left_ahead(passes: BackwardPasses, fetches: Sequence[Request], last: Req
         last: That which let it go.
     """
     first, *later = fetches
-    between = [
-        len(passes.between(first.episode, one.end_ns, other.start_ns))
-        for one, other in pairwise(later)
+    ends = [*(request.start_ns for request in later[1:]), last.start_ns]
+    counts = [
+        len(passes.between(first.episode, batch.end_ns, end_ns))
+        for batch, end_ns in zip(later, ends, strict=True)
     ]
-    each = (
-        between[0]
-        if between
-        else len(passes.between(first.episode, later[0].end_ns, last.start_ns))
-    )
+    each = counts[0]
     earlier = len(passes.between(first.episode, first.end_ns, last.start_ns))
-    return all(between) and each * (len(fetches) - 2) <= earlier <= each * (len(fetches) - 1)
+    n = len(later)
+    return all(counts[:-1]) and each * (n - 1) <= earlier <= each * n
 
 
 def spread_groups(requests: Sequence[Request], work: Work) -> list[Request]:
@@ -167,8 +154,10 @@ class _GroupSpreader:
         self._is_changed = False
 
     def result(self) -> list[Request]:
-        left = [request for request in self._requests if request is not None]
-        return sorted(left, key=lambda r: r.start_ns) if self._is_changed else left
+        requests = [request for request in self._requests if request is not None]
+        if self._is_changed:
+            requests.sort(key=lambda request: request.start_ns)
+        return requests
 
     def spread(self, batches: BatchRequests) -> None:
         """Move the requests of one iterator, if they were made in groups."""
@@ -187,35 +176,31 @@ class _GroupSpreader:
             self._close_after(batches.closing, self._backward_passes.unit_ends_ns[passes[-1]])
             return
         ends_ns = [self._original[group[0]].start_ns for group in groups[1:]]
-        closing_ns = (
-            self._original[batches.closing].start_ns if batches.closing is not None else horizon_ns
-        )
-        of_groups = [
+        ends_ns.append(horizon_ns)
+        if batches.closing is not None:
+            ends_ns[-1] = min(self._original[batches.closing].start_ns, horizon_ns)
+        passes_of_groups = [
             self._passes(self._original[group[-1]], end_ns)
-            for group, end_ns in zip(groups, [*ends_ns, min(closing_ns, horizon_ns)], strict=True)
+            for group, end_ns in zip(groups, ends_ns, strict=True)
         ]
-        sizes = {len(group) for group in groups[:-1]} | {len(groups[0])}
-        if (
-            len(sizes) == 1
-            and len(groups[-1]) <= len(groups[0])
-            and all(len(own) == 1 for own in of_groups)
-        ):
+        size, *sizes = map(len, groups)
+        is_even = set(sizes[:-1]) <= {size} and max(sizes, default=0) <= size
+        if is_even and all(len(passes) == 1 for passes in passes_of_groups):
             for group in groups:
                 self._merge(group)
             return
-        for group, own in zip(groups, of_groups, strict=True):
-            if len(group) > 1 and own and len(own) % len(group) == 0:
-                self._move(group, own)
+        for group, passes in zip(groups, passes_of_groups, strict=True):
+            if len(group) > 1 and passes and len(passes) % len(group) == 0:
+                self._move(group, passes)
 
     def _groups(self, fetches: Sequence[int]) -> list[list[int]]:
         """The requests that follow each other without work between."""
         groups = [[fetches[0]]]
-        for before, at in pairwise(fetches):
-            if any_between(
-                self._work_ns, self._original[before].end_ns, self._original[at].start_ns
-            ):
+        for i, following in pairwise(fetches):
+            end_ns, next_ns = self._original[i].end_ns, self._original[following].start_ns
+            if any_between(self._work_ns, end_ns, next_ns):
                 groups.append([])
-            groups[-1].append(at)
+            groups[-1].append(following)
         return groups
 
     def _passes_of_batch(self, batches: BatchRequests, passes: Sequence[int]) -> int:
@@ -247,13 +232,14 @@ class _GroupSpreader:
     def _next_ask_of_others(self, over: Request) -> int:
         """When an iterator that trains is first asked, or made, after the last request to this
         one."""
-        at = bisect_left(self._asks, (over.start_ns, over.episode, over.loader))
-        later = (
-            start_ns
-            for start_ns, episode, loader in (self._asks[i] for i in range(at, len(self._asks)))
-            if episode != over.episode and (loader == over.loader or episode in self._updating)
-        )
-        return next(later, NEVER)
+        first = bisect_left(self._asks, (over.start_ns, over.episode, over.loader))
+        for i in range(first, len(self._asks)):
+            start_ns, episode, loader = self._asks[i]
+            if episode == over.episode:
+                continue
+            if loader == over.loader or episode in self._updating:
+                return start_ns
+        return NEVER
 
     @cached_property
     def _updating(self) -> set[int]:
@@ -266,11 +252,12 @@ class _GroupSpreader:
 
     def _move(self, fetches: Sequence[int], passes: Sequence[int]) -> None:
         each = len(passes) // len(fetches)
-        for number, at in enumerate(fetches[1:], start=1):
-            over_ns = self._backward_passes.unit_ends_ns[passes[number * each - 1]]
-            request = self._original[at]
+        last_passes = passes[each - 1 :: each]
+        for i, last_pass in zip(fetches[1:], last_passes, strict=False):
+            over_ns = self._backward_passes.unit_ends_ns[last_pass]
+            request = self._original[i]
             if over_ns > request.start_ns:
-                self._requests[at] = replace(request, start_ns=over_ns, end_ns=over_ns)
+                self._requests[i] = replace(request, start_ns=over_ns, end_ns=over_ns)
                 self._is_changed = True
 
     def _close_after(self, closing: int | None, over_ns: int) -> None:
@@ -281,11 +268,10 @@ class _GroupSpreader:
             self._is_changed = True
 
     def _merge(self, group: Sequence[int]) -> None:
-        counts = [self._original[at].items for at in group]
-        known = [count for count in counts if count is not None]
-        items = sum(known) if len(known) == len(counts) else None
+        counts = [self._original[i].items for i in group]
+        items = None if None in counts else sum(filter(None, counts))
         first, last = self._original[group[0]], self._original[group[-1]]
         self._requests[group[0]] = replace(first, end_ns=last.end_ns, items=items)
-        for at in group[1:]:
-            self._requests[at] = None
+        for i in group[1:]:
+            self._requests[i] = None
         self._is_changed = True

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import astuple, replace
 from hashlib import sha256
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -23,6 +23,8 @@ from voirkit.runs.trace_files import SegmentRecords, layout
 from voirkit.trace.reader import of_stem
 
 if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
     from voirkit.runs.opened import Run
 
 FOLDER, COLLECTIVES = "steps", "collectives"
@@ -31,7 +33,8 @@ _TIMES = [f"{name}_ns" for name in COLUMNS]
 # as many roll-ups are read together: what DuckDB gives is copied, and takes as much memory again
 _FILES_AT_ONCE = 128
 _SHARED = ("kind", "number", "backward")  # columns of collectives
-_INSTANTS, _MOST = ("start_ns", "begun_ns"), np.iinfo(np.int32).max
+_COLUMNS = ("start_ns", "time_ns", "loops_ns", "items", "launching_ns", "task", *_TIMES)
+_MOST = np.iinfo(np.int32).max
 _TASKS = {"train": 0, "evaluation": 1, "device": 2}
 _CODED = f"CASE task {' '.join(f'WHEN {name!r} THEN {code}' for name, code in _TASKS.items())} END"
 
@@ -43,41 +46,45 @@ def read_steps(run: Run) -> list[Rank]:
     The roll-ups are used that are there: they hold the same figures at a thousandth of the size. Of
     what has been compacted one is made.
     """
-    rolled, seen = _from_roll_ups(run)
-    if all((host, pid) in seen for _, host, pid in run.recorded(KIND)):
-        return joined(_sharing(rolled))
+    rolled, covered = _from_roll_ups(run)
+    if covered.issuperset(_processes(run, KIND)):
+        return joined(_share_collectives(rolled))
     del rolled  # those who read the others read them again, a few at a time
     n = sum(tally.n for *_, kind, tally in run.tallies() if kind in (KIND, COLLECTIVE))
-    return joined(
-        _sharing(rank for part in run.map_ranks(_steps_of_ranks, records=n) for rank in part)
-    )
+    parts = run.map_ranks(_steps_of_ranks, records=n)
+    return joined(_share_collectives(chain.from_iterable(parts)))
 
 
-def _sharing(ranks: Iterable[Rank]) -> list[Rank]:
+def _processes(run: Run, kind: str) -> set[tuple[str, int]]:
+    """(host, pid) of the processes that have records of a kind."""
+    return {(host, pid) for _, host, pid in run.recorded(kind)}
+
+
+def _share_collectives(ranks: Iterable[Rank]) -> list[Rank]:
     """The same, with one array for what is equal of the collectives of ranks that follow each
     other: of a thousand ranks it is most."""
-    found: list[Rank] = []
+    sharing: list[Rank] = []
     before: Collectives | None = None
     for rank in ranks:
-        own = rank.collectives
-        if own is not None and before is not None and _is_alike(own, before):
-            own = replace(own, kind=before.kind, number=before.number, backward=before.backward)
-        before = own or before
-        found.append(replace(rank, collectives=own))
-    return found
+        collectives = rank.collectives
+        if collectives is not None and before is not None and _is_alike(collectives, before):
+            shared = {key: getattr(before, key) for key in _SHARED}
+            collectives = replace(collectives, **shared)
+        before = collectives or before
+        sharing.append(replace(rank, collectives=collectives))
+    return sharing
 
 
-def _is_alike(one: Collectives, other: Collectives) -> bool:
-    return one.kinds == other.kinds and all(
-        np.array_equal(getattr(one, key), getattr(other, key)) for key in _SHARED
-    )
+def _is_alike(first: Collectives, second: Collectives) -> bool:
+    if first.kinds != second.kinds:
+        return False
+    return all(np.array_equal(getattr(first, key), getattr(second, key)) for key in _SHARED)
 
 
 def _from_roll_ups(run: Run) -> tuple[list[Rank], set[tuple[str, int]]]:
     """The ranks that have been rolled up, and the processes (host, pid) of which nothing else is to
     be read."""
-    found = run.recorded(KIND)
-    exchanging = {(host, pid) for _, host, pid in run.recorded(COLLECTIVE)}
+    exchanging = _processes(run, COLLECTIVE)
     # What an older voirkit has rolled up lacks the collectives.
     rolled = [
         rank
@@ -85,41 +92,39 @@ def _from_roll_ups(run: Run) -> tuple[list[Rank], set[tuple[str, int]]]:
         if rank.collectives is not None or exchanging.isdisjoint(rank.processes)
     ]
     if run.ranks is not None:  # what a process learnt late may be a rank of other files too
-        own = {(host, pid) for _, host, pid in found}
-        rolled = [rank for rank in rolled if not own.isdisjoint(rank.processes)]
-    seen = {process for rank in rolled for process in rank.processes}
+        processes = _processes(run, KIND)
+        rolled = [rank for rank in rolled if not processes.isdisjoint(rank.processes)]
+    covered = set(chain.from_iterable(rank.processes for rank in rolled))
     # a roll-up that does not say whose: it is of all that the rank had
-    old = {rank.rank for rank in rolled if not rank.processes}
-    return rolled, seen | {(host, pid) for rank, host, pid in found if rank in old}
+    whole = {rank.rank for rank in rolled if not rank.processes}
+    covered |= {(host, pid) for rank, host, pid in run.recorded(KIND) if rank in whole}
+    return rolled, covered
 
 
 def _steps_of_ranks(run: Run) -> list[Rank]:
-    rolled, seen = _from_roll_ups(run)
-    if all((host, pid) in seen for _, host, pid in run.recorded(KIND)):
-        return _sharing(joined(rolled))
+    rolled, covered = _from_roll_ups(run)
+    if covered.issuperset(_processes(run, KIND)):
+        return _share_collectives(joined(rolled))
     device = records(run, DEVICE) if _uses_device(run) and run.recorded(DEVICE) else None
-    exchanged = records(run, COLLECTIVE) if run.recorded(COLLECTIVE) else None
-    whole = joined(
-        [*rolled, *ranks(records(run), run.manifest.get("cpus"), device, seen, exchanged)]
-    )
+    collectives = records(run, COLLECTIVE) if run.recorded(COLLECTIVE) else None
+    new = ranks(records(run), run.manifest.get("cpus"), device, covered, collectives)
+    whole = joined([*rolled, *new])
     if run.segments() is None and not run.is_live:
-        _roll_up_new(run, whole, seen)
-    steps = ((rank, rank.steps) for rank in _sharing(whole))
-    return [
-        replace(
-            one, steps=replace(own, train=_narrow(own.train), evaluation=_narrow(own.evaluation))
-        )
-        for one, own in steps
-    ]
+        _roll_up_new(run, whole, covered)
+    return [_narrow(rank) for rank in _share_collectives(whole)]
 
 
-def _narrow(table: Table) -> Table:
+def _narrow(rank: Rank) -> Rank:
     """The same with times by part in 32 bits, if these hold them, as they are read of roll-ups: of
     a thousand ranks it is most."""
-    fits = table.own_ns.max(initial=0) <= _MOST
-    return (
-        replace(table, own_ns=np.asfortranarray(table.own_ns.astype(np.int32))) if fits else table
-    )
+    train, evaluation = map(_narrow_table, rank.steps.tables)
+    return replace(rank, steps=replace(rank.steps, train=train, evaluation=evaluation))
+
+
+def _narrow_table(table: Table) -> Table:
+    if table.own_ns.max(initial=0) > _MOST:
+        return table
+    return replace(table, own_ns=np.asfortranarray(table.own_ns.astype(np.int32)))
 
 
 def _roll_up_new(run: Run, ranks: Sequence[Rank], earlier: Collection[tuple[str, int]]) -> None:
@@ -127,10 +132,8 @@ def _roll_up_new(run: Run, ranks: Sequence[Rank], earlier: Collection[tuple[str,
     possible."""
     import duckdb
 
-    living = {
-        (host, pid)
-        for host, _, pid in (of_stem(own.stem) for own in layout(run.path, run.ranks).segments)
-    }
+    stems = (files.stem for files in layout(run.path, run.ranks).segments)
+    living = {(host, pid) for host, _, pid in map(of_stem, stems)}
     for rank in ranks:
         if not set(rank.processes) <= set(earlier) and living.isdisjoint(rank.processes):
             try:
@@ -150,16 +153,19 @@ def records(run: Run, kind: str = KIND) -> Records:
     """The phases that a run's trace holds, what they did on GPUs, or the collectives."""
     segments = run.segments()
     columns = _tables(run, kind) if segments is None else _arrays(segments, kind)
-    sizes = {(one.rank, one.host, one.pid): one.world_size for one in run.processes()}
-    known, earlier = run.manifest.get("world_size", 1), run.manifest.get("attempts") or ()
-    # of one rank, after each other
-    attempts = {one["pid"] for one in (*earlier, run.manifest)} if earlier else set()
     columns["arguments"] = [json.loads(text) for text in columns["arguments"]]
-    world_sizes = [max(known, sizes.get(one, 0)) for one in columns["processes"]]
-    world_sizes = [
-        0 if size == 1 and pid in attempts else size
-        for size, (_, _, pid) in zip(world_sizes, columns["processes"], strict=True)
-    ]
+    manifest = run.manifest
+    earlier = manifest.get("attempts")
+    # of one rank, after each other
+    attempts = {attempt["pid"] for attempt in (*earlier, manifest)} if earlier else set()
+    sizes = {
+        (process.rank, process.host, process.pid): process.world_size for process in run.processes()
+    }
+    world_sizes = []
+    for process in columns["processes"]:
+        size = max(manifest.get("world_size", 1), sizes.get(process, 0))
+        is_attempt = size == 1 and process[2] in attempts
+        world_sizes.append(0 if is_attempt else size)
     return Records(**columns, world_sizes=world_sizes)
 
 
@@ -170,58 +176,48 @@ _ANNOTATED, _ANNOTATIONS = "annotated", ("evaluate", "test")
 
 def _arrays(segments: SegmentRecords, kind: str) -> dict[str, Any]:
     """The fields of ``Records`` from segments, as ``_tables`` gives them."""
-    chosen: dict[int, tuple[str, str]] = {}
+    named: dict[int, tuple[str, str]] = {}
     for i, name in enumerate(segments.names):
-        if name.kind == kind and kind != "span":
-            chosen[i] = (name.category, name.name)
-        elif (
-            name.kind == "span"
-            and name.category == "pipeline"
-            and name.name in _ANNOTATIONS
-            and kind == KIND
-        ):
-            chosen[i] = (_ANNOTATED, name.name)
-    found = segments.of_names(chosen)
-    codes, owners = segments.columns["name"][found], segments.columns["process"][found]
-    names = sorted({chosen[code] for code in distinct(codes)})
+        is_annotation = name.category == "pipeline" and name.name in _ANNOTATIONS
+        if name.kind == kind != "span":
+            named[i] = (name.category, name.name)
+        elif name.kind == "span" and kind == KIND and is_annotation:
+            named[i] = (_ANNOTATED, name.name)
+    rows = segments.of_names(named)
+    codes, owners = segments.columns["name"][rows], segments.columns["process"][rows]
+    names = sorted({named[code] for code in distinct(codes)})
     processes = sorted({segments.owners[i] for i in distinct(owners)})
-    name_of = np.array(
-        [
-            names.index(chosen[i]) if chosen.get(i) in names else -1
-            for i in range(len(segments.names))
-        ],
-        np.int64,
-    )
-    process_of = np.array(
-        [processes.index(owner) if owner in processes else -1 for owner in segments.owners],
-        np.int64,
-    )
-    arguments, args = segments.arguments(found)
+    new_codes = _places([named.get(i) for i in range(len(segments.names))], names)
+    arguments, args = segments.arguments(rows)
+    columns = {key: segments.columns[key][rows] for key in ("start_ns", "duration_ns", "tid")}
     return {
-        **{key: segments.columns[key][found] for key in ("start_ns", "duration_ns", "tid")},
-        "name": name_of[codes],
+        **columns,
+        "name": new_codes[codes],
         "args": args,
-        "value": segments.values(found),
-        "process": process_of[owners],
+        "value": segments.values(rows),
+        "process": _places(segments.owners, processes)[owners],
         "names": names,
         "arguments": arguments,
         "processes": processes,
     }
 
 
+def _places(values: Iterable[Hashable], ordered: Sequence[Hashable]) -> Array:
+    """The index of each value in another list; -1 if it is not in it."""
+    place = {value: i for i, value in enumerate(ordered)}
+    return np.array([place.get(value, -1) for value in values], np.int64)
+
+
 def _tables(run: Run, kind: str) -> dict[str, Any]:
     """The fields of ``Records`` from tables."""
     from voirkit.runs.parquet import CodedSpans, quoted
 
-    annotations = (
-        f"kind = 'span' AND category = 'pipeline' AND name IN {_ANNOTATIONS}"
-        if kind == KIND
-        else "false"
-    )
+    annotations = f"kind = 'span' AND category = 'pipeline' AND name IN {_ANNOTATIONS}"
+    condition = f"kind = {quoted(kind)}"
+    if kind == KIND:
+        condition += f" OR ({annotations})"
     category = f"CASE WHEN kind = 'span' THEN '{_ANNOTATED}' ELSE category END AS category"
-    query = (
-        f"SELECT * REPLACE ({category}) FROM spans WHERE kind = {quoted(kind)} OR ({annotations})"
-    )
+    query = f"SELECT * REPLACE ({category}) FROM spans WHERE {condition}"
     spans = CodedSpans(run.connection(), "phases", query, "rank, host, pid")
     columns = spans.fetch(
         "start_ns, duration_ns, n.code AS name, a.code AS args, coalesce(value, -1) AS value,"
@@ -259,66 +255,69 @@ def roll_up(run: Run, rank: Rank) -> str:
     Raises:
         OSError, duckdb.Error: It cannot be written.
     """
-    thread = f"-thread={rank.thread}" if rank.thread else ""
-    name = (
-        f"process={rank.processes[0][1]}{thread}.parquet"
-        if rank.alone
-        else f"rank={rank.rank}.parquet"
-    )
-    columns: dict[str, Any] = {}
-    if (own := rank.collectives) is not None:
-        columns = {key: getattr(own, key).astype(np.int64) for key in (*_SHARED, "begun_ns")}
-        # who has the same need not read them
-        shared = sha256(b"".join(columns[key].tobytes() for key in _SHARED)).hexdigest()
-        about = {
-            "schema": 1,
-            "kinds": own.kinds,
-            "shared": shared,
-            "backward_ns": own.backward_ns,
-            "starved": own.starved,
-        }
-        about.update(until_ns=own.until_ns, exposed_ns=own.exposed_ns, ran=own.ran)
-        _write(run, os.path.join(COLLECTIVES, name), columns, "*", about)
-        columns = {}
-    device = rank.steps.device
-    tables = {
-        "train": rank.steps.train,
-        "evaluation": rank.steps.evaluation,
-        **({"device": device.table} if device else {}),
+    name = _file_name(rank)
+    if rank.collectives is not None:
+        _write_collectives(run, os.path.join(COLLECTIVES, name), rank.collectives)
+    steps, device = rank.steps, rank.steps.device
+    tables = list(steps.tables)
+    launching_ns = [np.zeros(len(table), np.int64) for table in tables]
+    if device:
+        tables.append(device.table)
+        launching_ns.append(device.launching_ns)
+    columns = {
+        "code": np.repeat(np.arange(len(tables)), [len(table) for table in tables]),
+        "launching_ns": np.concatenate(launching_ns),
     }
-    columns["which"] = np.concatenate([np.full(len(t), i) for i, t in enumerate(tables.values())])
-    launching = [
-        np.zeros(len(t), np.int64) if task != "device" or device is None else device.launching_ns
-        for task, t in tables.items()
-    ]
-    columns["launching_ns"] = np.concatenate(launching)
     for key in ("start_ns", "time_ns", "loops_ns", "items"):
-        columns[key] = np.concatenate([getattr(t, key) for t in tables.values()])
+        columns[key] = np.concatenate([getattr(table, key) for table in tables])
     for i, key in enumerate(_TIMES):
-        columns[key] = np.ascontiguousarray(
-            np.concatenate([t.own_ns[:, i] for t in tables.values()])
-        )
-    facts = {
+        columns[key] = np.concatenate([table.own_ns[:, i] for table in tables])
+    metadata = {
         "schema": 1,
         "rank": rank.rank,
         "host": rank.host,
-        "wait_known": rank.steps.wait_known,
-        "saving_between_ns": rank.steps.saving_between_ns,
-        "aside_ns": dict(rank.steps.aside_ns),
+        "wait_known": steps.wait_known,
+        "saving_between_ns": steps.saving_between_ns,
+        "aside_ns": dict(steps.aside_ns),
         "facts": dict(rank.facts),
         "processes": rank.processes,
         "alone": rank.alone,
         "thread": rank.thread,
-        "uncounted": astuple(rank.steps.uncounted),
-        "workers_in_evaluation_ns": rank.steps.workers_in_evaluation_ns,
+        "uncounted": astuple(steps.uncounted),
+        "workers_in_evaluation_ns": steps.workers_in_evaluation_ns,
     }
-    task = "CASE which WHEN 0 THEN 'train' WHEN 1 THEN 'evaluation' ELSE 'device' END AS task"
-    chosen = f"{task}, start_ns, time_ns, loops_ns, items, {', '.join(_TIMES)}, launching_ns"
-    return _write(run, os.path.join(FOLDER, name), columns, chosen, facts)
+    task = "CASE code WHEN 0 THEN 'train' WHEN 1 THEN 'evaluation' ELSE 'device' END AS task"
+    expressions = f"{task}, start_ns, time_ns, loops_ns, items, {', '.join(_TIMES)}, launching_ns"
+    return _write(run, os.path.join(FOLDER, name), columns, expressions, metadata)
+
+
+def _file_name(rank: Rank) -> str:
+    """The name of the roll-ups of a rank or process."""
+    if not rank.alone:
+        return f"rank={rank.rank}.parquet"
+    thread = f"-thread={rank.thread}" if rank.thread else ""
+    return f"process={rank.processes[0][1]}{thread}.parquet"
+
+
+def _write_collectives(run: Run, name: str, collectives: Collectives) -> None:
+    columns = {key: getattr(collectives, key).astype(np.int64) for key in (*_SHARED, "begun_ns")}
+    shared = b"".join(columns[key].tobytes() for key in _SHARED)
+    metadata = {
+        "schema": 1,
+        "kinds": collectives.kinds,
+        "shared": sha256(shared).hexdigest(),  # who has the same need not read them
+    }
+    for key in ("backward_ns", "starved", "until_ns", "exposed_ns", "ran"):
+        metadata[key] = getattr(collectives, key)
+    _write(run, name, columns, "*", metadata)
 
 
 def _write(
-    run: Run, name: str, columns: Mapping[str, Array], chosen: str, about: Mapping[str, Any]
+    run: Run,
+    name: str,
+    columns: Mapping[str, Array],
+    expressions: str,
+    metadata: Mapping[str, Any],
 ) -> str:
     from voirkit.runs.parquet import file, quoted
 
@@ -328,62 +327,62 @@ def _write(
     connection.register("rollup", columns)
     options = (
         "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2, KV_METADATA {voirkit:"
-        f" {quoted(json.dumps(about))}}}"
+        f" {quoted(json.dumps(metadata))}}}"
     )
     draft = f"{path}.{os.getpid()}.tmp"  # two readers may make it at once
-    connection.execute(
-        f"COPY (SELECT {chosen} FROM rollup) TO {file(draft)} ({options})"
-    ).fetchall()
+    query = f"COPY (SELECT {expressions} FROM rollup) TO {file(draft)} ({options})"
+    connection.execute(query).fetchall()
     connection.unregister("rollup")
     os.replace(draft, path)
     return path
 
 
 def _rolled_up(run: Run) -> list[Rank]:
-    names = _names(run, FOLDER)
-    found = _read(run, FOLDER, names, _steps) if names else {}
-    exchanged = _read(run, COLLECTIVES, _names(run, COLLECTIVES), _collectives) if found else {}
-    return [replace(rank, collectives=exchanged.get(name)) for name, rank in found.items()]
+    steps = _read(run, FOLDER, _read_ranks)
+    collectives = _read(run, COLLECTIVES, _read_collectives) if steps else {}
+    return [replace(rank, collectives=collectives.get(name)) for name, rank in steps.items()]
 
 
 def _names(run: Run, folder: str) -> list[str]:
-    where = os.path.join(run.path, folder)
-    names = (
-        [name for name in sorted(os.listdir(where)) if name.endswith(".parquet")]
-        if os.path.isdir(where)
-        else []
-    )
-    if run.ranks is not None:  # those without a group have no number, and the first is theirs
-        own = {f"rank={rank}.parquet" for rank in run.ranks}
-        names = [
-            name
-            for name in names
-            if name in own or (name.startswith("process=") and 0 in run.ranks)
-        ]
-    return names
+    """The roll-ups in a folder that are of ranks that the run is opened with, ascending."""
+    path = os.path.join(run.path, folder)
+    if not os.path.isdir(path):
+        return []
+    names = [name for name in sorted(os.listdir(path)) if name.endswith(".parquet")]
+    if run.ranks is None:
+        return names
+    prefixes = [f"rank={rank}.parquet" for rank in run.ranks]
+    if 0 in run.ranks:  # those without a group have no number, and the first is theirs
+        prefixes.append("process=")
+    return [name for name in names if name.startswith(tuple(prefixes))]
 
 
-def _read(
+def _read(run: Run, folder: str, read: Callable[[Run, Sequence[str]], list[T]]) -> dict[str, T]:
+    """What is in the roll-ups of a folder, by name; those that are damaged are said in the run's
+    warnings."""
+    names = _names(run, folder)
+    contents: dict[str, T] = {}
+    for i in range(0, len(names), _FILES_AT_ONCE):
+        contents |= _read_files(run, folder, names[i : i + _FILES_AT_ONCE], read)
+    return contents
+
+
+def _read_files(
     run: Run, folder: str, names: Sequence[str], read: Callable[[Run, Sequence[str]], list[T]]
 ) -> dict[str, T]:
-    """What is in some files, by name; those that are damaged are said in the run's warnings."""
     import duckdb
 
-    if len(names) > _FILES_AT_ONCE:
-        parts = [names[i : i + _FILES_AT_ONCE] for i in range(0, len(names), _FILES_AT_ONCE)]
-        return {name: one for part in parts for name, one in _read(run, folder, part, read).items()}
     paths = [os.path.join(run.path, folder, name) for name in names]
     try:
-        return dict(zip(names, read(run, paths), strict=True)) if names else {}
+        return dict(zip(names, read(run, paths), strict=True))
     except (duckdb.Error, OSError, ValueError, KeyError, TypeError):
-        if len(paths) > 1:
-            return {
-                name: one
-                for single in names
-                for name, one in _read(run, folder, [single], read).items()
-            }
-        run.warn([f"{paths[0]} cannot be read; it is damaged."])
-        return {}
+        if len(names) == 1:
+            run.warn([f"{paths[0]} cannot be read; it is damaged."])
+            return {}
+    contents: dict[str, T] = {}
+    for name in names:
+        contents |= _read_files(run, folder, [name], read)
+    return contents
 
 
 def _metadata(run: Run, files: str, n: int) -> list[Any]:
@@ -391,8 +390,8 @@ def _metadata(run: Run, files: str, n: int) -> list[Any]:
         f"SELECT list_position({files}, file_name), value FROM parquet_kv_metadata({files}) WHERE"
         " key = 'voirkit'"
     )
-    known = {at - 1: json.loads(bytes(text)) for at, text in rows.fetchall()}
-    return [known[i] for i in range(n)]
+    by_position = {position: json.loads(bytes(text)) for position, text in rows.fetchall()}
+    return [by_position[i + 1] for i in range(n)]
 
 
 def _listed(paths: Sequence[str]) -> str:
@@ -401,132 +400,138 @@ def _listed(paths: Sequence[str]) -> str:
     return f"[{', '.join(map(file, paths))}]"
 
 
-def _read_rows(run: Run, files: str, chosen: Iterable[str]) -> dict[str, Array]:
+def read_columns(connection: DuckDBPyConnection, query: str) -> dict[str, Array]:
+    """The columns that a query gives, 0 in place of null."""
+    columns = connection.execute(query).fetchnumpy()
+    return {key: np.ma.filled(values, 0) for key, values in columns.items()}
+
+
+def _read_rows(run: Run, files: str, expressions: Iterable[str]) -> dict[str, Array]:
     """Columns of some files, in the order of the files, which the connection preserves."""
-    query = (
-        f"SELECT {', '.join(chosen)} FROM read_parquet({files}, union_by_name = true,"
-        " hive_partitioning = false)"
-    )
-    found = run.database().execute(query).fetchnumpy()
-    return {
-        key: np.asarray(values.filled(0) if isinstance(values, np.ma.MaskedArray) else values)
-        for key, values in found.items()
-    }
+    table = f"read_parquet({files}, union_by_name = true, hive_partitioning = false)"
+    return read_columns(run.database(), f"SELECT {', '.join(expressions)} FROM {table}")
 
 
-def _collectives(run: Run, paths: Sequence[str]) -> list[Collectives]:
-    files, found = _listed(paths), []
-    known = _metadata(run, files, len(paths))
+def _read_collectives(run: Run, paths: Sequence[str]) -> list[Collectives]:
+    files, collectives = _listed(paths), []
     begun_ns = _read_rows(run, files, ["begun_ns"])["begun_ns"]
-    at, before = 0, ""
-    for path, about in zip(paths, known, strict=True):
-        if about["shared"] != before:
-            before = about["shared"]
+    start, shared = 0, ""
+    for path, metadata in zip(paths, _metadata(run, files, len(paths)), strict=True):
+        if metadata["shared"] != shared:
+            shared = metadata["shared"]
             columns = _read_rows(run, _listed([path]), _SHARED)
-        kinds = [(str(group), str(name), int(bytes_)) for group, name, bytes_ in about["kinds"]]
-        kind, number, backward = (columns[key] for key in _SHARED)
-        own, (waits, lasted) = begun_ns[at : at + len(kind)], about["backward_ns"]
-        more = about.get("until_ns"), about.get("exposed_ns", ()), about.get("ran")
-        found.append(
-            Collectives(
-                kinds, kind, number, backward, own, (waits, lasted), about["starved"], *more
-            )
+        kinds = [(str(group), str(name), int(bytes_)) for group, name, bytes_ in metadata["kinds"]]
+        end = start + len(columns["kind"])
+        waits_ns, backward_ns = metadata["backward_ns"]
+        exchanged = Collectives(
+            kinds,
+            **columns,
+            begun_ns=begun_ns[start:end],
+            backward_ns=(waits_ns, backward_ns),
+            starved=metadata["starved"],
         )
-        at += len(kind)
-    return found
+        since_added = ("until_ns", "exposed_ns", "ran")
+        further = {key: metadata[key] for key in since_added if key in metadata}
+        collectives.append(replace(exchanged, **further))
+        start = end
+    return collectives
 
 
-def _fetched(
-    run: Run, paths: Sequence[str], names: Sequence[str]
-) -> tuple[list[Any], dict[str, Array], Array]:
-    """The metadata of some files, columns of their rows, file by file as they were written, and the
-    edges between the files.
+def _read_step_columns(run: Run, paths: Sequence[str]) -> tuple[dict[str, Array], Array]:
+    """The columns of some files, file by file as they were written, and how many rows each file
+    has.
 
     A column that is the same in all rows, as the files' own statistics tell, is not read: of the
     parts of a step most have no time in any. One that no file has is 0: the voirkit that wrote them
     did not know it. Numbers that 32 bits hold have as many.
     """
-    connection, files = run.database(), _listed(paths)
-    extremes = ", ".join(f"coalesce(stats_{one}_value, stats_{one})" for one in ("min", "max"))
-    pieces = connection.execute(
+    files = _listed(paths)
+    extremes = ", ".join(f"coalesce(stats_{end}_value, stats_{end})" for end in ("min", "max"))
+    query = (
         f"SELECT list_position({files}, file_name) - 1, path_in_schema, row_group_num_rows,"
         f" {extremes} FROM parquet_metadata({files})"
-    ).fetchall()
+    )
     counts = np.zeros(len(paths), np.int64)
-    values: dict[str, list[str | None]] = {name: [] for name in names}
-    for at, name, n, low, high in pieces:
-        counts[at] += n if name == names[0] else 0
-        values.get(name, []).extend((low, high))
-    total, wanted = int(counts.sum()), []
+    bounds: dict[str, list[str]] = {name: [] for name in _COLUMNS}
+    n_bounds = 0  # of a column that all files have
+    for file, name, n, *least_and_most in run.database().execute(query).fetchall():
+        if name == _COLUMNS[0]:
+            counts[file] += n
+            n_bounds += 2
+        if name in bounds:
+            bounds[name] += [text for text in least_and_most if text is not None]
     columns: dict[str, Array] = {}
-    for name, texts in values.items():
-        numbers = [_TASKS.get(text, text) for text in texts if text is not None]
-        is_known = len(numbers) in (0, len(values[names[0]]))  # of all files, or of none
-        least, most = (
-            (one(map(int, numbers or [0])) for one in (min, max)) if is_known else (0, _MOST + 1)
-        )
-        kind = np.int32 if name not in _INSTANTS and -_MOST <= least <= most <= _MOST else np.int64
+    expressions = []
+    for name, texts in bounds.items():
+        least, most = 0, _MOST + 1
+        if len(texts) in (0, n_bounds):  # of all files, or of none
+            numbers = [int(_TASKS.get(text, text)) for text in texts]
+            least, most = min(numbers, default=0), max(numbers, default=0)
+        is_narrow = name != "start_ns" and -_MOST <= least <= most <= _MOST
         if least == most:
-            columns[name] = np.broadcast_to(np.array(least, kind), total)  # one number in memory
+            number = np.array(least, np.int32 if is_narrow else np.int64)
+            columns[name] = np.broadcast_to(number, int(counts.sum()))  # one number in memory
         else:
-            wanted.append(
-                f"{_CODED if name == 'task' else name}::{'INTEGER' if kind is np.int32 else 'BIGINT'}"
-                f" AS {name}"
-            )
-    columns |= _read_rows(run, files, wanted) if wanted else {}
-    return _metadata(run, files, len(paths)), columns, np.concatenate(([0], np.cumsum(counts)))
+            value = _CODED if name == "task" else name
+            expressions.append(f"{value}::{'INTEGER' if is_narrow else 'BIGINT'} AS {name}")
+    if expressions:
+        columns |= _read_rows(run, files, expressions)
+    return columns, counts
 
 
-def _steps(run: Run, paths: Sequence[str]) -> list[Rank]:
-    known, columns, edges = _fetched(
-        run, paths, ("start_ns", "time_ns", "loops_ns", "items", "launching_ns", "task", *_TIMES)
-    )
-    own = np.zeros(
-        (len(_TIMES), int(edges[-1])),
-        max((columns[key].dtype for key in _TIMES), key=lambda one: one.itemsize),
-    )
-    for row, key in zip(own, _TIMES, strict=True):
+def _read_ranks(run: Run, paths: Sequence[str]) -> list[Rank]:
+    columns, counts = _read_step_columns(run, paths)
+    own_type = np.result_type(*(columns[key] for key in _TIMES))
+    own_ns = np.zeros((len(_TIMES), int(counts.sum())), own_type)
+    for row, key in zip(own_ns, _TIMES, strict=True):
         if columns[key].any():  # memory that nobody writes to is none
             row[:] = columns[key]
-    whole = Table(
-        columns["start_ns"], columns["time_ns"], columns["items"], own.T, columns["loops_ns"]
-    )
-    files = np.repeat(np.arange(len(paths)), np.diff(edges))
-    tasks = np.searchsorted(files * 3 + columns["task"], range(3 * len(paths) + 1))
-    slices = [slice(*pair) for pair in pairwise(tasks.tolist())]
-    tables = [whole.chosen(which) for which in slices]
-    return [
-        _rank(known[i], tables[3 * i : 3 * i + 3], columns["launching_ns"][slices[3 * i + 2]])
-        for i in range(len(paths))
-    ]
+    start_ns, time_ns, loops_ns, items, launching_ns, task = (columns[key] for key in _COLUMNS[:6])
+    whole = Table(start_ns, time_ns, items, own_ns.T, loops_ns)
+    files = np.repeat(np.arange(len(paths)), counts)
+    edges = np.searchsorted(files * 3 + task, range(3 * len(paths) + 1))
+    slices = [slice(*pair) for pair in pairwise(edges.tolist())]
+    tables = [whole.chosen(rows) for rows in slices]
+    metadata = _metadata(run, _listed(paths), len(paths))
+    rolled = []
+    for i, of_rank in enumerate(metadata):
+        train, evaluation, on_device = tables[3 * i : 3 * i + 3]
+        device = None
+        if len(on_device):
+            device = DeviceTable(on_device, launching_ns[slices[3 * i + 2]])
+        steps = Steps(train, evaluation, of_rank["wait_known"], device)
+        rolled.append(_with_metadata(steps, of_rank))
+    return rolled
 
 
-def _rank(known: Mapping[str, Any], tables: Sequence[Table], launching: Array) -> Rank:
-    train, evaluation, device = tables
-    saving = known.get("saving_between_ns", 0)
-    aside = {
-        name: (before, since)
-        for name, (before, since) in known.get("aside_ns", {"checkpoint": (0, saving)}).items()
+def _with_metadata(steps: Steps, metadata: Mapping[str, Any]) -> Rank:
+    """A rank from its steps and the metadata of its roll-up; those of an older voirkit lack some
+    keys."""
+    defaults: dict[str, Any] = {
+        "aside_ns": {"checkpoint": (0, metadata.get("saving_between_ns", 0))},
+        "saving_between_ns": 0,
+        "uncounted": astuple(ALL_COUNTED),
+        "workers_in_evaluation_ns": 0,
+        "processes": (),
+        "alone": False,
+        "thread": 0,
     }
-    on_device = DeviceTable(device, launching) if len(device) else None
-    uncounted = Uncounted(*known.get("uncounted", astuple(ALL_COUNTED)))
-    steps = Steps(
-        train,
-        evaluation,
-        known["wait_known"],
-        on_device,
-        saving_between_ns=saving,
-        aside_ns=aside,
-        uncounted=uncounted,
-        workers_in_evaluation_ns=known.get("workers_in_evaluation_ns", 0),
-    )
-    processes = tuple((str(host), int(pid)) for host, pid in known.get("processes", ()))
-    return Rank(
-        known["rank"],
-        known["host"],
+    metadata = {**defaults, **metadata}
+    aside_ns = metadata["aside_ns"].items()
+    steps = replace(
         steps,
-        known["facts"],
+        saving_between_ns=metadata["saving_between_ns"],
+        aside_ns={name: (before_ns, since_ns) for name, (before_ns, since_ns) in aside_ns},
+        uncounted=Uncounted(*metadata["uncounted"]),
+        workers_in_evaluation_ns=metadata["workers_in_evaluation_ns"],
+    )
+    processes = tuple((str(host), int(pid)) for host, pid in metadata["processes"])
+    return Rank(
+        metadata["rank"],
+        metadata["host"],
+        steps,
+        metadata["facts"],
         processes,
-        known.get("alone", False),
-        thread=known.get("thread", 0),
+        metadata["alone"],
+        thread=metadata["thread"],
     )

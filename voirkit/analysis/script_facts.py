@@ -41,11 +41,13 @@ def script_facts(records: Records, rows: Array, steps: Steps, leads_ns: Array) -
     autocasts = _arguments_of(records, _rows_of(records, rows, "script", "autocast"))
     calls = _rows_of(records, rows, "compute", "forward")
     is_compiled = any(call.get("compiled") for call in _arguments_of(records, calls))
+    precisions = {str(cast["dtype"]) for cast in autocasts if "dtype" in cast}
+    calls_a_step = _calls_a_step(records.start_ns[calls], steps)
     facts = {
         "optimizers": _optimizers(records, rows) or None,
-        "autocast": sorted({str(cast["dtype"]) for cast in autocasts if "dtype" in cast}) or None,
+        "autocast": sorted(precisions) or None,
         "compiled": is_compiled or None,
-        "calls_a_step": _calls_a_step(records.start_ns[calls], steps),
+        "calls_a_step": calls_a_step,
         "updates": _updates(leads_ns, steps),
     }
     return {name: fact for name, fact in facts.items() if fact is not None}

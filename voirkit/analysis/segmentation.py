@@ -25,11 +25,11 @@ class Kind(IntEnum):
     ITER = 0  # to make an iterator
     FETCH = 1  # a batch, which came
     END = 2  # a batch, and there was none
-    LEFT = 3  # nothing more: the iterator was let go, and its step ends
+    RELEASED = 3  # nothing more: the iterator was released, and its step ends
     INCOMPLETE = 4  # the same, in the middle of a step
 
 
-LET_GO = (Kind.LEFT, Kind.INCOMPLETE)
+LET_GO = (Kind.RELEASED, Kind.INCOMPLETE)
 # asking the enum takes longer than the rest of a line
 _ITER, _FETCH, _END, _INCOMPLETE = Kind.ITER, Kind.FETCH, Kind.END, Kind.INCOMPLETE
 
@@ -51,9 +51,9 @@ class StepInterval:
     """From one request for a batch to the next request to the same iterator."""
 
     episode: int  # of which iterator
-    # when its batch was asked for; the first of an episode begins where the iterator is made
+    # when its batch was requested; the first of an episode begins where the iterator is made
     start_ns: int
-    end_ns: int | None = None  # when the next one was asked for; None if that never happened
+    end_ns: int | None = None  # when the next one was requested; None if that never happened
     # indices of the requests for batches that were made in it, those to companions too (``zip`` of
     # two loaders)
     requests: list[int] = field(default_factory=list)
@@ -116,15 +116,9 @@ def split_at_requests(requests: Sequence[Request]) -> Segmentation:
         if episode not in open_:
             if request.kind >= _END:
                 continue  # it never gave a batch
-            over = next(
-                (
-                    at_ns
-                    for at_ns, e in enumerate(open_)
-                    if e.loader == request.loader and e.last < i
-                ),
-                len(open_),
-            )
-            _abandon(open_, open_[over:], request.start_ns, segmentation)
+            loader = request.loader
+            over = [k for k, e in enumerate(open_) if e.loader == loader and e.last < i]
+            _abandon(open_, open_[over[0] :] if over else [], request.start_ns, segmentation)
         elif request.kind not in LET_GO:  # an iterator may be held until long after its loop
             _abandon(open_, open_[open_.index(episode) + 1 :], request.start_ns, segmentation)
         if request.kind is _ITER:
@@ -135,8 +129,8 @@ def split_at_requests(requests: Sequence[Request]) -> Segmentation:
             if request.kind is not _INCOMPLETE:
                 _close(episode, request.start_ns, segmentation)
             open_.remove(episode)
-            _own(segmentation, request.start_ns, OUTSIDE)
-            _own(segmentation, request.end_ns, open_[-1].turn if open_ else OUTSIDE)
+            _assign(segmentation, request.start_ns, OUTSIDE)
+            _assign(segmentation, request.end_ns, open_[-1].turn if open_ else OUTSIDE)
             continue
         if episode not in open_:
             _open_turn(episode, request.start_ns, open_, segmentation)
@@ -149,11 +143,11 @@ def split_at_requests(requests: Sequence[Request]) -> Segmentation:
 
 def _episodes(requests: Sequence[Request]) -> dict[int, _Episode]:
     """The episodes by number; those that another leads are marked."""
-    found: dict[int, _Episode] = {}
+    episodes: dict[int, _Episode] = {}
     for i, request in enumerate(requests):
-        episode = found.get(request.episode)
+        episode = episodes.get(request.episode)
         if episode is None:
-            episode = found[request.episode] = _Episode(
+            episode = episodes[request.episode] = _Episode(
                 request.episode, request.loader, request.start_ns
             )
         if request.kind is _FETCH:
@@ -165,7 +159,7 @@ def _episodes(requests: Sequence[Request]) -> dict[int, _Episode]:
     for i, request in enumerate(requests):
         if request.kind is _ITER:
             continue  # iterators may be made in any order before the first is asked
-        episode = found[request.episode]
+        episode = episodes[request.episode]
         if request.kind in LET_GO:
             if episode in open_:
                 open_.remove(episode)
@@ -180,13 +174,13 @@ def _episodes(requests: Sequence[Request]) -> dict[int, _Episode]:
             continue
         while open_[-1] is not episode:
             above = open_.pop()
-            # Both go on, or the one that leads has come to its end first: they are asked by turns.
+            # Both go on, or the one that leads has ended first: they are asked alternately.
             above.companion = above.last_asked > i or (
                 request.kind is _END and above.number not in ended
             )
         if request.kind is _END:
             open_.pop()
-    return found
+    return episodes
 
 
 def _open_turn(
@@ -199,7 +193,7 @@ def _open_turn(
 def _turn(episode: _Episode, at_ns: int, segmentation: Segmentation) -> None:
     episode.turn = len(segmentation.turns)
     segmentation.turns.append(StepInterval(episode.number, at_ns))
-    _own(segmentation, at_ns, episode.turn)
+    _assign(segmentation, at_ns, episode.turn)
 
 
 def _close(episode: _Episode, at_ns: int, segmentation: Segmentation) -> None:
@@ -214,10 +208,10 @@ def _abandon(
         _close(episode, at_ns, segmentation)
         open_.remove(episode)
     if abandoned:
-        _own(segmentation, at_ns, open_[-1].turn if open_ else OUTSIDE)
+        _assign(segmentation, at_ns, open_[-1].turn if open_ else OUTSIDE)
 
 
-def _own(segmentation: Segmentation, at_ns: int, owner: int) -> None:
+def _assign(segmentation: Segmentation, at_ns: int, owner: int) -> None:
     if segmentation.edges and segmentation.edges[-1] == at_ns:
         segmentation.owners[-1] = owner
         return
@@ -243,7 +237,7 @@ class Work:
         """Only those of some kinds."""
         return self.chosen((self.kind & kinds) != 0)
 
-    def chosen(self, which: Array) -> Work:
+    def chosen(self, rows: Array) -> Work:
         """Only some."""
         columns = (self.start_ns, self.end_ns, self.kind, self.optimizer, self.grad, self.training)
-        return Work(*(column[which] for column in columns))
+        return Work(*(column[rows] for column in columns))

@@ -82,7 +82,7 @@ class Difference(NamedTuple):
     high: float
     first: tuple[float, float]
     second: tuple[float, float]
-    measured: bool  # whether it was measured how much runs differ; else it was assumed
+    measured: bool  # whether it was measured how much runs differ; otherwise it was assumed
 
     @property
     def significant(self) -> bool:
@@ -241,7 +241,7 @@ def contention(waited_share: float, others_share: float) -> float:
         waited_share: Of the time, the main thread was ready to run and had no processor.
         others_share: Of the processors, other programs had so much.
     """
-    if others_share < limits.OTHERS:
+    if others_share < limits.OTHER_PROGRAMS:
         return 0.0
     waited = min(max(waited_share, 0.0), _MOST_WAITED)
     return -_WAITED_POWER * log(1 - waited)

@@ -190,6 +190,22 @@ class Steps:
     # time in which workers of loaders are started or stopped in steps of evaluation
     workers_in_evaluation_ns: int = 0
 
+    @property
+    def tables(self) -> tuple[Table, Table]:
+        """The steps of training, and those of evaluation."""
+        return self.train, self.evaluation
+
+    @property
+    def first_ns(self) -> int:
+        """When the first step of training or evaluation began; ``NEVER`` if there is none."""
+        return min(
+            (int(table.start_ns.min()) for table in self.tables if len(table)), default=NEVER
+        )
+
+    def phase_time_ns(self, column: int) -> int:
+        """The time in a column of ``COLUMNS`` in all steps of training and evaluation."""
+        return sum(int(table.own_ns[:, column].sum()) for table in self.tables)
+
     def training_steps_at(self, at_ns: Array) -> Array:
         """The step of training in which each instant lies, ``NONE`` for none, and for what lies in
         an evaluation within a step."""
@@ -221,29 +237,15 @@ def steps_of(timeline: Timeline) -> Steps:
     return replace(steps, saving_between_ns=_saving_between(timeline, steps))
 
 
-def _first_step_ns(steps: Steps) -> int:
-    """When the first step of training or evaluation began; ``NEVER`` if there is none."""
-    tables = (steps.train, steps.evaluation)
-    return min((int(table.start_ns.min()) for table in tables if len(table)), default=NEVER)
-
-
-def _time_in_steps_ns(steps: Steps, column: int) -> int:
-    """The time of a meaning in steps of training and evaluation."""
-    in_training, in_evaluation = (
-        int(table.own_ns[:, column].sum()) for table in (steps.train, steps.evaluation)
-    )
-    return in_training + in_evaluation
-
-
 def _aside(timeline: Timeline, steps: Steps) -> dict[str, tuple[int, int]]:
     own_ns = exclusive_ns(timeline.start_ns, timeline.duration_ns)
-    is_early = timeline.start_ns < _first_step_ns(steps)
+    is_early = timeline.start_ns < steps.first_ns
     aside_ns = {}
     for name, column in ASIDE.items():
         is_meant = timeline.meaning == column
         before_ns = int(own_ns[is_meant & is_early].sum())
         since_ns = int(own_ns[is_meant & ~is_early].sum())
-        aside_ns[name] = before_ns, max(since_ns - _time_in_steps_ns(steps, column), 0)
+        aside_ns[name] = before_ns, max(since_ns - steps.phase_time_ns(column), 0)
     return aside_ns
 
 
@@ -251,7 +253,7 @@ def _saving_between(timeline: Timeline, steps: Steps) -> int:
     is_since = timeline.start_ns >= steps.train.start_ns.min()
     own_ns = exclusive_ns(timeline.start_ns, timeline.duration_ns)
     saving_ns = int(own_ns[is_since & (timeline.meaning == CHECKPOINT)].sum())
-    return max(saving_ns - _time_in_steps_ns(steps, CHECKPOINT), 0)
+    return max(saving_ns - steps.phase_time_ns(CHECKPOINT), 0)
 
 
 def _steps_of(timeline: Timeline) -> Steps:
@@ -324,7 +326,7 @@ def _with_workers(
     """
     in_evaluation = np.isin(turn_of, evaluated)
     in_no_step = ~in_evaluation & ~np.isin(turn_of, training)
-    is_early = timeline.start_ns < _first_step_ns(steps)
+    is_early = timeline.start_ns < steps.first_ns
     before_ns = int(workers_ns[in_no_step & is_early].sum())
     since_ns = int(workers_ns[in_no_step & ~is_early].sum())
     return replace(
@@ -487,7 +489,7 @@ def _training_episodes(
         if episode in steps or episode in in_evaluation or is_cleared[i]:
             continue
         is_of_training = loader_of.get(episode) in of_training
-        if next_update_ns[i] == NEVER:  # gradients that are accumulated when the run ends
+        if next_update_ns[i] == NEVER:  # no optimizer step follows these gradients
             is_training = episode in in_training and is_of_training and not is_zeroed_within[i]
         else:
             is_training = next_pass_ns[i] >= next_update_ns[i] or is_of_training

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -43,14 +45,14 @@ if TYPE_CHECKING:
 
 
 # What only the run itself could tell; null or empty where it could not.
-_KNOWN = ("schema", "voirkit", "command", "exit_code", "duration_s", "world_size", "ended")
-_EMPTY = {key: value for key, value in empty("").items() if key not in _KNOWN} | {
+_FROM_THE_RUN = ("schema", "voirkit", "command", "exit_code", "duration_s", "world_size", "ended")
+_EMPTY = {key: value for key, value in empty("").items() if key not in _FROM_THE_RUN} | {
     "verdict": None,
     "overhead": None,
 }
 
 
-def summary_of(run: Run, *others: Run) -> dict[str, Any]:
+def summary_of(run: Run, *other_runs: Run) -> dict[str, Any]:
     """The summary of an opened run, its steps computed from what was recorded.
 
     What the run itself wrote is kept; what it could not (it was killed, it goes on, it was one of
@@ -58,76 +60,79 @@ def summary_of(run: Run, *others: Run) -> dict[str, Any]:
 
     Args:
         run: The run; of several directories that of the first rank.
-        others: The directories of its other ranks, if they did not share one.
+        other_runs: The directories of its other ranks, if they did not share one.
 
     Returns:
         The document. A part that cannot be computed keeps what the run itself wrote of it, and has
         a line in ``warnings``.
     """
-    runs = (run, *others)
+    runs = (run, *other_runs)
     failures = PartFailures()
-    summary = _own(run, failures)
-    summary["world_size"] = failures.attempt(
+    attempt = failures.attempt
+    summary = _initial_summary(run, failures)
+    summary["world_size"] = attempt(
         "ranks", lambda: _world_size(runs, summary), summary["world_size"]
     )
-    ranks: list[Rank] = failures.attempt(
-        "steps", lambda: [rank for one in runs for rank in read_steps(one)], []
+    ranks: list[Rank] = attempt(
+        "steps", lambda: list(chain.from_iterable(map(read_steps, runs))), []
     )
-    renewed = "steps" not in failures and bool(ranks or not summary.get("steps"))
-    if renewed:
-        computed: dict[str, Any] = failures.attempt(
-            "steps", lambda: step_figures(ranks, summary, Moments(run.manifest).begun), {}
-        )
-        summary.update(computed)
-        counted = bool((summary.get("steps") or {}).get("n"))
-        summary["recorded_work"] = (
-            None if counted else failures.attempt("what was seen", lambda: seen_of(runs), None)
-        )
-        if ranks or not summary.get("wall"):
-            summary["wall"] = failures.attempt(
-                "wall time", lambda: _wall(run, ranks, summary), summary.get("wall")
-            )
+    is_renewed = "steps" not in failures and bool(ranks or not summary.get("steps"))
+    if is_renewed:
+        _renew_steps(summary, runs, ranks, failures)
     for instrument in installed_instruments():
         if instrument.summarise:
-            part: Mapping[str, Any] = failures.attempt(
-                instrument.name.replace("_", " "),
-                partial(_part, instrument, runs, ranks, summary),
-                {},
-            )
+            name = instrument.name.replace("_", " ")
+            summarise = partial(_part, instrument, runs, ranks, summary)
+            part: Mapping[str, Any] = attempt(name, summarise, {})
             summary.update(part)
-    summary["goodput"] = failures.attempt("goodput", lambda: _goodput(run, ranks, summary), None)
-    summary["overhead"] = failures.attempt(
+    summary["goodput"] = attempt("goodput", lambda: _goodput(run, ranks, summary), None)
+    summary["overhead"] = attempt(
         "overhead", lambda: overhead_of(runs, summary), summary.get("overhead")
     )
     findings = findings_of(summary, failures)
     if "steps" in failures:
         if not summary.get("steps"):
             summary.update(verdict=dict(_STEPS_FAILED), advice=[])
-    elif renewed:  # after the parts: what they found goes into it
+    elif is_renewed:  # after the parts: what they found goes into it
+        of_rank = partial(_of_rank, runs, summary)
         nothing: tuple[dict[str, Any] | None, list[dict[str, Any]]] = (None, [])
-        summary["verdict"], summary["advice"] = failures.attempt(
-            "verdict",
-            lambda: conclusions(summary, _facts(ranks), partial(_of_rank, runs, summary), findings),
-            nothing,
+        summary["verdict"], summary["advice"] = attempt(
+            "verdict", lambda: conclusions(summary, _facts(ranks), of_rank, findings), nothing
         )
     summary["findings"] = [finding.document() for finding in findings]
     summary["alerts"] = alerts_of(findings)
-    lost: dict[str, int] = failures.attempt("dropped records", lambda: _dropped(runs), {})
-    known = summary["dropped"]  # a process that could not write its count has it here alone
-    summary["dropped"] = {**known, **{name: max(n, known.get(name, 0)) for name, n in lost.items()}}
-    lines: list[str] = failures.attempt("ranks", lambda: _not_recorded(run, ranks, summary), [])
-    run.warnings += [*lines, *failures.lines()]
-    said = [warning for one in runs for warning in one.warnings]
-    summary["warnings"] = [
-        *summary["warnings"],
-        *(w for w in dict.fromkeys(said) if w not in summary["warnings"]),
-    ]
-    named: dict[str, Any] = rename_sources(summary, run.manifest.get("source_names") or {})
-    return named
+    dropped: dict[str, int] = attempt("dropped records", lambda: _dropped(runs), {})
+    # a process that could not write its count has it in its records alone
+    counts = summary["dropped"]
+    summary["dropped"] = counts | {name: max(n, counts.get(name, 0)) for name, n in dropped.items()}
+    run.warnings += attempt("ranks", lambda: _not_recorded(run, ranks, summary), [])
+    run.warnings += failures.lines()
+    warnings = chain.from_iterable(each.warnings for each in runs)
+    new = [warning for warning in dict.fromkeys(warnings) if warning not in summary["warnings"]]
+    summary["warnings"] = [*summary["warnings"], *new]
+    renamed: dict[str, Any] = rename_sources(summary, run.manifest.get("source_names") or {})
+    return renamed
+
+
+def _renew_steps(
+    summary: dict[str, Any], runs: Sequence[Run], ranks: Sequence[Rank], failures: PartFailures
+) -> None:
+    """Put what follows from the steps into a summary."""
+    run, attempt = runs[0], failures.attempt
+    document: dict[str, Any] = attempt(
+        "steps", lambda: step_figures(ranks, summary, Moments(run.manifest).begun), {}
+    )
+    summary.update(document)
+    summary["recorded_work"] = None
+    if not (summary.get("steps") or {}).get("n"):
+        summary["recorded_work"] = attempt("what was seen", lambda: _recorded_work(runs), None)
+    if ranks or not summary.get("wall"):
+        wall = summary.get("wall")
+        summary["wall"] = attempt("wall time", lambda: _wall(run, ranks, summary), wall)
 
 
 # Of what is recorded, what is counted in a run that has no steps.
-_SEEN = {
+_WORK = {
     ("dataloader", "iter"): "loader_iterators",
     ("dataloader", "fetch"): "batches",
     ("compute", "forward"): "model_calls",
@@ -136,23 +141,22 @@ _SEEN = {
 }
 
 
-def seen_of(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """``seen`` of a summary: how many batches, model calls, backward passes and optimizer steps
-    were recorded, in all processes and threads, and how long they took; None if there was nothing
-    of it."""
-    seen: dict[str, dict[str, Any]] = {}
+def _recorded_work(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """``recorded_work`` of a summary: how many batches, model calls, backward passes and optimizer
+    steps were recorded, in all processes and threads, and how long they took; None if there was
+    nothing of it."""
+    work: dict[str, dict[str, Any]] = {name: {"n": 0, "total_s": 0.0} for name in _WORK.values()}
     for run in runs:
-        recorded = records(run)
-        numbers = np.bincount(recorded.name, minlength=len(recorded.names))
-        times = np.bincount(
-            recorded.name, weights=recorded.duration_ns, minlength=len(recorded.names)
-        )
-        for name, n, time_ns in zip(recorded.names, numbers.tolist(), times.tolist(), strict=True):
-            if n and name in _SEEN:
-                total = seen.setdefault(_SEEN[name], {"n": 0, "total_s": 0.0})
+        spans = records(run)
+        n_names = len(spans.names)
+        counts = np.bincount(spans.name, minlength=n_names).tolist()
+        times_ns = np.bincount(spans.name, spans.duration_ns, n_names).tolist()
+        for name, n, time_ns in zip(spans.names, counts, times_ns, strict=True):
+            if name in _WORK:
+                total = work[_WORK[name]]
                 total["n"] += n
                 total["total_s"] += time_ns * 1e-9
-    return {name: seen[name] for name in _SEEN.values() if name in seen} or None
+    return {name: total for name, total in work.items() if total["n"]} or None
 
 
 def _wall(run: Run, ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -181,62 +185,50 @@ def wall_of(
     moments = Moments(manifest)
     if moments.begun is None or moments.script is None or not duration_s:
         return None
-    first = next((rank for rank in ranks if rank.host == manifest.get("host", rank.host)), None)
-    alone = [rank for rank in ranks if rank.alone]
-    if first is not None and alone:
-        first = on_the_clock([*([] if first.alone else [first]), *alone])
-    steps = None if first is None else first.steps
-    if steps is None or not (len(steps.train) or len(steps.evaluation)):
-        spent = (
-            {name: before * 1e-9 for name, (before, _) in steps.aside_ns.items()}
-            if steps is not None
-            else {}
-        )
-        return without_steps(moments, duration_s, spent)
-    ended = moments.begun + round(duration_s * 1e9)
-    script_ended = min(moments.script_ended or ended, ended)
-    attempts = [*(one["begun_ns"] for one in manifest.get("attempts") or ()), moments.begun]
-    waits = (
-        first is not None
-        and bool(first.processes)
-        and (manifest.get("host"), manifest.get("pid")) not in first.processes
-    )
-    if waits:  # for what it has started: what comes behind the last step is the end of that
-        last = max(
-            int(table.end_ns.max()) for table in (steps.train, steps.evaluation) if len(table)
-        )
-        script_ended = min(script_ended, last)
-    begun = min(
-        int(table.start_ns.min()) for table in (steps.train, steps.evaluation) if len(table)
-    )
-    parts = _parts_ns(steps)
-    parts["startup"] = begun - attempts[0] - sum(before for before, _ in steps.aside_ns.values())
+    first = _first_on_the_clock(manifest, ranks)
+    if first is None or not any(map(len, first.steps.tables)):
+        aside_ns = {} if first is None else first.steps.aside_ns
+        early_s = {name: before_ns * 1e-9 for name, (before_ns, _) in aside_ns.items()}
+        return without_steps(moments, duration_s, early_s)
+    steps = first.steps
+    end_ns = moments.begun + round(duration_s * 1e9)
+    script_end_ns = min(moments.script_ended or end_ns, end_ns)
+    starts_ns = [attempt["begun_ns"] for attempt in manifest.get("attempts") or ()]
+    starts_ns.append(moments.begun)
     script = manifest.get("host"), manifest.get("pid")
-    if not parts["import"] or (
-        len(attempts) == 1 and first is not None and first.processes[:1] not in ((), (script,))
-    ):
+    waits = bool(first.processes) and script not in first.processes
+    if waits:  # for what it has started: what comes behind the last step is the end of that
+        step_ends_ns = [int(table.end_ns.max()) for table in steps.tables if len(table)]
+        script_end_ns = min(script_end_ns, max(step_ends_ns))
+    parts_ns = _parts_ns(steps)
+    before_ns = sum(before_ns for before_ns, _ in steps.aside_ns.values())
+    since_ns = sum(since_ns for _, since_ns in steps.aside_ns.values())
+    parts_ns["startup"] = steps.first_ns - starts_ns[0] - before_ns
+    is_another = first.processes[:1] not in ((), (script,))
+    if not parts_ns["import"] or (len(starts_ns) == 1 and is_another):
         imported_s = imported_s if moments.imported_s is None else moments.imported_s
-        imported = max(min(round(imported_s * 1e9), parts["startup"]), 0)
-        parts["import"] += imported
-        parts["startup"] -= imported
-    since = (
-        sum(after for _, after in steps.aside_ns.values()) + parts["training"] + parts["evaluation"]
-    )
-    since += steps.workers_in_evaluation_ns
-    inside = sum(
-        int(table.own_ns[:, list(ASIDE.values())].sum())
-        for table in (steps.train, steps.evaluation)
-    )
-    parts["restart"] = _restarting_ns(steps, attempts)
-    parts["between"] = script_ended - begun - since - inside - parts["restart"]
-    parts["exit"] = ended - script_ended
-    before_script_s = (moments.script - moments.begun) * 1e-9 if len(attempts) == 1 else None
-    wall = account(
-        {name: spent * 1e-9 for name, spent in parts.items()},
-        (ended - attempts[0]) * 1e-9,
-        before_script_s,
-    )
+        imported_ns = max(min(round(imported_s * 1e9), parts_ns["startup"]), 0)
+        parts_ns["import"] += imported_ns
+        parts_ns["startup"] -= imported_ns
+    in_steps_ns = sum(int(table.time_ns.sum()) for table in steps.tables)
+    parts_ns["restart"] = _restarting_ns(steps, starts_ns)
+    since_first_ns = script_end_ns - steps.first_ns
+    parts_ns["between"] = since_first_ns - since_ns - in_steps_ns - parts_ns["restart"]
+    parts_ns["exit"] = end_ns - script_end_ns
+    before_script_s = (moments.script - moments.begun) * 1e-9 if len(starts_ns) == 1 else None
+    parts_s = {name: part_ns * 1e-9 for name, part_ns in parts_ns.items()}
+    wall = account(parts_s, (end_ns - starts_ns[0]) * 1e-9, before_script_s)
     return {**wall, "waits": True} if waits else wall
+
+
+def _first_on_the_clock(manifest: Mapping[str, Any], ranks: Sequence[Rank]) -> Rank | None:
+    """The first rank of a run's own host together with all processes that train for themselves;
+    None if that host has none."""
+    first = next((rank for rank in ranks if rank.host == manifest.get("host", rank.host)), None)
+    standalone = [rank for rank in ranks if rank.alone]
+    if first is None or not standalone:
+        return first
+    return on_the_clock(standalone if first.alone else [first, *standalone])
 
 
 # What a job that was restarted spent its time on, from the beginning of its first attempt to the
@@ -258,49 +250,53 @@ GOODPUT = (
 class Attempt(NamedTuple):
     """One attempt of a job: its first rank, in nanoseconds of the host's clock."""
 
-    begun: int  # when it began
+    begin_ns: int
     # when the last of it was recorded or it was last seen to hang, or, of the last attempt, when it
     # was over
-    ended: int
-    saved: Sequence[tuple[int, int]]  # (start, end) of checkpoints that were written, by any rank
+    end_ns: int
+    # (start, end) of checkpoints that were written, by any rank
+    checkpoints_ns: Sequence[tuple[int, int]]
     # (start, end) of checkpoints that the first rank wrote or read, ascending
-    saving: Sequence[tuple[int, int]]
+    own_checkpoints_ns: Sequence[tuple[int, int]]
 
 
 def _goodput(run: Run, ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dict[str, Any] | None:
-    manifest, moments = run.manifest, Moments(run.manifest)
+    manifest, begin_ns = run.manifest, Moments(run.manifest).begun
     earlier, host = manifest.get("attempts"), manifest.get("host")
     first = next((rank for rank in ranks if rank.host == host and not rank.alone), None)
-    if not earlier or first is None or moments.begun is None or not summary["duration_s"]:
+    if not earlier or first is None or begin_ns is None or not summary["duration_s"]:
         return None
+    execute = run.connection().execute
     query = (
         "SELECT pid, name, start_ns, start_ns + duration_ns FROM spans WHERE category ="
-        " 'checkpoint' AND kind = 'phase' AND host = ?"
+        " 'checkpoint' AND kind = 'phase' AND host = ? ORDER BY 4"
     )
-    checkpoints = run.connection().execute(f"{query} ORDER BY 4", [host]).fetchall()
+    checkpoints = execute(query, [host]).fetchall()
     saved = [(start, end) for _, name, start, end in checkpoints if name == "capture"]
-    lasts = dict(
-        run.connection()
-        .execute(
-            "SELECT pid, max(start_ns + duration_ns) FROM spans WHERE host = ? GROUP BY pid", [host]
-        )
-        .fetchall()
-    )
-    ended = moments.begun + round(summary["duration_s"] * 1e9)
-    offset = run.offset_ns()
-    found = [one.details for one in evidence(summary, "hang")]
-    hung = [(one["since_time_ns"] - offset, one["until_time_ns"] - offset) for one in found]
+    query = "SELECT pid, max(start_ns + duration_ns) FROM spans WHERE host = ? GROUP BY pid"
+    last_record_ns = dict(execute(query, [host]).fetchall())
+    offset_ns = run.offset_ns()
+    hangs = [
+        (hang.details["since_time_ns"] - offset_ns, hang.details["until_time_ns"] - offset_ns)
+        for hang in evidence(summary, "hang")
+    ]
+    begins = [(attempt["pid"], attempt["begun_ns"]) for attempt in earlier]
+    begins.append((manifest["pid"], begin_ns))
     attempts: list[Attempt] = []
-    for pid, begun in [
-        (manifest["pid"], moments.begun),
-        *((one["pid"], one["begun_ns"]) for one in reversed(earlier)),
-    ]:
-        saving = [(start, end) for own, _, start, end in checkpoints if own == pid]
-        following = attempts[0].begun if attempts else ended
-        seen = [min(until, following) for since, until in hung if begun <= since < following]
-        last = max(lasts.get(pid, begun), begun, *seen) if attempts else ended
-        attempts.insert(0, Attempt(begun, last if last > begun else following, saved, saving))
-    return goodput_of(attempts, first.steps, hung)
+    next_ns = begin_ns + round(summary["duration_s"] * 1e9)
+    for pid, begin_ns in reversed(begins):
+        own_checkpoints = [(start, end) for owner, _, start, end in checkpoints if owner == pid]
+        end_ns = next_ns
+        if attempts:
+            hung_until_ns = [
+                min(end, next_ns) for start, end in hangs if begin_ns <= start < next_ns
+            ]
+            end_ns = max(last_record_ns.get(pid, begin_ns), begin_ns, *hung_until_ns)
+        if end_ns <= begin_ns:
+            end_ns = next_ns
+        attempts.insert(0, Attempt(begin_ns, end_ns, saved, own_checkpoints))
+        next_ns = begin_ns
+    return goodput_of(attempts, first.steps, hangs)
 
 
 def goodput_of(
@@ -316,149 +312,165 @@ def goodput_of(
     What a failed attempt did since its last checkpoint, or since its first step where it wrote
     none, is lost, unless the job hung.
     """
-    spent = dict.fromkeys(GOODPUT, 0)
     hangs: list[tuple[int, int]] = []
-    for since, until in sorted(hung):
-        since = max(since, hangs[-1][1]) if hangs else since
-        hangs.append((since, max(_until(steps, since, until), since)))
-
-    def of_hangs(start: int, end: int) -> int:
-        return sum(max(min(until, end) - max(since, start), 0) for since, until in hangs)
-
+    for start_ns, end_ns in sorted(hung):
+        start_ns = max(start_ns, hangs[-1][1]) if hangs else start_ns
+        hangs.append((start_ns, max(_hang_end(steps, start_ns, end_ns), start_ns)))
     rows = []
+    parts_ns = dict.fromkeys(GOODPUT, 0)
     for attempt, following in zip(attempts, (*attempts[1:], None), strict=True):
-        tables = [
-            table.chosen((table.start_ns >= attempt.begun) & (table.start_ns < attempt.ended))
-            for table in (steps.train, steps.evaluation)
+        in_attempt = [
+            table.chosen((table.start_ns >= attempt.begin_ns) & (table.start_ns < attempt.end_ns))
+            for table in steps.tables
         ]
-        first = min(
-            (int(table.start_ns.min()) for table in tables if len(table)), default=attempt.ended
-        )
-        begun, saved = max(
-            (one for one in attempt.saved if first <= one[1] <= attempt.ended),
-            key=lambda one: one[1],
-            default=(first, first),
-        )
-        kept_until = attempt.ended if following is None else saved
-        saved_in = [
-            (start, min(end, kept_until)) for start, end in attempt.saving if start < kept_until
-        ]
-        saving = sum(end - start - of_hangs(start, end) for start, end in saved_in)
-        early = sum(
-            end - start - of_hangs(start, end) for start, end in attempt.saving if end <= first
-        )
-        # A step around that checkpoint is lost where it works after it: without a loader steps
-        # begin behind the optimizer's.
-        again = [
-            (t.start_ns >= saved)
-            | (t.start_ns + t.time_ns - saved > np.maximum(begun - t.start_ns, 0))
-            for t in tables
-        ]
-        kept = [
-            t if following is None else t.chosen(~one) for t, one in zip(tables, again, strict=True)
-        ]
-        train, evaluation = (_without(table, hangs) for table in kept)
-        lost = attempt.ended - kept_until - of_hangs(kept_until, attempt.ended)
-        hang, restart = (
-            of_hangs(attempt.begun, attempt.ended),
-            0 if following is None else max(following.begun - attempt.ended, 0),
-        )
-        compiling = int(train.own_ns[:, [COMPILE, IMPORT]].sum())
-        elsewhere = int(train.own_ns[:, [WAIT, COMMUNICATION, CHECKPOINT]].sum())
-        own = {
-            "training": int(train.time_ns.sum()) - elsewhere - compiling,
-            "wait": int(train.phase_ns("wait").sum()),
-            "communication": int(train.phase_ns("communication").sum()),
-            "checkpoint": saving,
-            "evaluation": int(evaluation.time_ns.sum() - evaluation.own_ns[:, CHECKPOINT].sum()),
-            "start": first - attempt.begun - of_hangs(attempt.begun, first) - early + compiling,
-            "hang": hang,
-            "lost": lost,
-            "restart": restart,
+        own_ns, n_kept = _attempt_times(attempt, following, in_attempt, hangs)
+        for name, part_ns in own_ns.items():
+            parts_ns[name] += part_ns
+        n_steps = len(in_attempt[0])
+        row = {
+            "lasted_s": (attempt.end_ns - attempt.begin_ns) * 1e-9,
+            "steps": n_steps,
+            "steps_lost": n_steps - n_kept,
         }
-        for name, ns in own.items():
-            spent[name] += ns
         rows.append(
-            {
-                "lasted_s": (attempt.ended - attempt.begun) * 1e-9,
-                "steps": len(tables[0]),
-                "steps_lost": len(tables[0]) - len(train),
-                "hang_s": hang * 1e-9,
-                "lost_s": lost * 1e-9,
-                "restart_s": restart * 1e-9,
-            }
+            row | {f"{name}_s": own_ns[name] * 1e-9 for name in ("hang", "lost", "restart")}
         )
-    total = attempts[-1].ended - attempts[0].begun
-    spent["other"] = max(total - sum(spent.values()), 0)
+    total_ns = attempts[-1].end_ns - attempts[0].begin_ns
+    parts_ns["other"] = max(total_ns - sum(parts_ns.values()), 0)
     parts = {
-        name: {"total_s": ns * 1e-9, "share": ns / total if total else 0.0}
-        for name, ns in spent.items()
-        if ns
+        name: {"total_s": part_ns * 1e-9, "share": part_ns / total_ns if total_ns else 0.0}
+        for name, part_ns in parts_ns.items()
+        if part_ns
     }
     return {
         "attempts": len(rows),
-        "total_s": total * 1e-9,
+        "total_s": total_ns * 1e-9,
         "steps_lost": sum(row["steps_lost"] for row in rows),
         "parts": parts,
         "by_attempt": rows,
     }
 
 
-def _until(steps: Steps, since: int, until: int) -> int:
+def _attempt_times(
+    attempt: Attempt,
+    following: Attempt | None,
+    tables: Sequence[Table],
+    hangs: Sequence[tuple[int, int]],
+) -> tuple[dict[str, int], int]:
+    """The time of an attempt by parts of the goodput, and how many steps of training are not lost.
+
+    Args:
+        following: The next attempt; None for the last one, which loses nothing.
+        tables: The steps of training and evaluation that began in it.
+        hangs: (start, end) of all hangs, ascending.
+    """
+
+    def without_hangs(start_ns: int, end_ns: int) -> int:
+        overlaps = (min(until, end_ns) - max(since, start_ns) for since, until in hangs)
+        return end_ns - start_ns - sum(max(overlap, 0) for overlap in overlaps)
+
+    begin_ns, end_ns = attempt.begin_ns, attempt.end_ns
+    first_ns = min((int(t.start_ns.min()) for t in tables if len(t)), default=end_ns)
+    kept_until_ns = end_ns
+    if following:
+        checkpoints = [c for c in attempt.checkpoints_ns if first_ns <= c[1] <= end_ns]
+        saved = max(checkpoints, key=itemgetter(1), default=(first_ns, first_ns))
+        kept_until_ns = saved[1]
+        tables = [_saved_steps(table, *saved) for table in tables]
+    train, evaluation = (_without_hangs(table, hangs) for table in tables)
+    saving_ns = sum(
+        without_hangs(start_ns, min(end, kept_until_ns))
+        for start_ns, end in attempt.own_checkpoints_ns
+        if start_ns < kept_until_ns
+    )
+    loading_ns = sum(
+        without_hangs(start_ns, end)
+        for start_ns, end in attempt.own_checkpoints_ns
+        if end <= first_ns
+    )
+    columns_ns = train.own_ns.sum(axis=0).tolist()
+    compiling_ns = columns_ns[COMPILE] + columns_ns[IMPORT]
+    working_ns = int(train.time_ns.sum()) - compiling_ns - columns_ns[CHECKPOINT]
+    wait_ns, communication_ns = columns_ns[WAIT], columns_ns[COMMUNICATION]
+    evaluating_ns = evaluation.time_ns.sum() - evaluation.own_ns[:, CHECKPOINT].sum()
+    times_ns = {
+        "training": working_ns - wait_ns - communication_ns,
+        "wait": wait_ns,
+        "communication": communication_ns,
+        "checkpoint": saving_ns,
+        "evaluation": int(evaluating_ns),
+        "start": without_hangs(begin_ns, first_ns) - loading_ns + compiling_ns,
+        "hang": end_ns - begin_ns - without_hangs(begin_ns, end_ns),
+        "lost": without_hangs(kept_until_ns, end_ns),
+    }
+    times_ns["restart"] = max(following.begin_ns - end_ns, 0) if following else 0
+    return times_ns, len(train)
+
+
+def _saved_steps(table: Table, checkpoint_ns: int, saved_ns: int) -> Table:
+    """The steps that a checkpoint holds.
+
+    A step around it is lost where it works after it: without a loader steps begin behind the
+    optimizer's.
+    """
+    after_ns = table.start_ns + table.time_ns - saved_ns
+    before_ns = np.maximum(checkpoint_ns - table.start_ns, 0)
+    return table.chosen((table.start_ns < saved_ns) & (after_ns <= before_ns))
+
+
+def _hang_end(steps: Steps, start_ns: int, end_ns: int) -> int:
     """The end of a hang, which is noticed a little later: in a step it is no longer than what took
     longest in it."""
-    for table in (steps.train, steps.evaluation):
-        for row in np.flatnonzero(_around(table, since)):
-            until = min(
-                until,
-                since + int(table.own_ns[row].max()),
-                int(table.start_ns[row] + table.time_ns[row]),
-            )
-    return until
+    for table in steps.tables:
+        for row in np.flatnonzero(_is_in_step(table, start_ns)):
+            longest_ns = int(table.own_ns[row].max())
+            step_end_ns = int(table.start_ns[row] + table.time_ns[row])
+            end_ns = min(end_ns, start_ns + longest_ns, step_end_ns)
+    return end_ns
 
 
-def _around(table: Table, at_ns: int) -> Array:
-    return (table.start_ns <= at_ns) & (at_ns < table.start_ns + table.time_ns)
+def _is_in_step(table: Table, instant_ns: int) -> Array:
+    return (table.start_ns <= instant_ns) & (instant_ns < table.start_ns + table.time_ns)
 
 
-def _without(table: Table, hung: Sequence[tuple[int, int]]) -> Table:
+def _without_hangs(table: Table, hangs: Sequence[tuple[int, int]]) -> Table:
     """Steps without the time in which the job hung: it is in what took longest of a step, for
     nothing else went on."""
-    # copies, and a hang may be longer than 32 bits hold
-    own, time = table.own_ns.astype(np.int64), table.time_ns.astype(np.int64)
-    for since, until in hung:
-        around = np.flatnonzero(_around(table, since))
-        own[around, own[around].argmax(axis=1)] -= until - since
-        time[around] -= until - since
-    return replace(table, time_ns=time, own_ns=own)
+    # copies, in 64 bits: a hang may be longer than 32 bits can hold
+    own_ns, time_ns = table.own_ns.astype(np.int64), table.time_ns.astype(np.int64)
+    for start_ns, end_ns in hangs:
+        rows = np.flatnonzero(_is_in_step(table, start_ns))
+        own_ns[rows, own_ns[rows].argmax(axis=1)] -= end_ns - start_ns
+        time_ns[rows] -= end_ns - start_ns
+    return replace(table, time_ns=time_ns, own_ns=own_ns)
 
 
-def _restarting_ns(steps: Steps, attempts: Sequence[int]) -> int:
+def _restarting_ns(steps: Steps, begins_ns: Sequence[int]) -> int:
     """From the last step before each further attempt of a job, or the beginning of the attempt
     before, to its beginning."""
-    tables = (steps.train, steps.evaluation)
-    start, end = (
-        np.concatenate([getattr(table, key) for table in tables]) for key in ("start_ns", "end_ns")
-    )
-    lasts = [(before, at, end[start < at]) for before, at in pairwise(attempts)]
-    return sum(
-        at - max(before, min(int(ends.max()), at)) for before, at, ends in lasts if len(ends)
-    )
+    start_ns = np.concatenate([table.start_ns for table in steps.tables])
+    end_ns = np.concatenate([table.end_ns for table in steps.tables])
+    restarting_ns = 0
+    for before_ns, begin_ns in pairwise(begins_ns):
+        ends_ns = end_ns[start_ns < begin_ns]
+        if len(ends_ns):
+            last_ns = min(int(ends_ns.max()), begin_ns)
+            restarting_ns += begin_ns - max(before_ns, last_ns)
+    return restarting_ns
 
 
 def _parts_ns(steps: Steps) -> dict[str, int]:
     """Training and evaluation without what is a part of its own, and those parts, wherever they
     lie."""
     parts_ns = {}
-    for name, table in (("training", steps.train), ("evaluation", steps.evaluation)):
-        parts_ns[name] = int(table.time_ns.sum() - table.own_ns[:, list(ASIDE.values())].sum())
+    for name, table in zip(("training", "evaluation"), steps.tables, strict=True):
+        aside_ns = table.own_ns[:, list(ASIDE.values())]
+        parts_ns[name] = int(table.time_ns.sum() - aside_ns.sum())
     for name, column in ASIDE.items():
-        inside = sum(
-            int(table.own_ns[:, column].sum()) for table in (steps.train, steps.evaluation)
-        )
-        parts_ns[name] = inside + sum(steps.aside_ns.get(name, (0, 0)))
-    parts_ns[WORKERS] = steps.workers_in_evaluation_ns + sum(steps.aside_ns.get(WORKERS, (0, 0)))
-    parts_ns["evaluation"] -= steps.workers_in_evaluation_ns
+        parts_ns[name] = steps.phase_time_ns(column) + sum(steps.aside_ns.get(name, (0, 0)))
+    in_evaluation_ns = steps.workers_in_evaluation_ns
+    parts_ns[WORKERS] = in_evaluation_ns + sum(steps.aside_ns.get(WORKERS, (0, 0)))
+    parts_ns["evaluation"] -= in_evaluation_ns
     return parts_ns
 
 
@@ -483,43 +495,39 @@ def step_figures(
     Args:
         begun_ns: When the run began, on the clock of its host.
     """
-    made = figures(ranks)
-    for row in made["steps"].get("uncounted", ()):
+    document = figures(ranks)
+    for row in document["steps"].get("uncounted", ()):
         first_ns = row.pop("first_ns")
         row["first_s"] = None if begun_ns is None else (first_ns - begun_ns) * 1e-9
-    made["rates"] = {**(summary.get("rates") or {}), **made["rates"]}
+    document["rates"] = {**(summary.get("rates") or {}), **document["rates"]}
     facts = _facts(ranks)
     if "workers" in facts:
-        length, batch_size = facts.get("length"), facts.get("batch_size")
-        samples = length * batch_size if length and batch_size else None
-        made["steps"]["loader"] = {
-            key: facts.get(key) for key in ("workers", "dataset", "batch_size", "sampler")
-        } | {"samples": samples}
+        loader = {key: facts.get(key) for key in ("workers", "dataset", "batch_size", "sampler")}
+        length, batch_size = facts.get("length"), loader["batch_size"]
+        loader["samples"] = length * batch_size if length and batch_size else None
+        document["steps"]["loader"] = loader
     if "updates" in facts:
-        made["steps"]["updates"] = facts["updates"]
-    return made
+        document["steps"]["updates"] = facts["updates"]
+    return document
 
 
 def _world_size(runs: Sequence[Run], summary: Mapping[str, Any]) -> int:
     """How many ranks there were: as launchers said when the run began, or as the program's
     processes learnt later."""
-    return max(
-        summary.get("world_size") or 1,
-        *(process.world_size for run in runs for process in run.processes()),
-        1,
-    )
+    sizes = [process.world_size for run in runs for process in run.processes()]
+    return max(summary.get("world_size") or 1, *sizes, 1)
 
 
 def _not_recorded(run: Run, ranks: Sequence[Rank], summary: Mapping[str, Any]) -> list[str]:
     forked = {
-        (one.host, one.pid)
-        for one in run.processes()
-        if one.name.startswith("Fork") and not one.name.startswith("ForkServer")
+        (process.host, process.pid)
+        for process in run.processes()
+        if process.name.startswith("Fork") and not process.name.startswith("ForkServer")
     }
     return list(not_recorded(run.manifest, ranks, summary["world_size"], forked))
 
 
-_EACH = "All of it in each rank: torchrun -m voirkit SCRIPT"
+_IN_EACH_RANK = "All of it in each rank: torchrun -m voirkit SCRIPT"
 
 
 def not_recorded(
@@ -541,34 +549,26 @@ def not_recorded(
     if manifest.get("world_size", 1) > 1:
         return
     trained = [rank for rank in ranks if len(rank.steps.train)]
-    known = {rank.rank for rank in trained if not rank.alone}
-    if world_size > 1 and known and len(known) < world_size:
+    n_recorded = len({rank.rank for rank in trained if not rank.alone})
+    if 0 < n_recorded < world_size:
+        are = "is" if n_recorded == 1 else "are"
         yield (
-            f"{world_size} ranks train, of which {len(known)} {'is' if len(known) == 1 else 'are'}"
-            f" recorded here. {_EACH}"
+            f"{world_size} ranks train, of which {n_recorded} {are} recorded here. {_IN_EACH_RANK}"
         )
-    own = (manifest.get("host"), manifest.get("pid"))
-    others = [
-        process
-        for rank in trained
-        for process in rank.processes
-        if process != own and process not in forked
-    ]
+    script = (manifest.get("host"), manifest.get("pid"))
+    processes = chain.from_iterable(rank.processes for rank in trained)
+    n_started = sum(process != script and process not in forked for process in processes)
     words = {str(word).partition("=")[0] for word in manifest.get("voirkit_options") or ()}
     only_here = [instrument for instrument in installed_instruments() if not instrument.in_children]
-    flags = [
-        option.flag
-        for instrument in only_here
-        for option in instrument.options
-        if option.flag in words
-    ]
-    if others and flags:
-        started = f"the processes that the script started ({len(others)} that train)"
-        yield f"{', '.join(flags)}: not in {started}; their steps are recorded. {_EACH}"
+    options = chain.from_iterable(instrument.options for instrument in only_here)
+    flags = [option.flag for option in options if option.flag in words]
+    if n_started and flags:
+        started = f"the processes that the script started ({n_started} that train)"
+        yield f"{', '.join(flags)}: not in {started}; their steps are recorded. {_IN_EACH_RANK}"
 
 
 def _facts(ranks: Sequence[Rank]) -> Mapping[str, Any]:
-    return max(ranks, key=lambda r: len(r.steps.train)).facts if ranks else {}
+    return max(ranks, key=lambda rank: len(rank.steps.train)).facts if ranks else {}
 
 
 def _part(
@@ -576,9 +576,8 @@ def _part(
 ) -> Mapping[str, Any]:
     """What an instrument adds to the summary; nothing where it has recorded nothing, or what the
     run itself wrote stands."""
-    if instrument.summarised_from and not any(
-        _has(run, one) for run in runs for one in instrument.summarised_from
-    ):
+    kinds = instrument.summarised_from
+    if kinds and not any(_has(run, kind) for run in runs for kind in kinds):
         return {}
     part = resolve(instrument.summarise)(runs, ranks, summary)
     return {} if part is None else {key: part[key] for key in instrument.parts if key in part}
@@ -587,46 +586,24 @@ def _part(
 def _of_rank(runs: Sequence[Run], summary: Mapping[str, Any], rank: int) -> dict[str, Any]:
     """A summary in which what a verdict rests on is of one rank alone, where instruments can tell
     it apart."""
-    known = [
-        one
-        for one in installed_instruments()
-        if one.of_rank and summary.get(next(iter(one.parts))) is not None
-    ]
-    return {**summary, **{next(iter(one.parts)): resolve(one.of_rank)(runs, rank) for one in known}}
+    figures_of_rank = {}
+    for instrument in installed_instruments():
+        part = next(iter(instrument.parts), "")
+        if instrument.of_rank and summary.get(part) is not None:
+            figures_of_rank[part] = resolve(instrument.of_rank)(runs, rank)
+    return {**summary, **figures_of_rank}
 
 
-def _has(run: Run, what: str) -> bool:
+def _has(run: Run, kind: str) -> bool:
     """Whether a run has records of a kind, or a folder."""
-    return (
-        os.path.isdir(os.path.join(run.path, what))
-        if what.endswith("/")
-        else bool(run.recorded(what))
-    )
+    if kind.endswith("/"):
+        return os.path.isdir(os.path.join(run.path, kind))
+    return bool(run.recorded(kind))
 
 
-def _own(run: Run, failures: PartFailures) -> dict[str, Any]:
-    """What the run wrote of itself, or what can be told of it without."""
-    own, manifest = run.summary, run.manifest
-    if own is not None and own.get("schema") != SCHEMA:
-        run.warnings.append(
-            f"{run.where}/summary.json has schema {own.get('schema')!r}, this voirkit knows"
-            f" {SCHEMA}: it is made anew."
-        )
-        own = None
-    kinds = {
-        **{key: list if isinstance(nothing, list) else dict for key, nothing in _EMPTY.items()},
-        **parts_of_summary(),
-    }
-    if own is not None and (
-        strange := [
-            key for key, kind in kinds.items() if not isinstance(own.get(key), (kind, type(None)))
-        ]
-    ):
-        run.warnings.append(
-            f"{run.where}/summary.json is not like any that voirkit writes"
-            f" ({', '.join(strange[:3])}): it is made anew."
-        )
-        own = None
+def _initial_summary(run: Run, failures: PartFailures) -> dict[str, Any]:
+    """What the run wrote of itself, or what is known of it without."""
+    manifest, document = run.manifest, _written_summary(run)
     summary = {
         "schema": SCHEMA,
         "voirkit": manifest.get("voirkit"),
@@ -636,14 +613,43 @@ def _own(run: Run, failures: PartFailures) -> dict[str, Any]:
         "world_size": manifest.get("world_size", 1),
         **_EMPTY,
         **dict.fromkeys(parts_of_summary()),
-        **(own or {}),
     }
-    if own is None or summary.get("ended") == "running":
+    summary.update(document or {})
+    if document is None or summary.get("ended") == "running":
         summary["ended"] = "running" if run.is_live else _ended(manifest)
         summary["duration_s"] = failures.attempt("duration", lambda: _duration(run), None)
     for key, nothing in (("dropped", {}), ("warnings", []), ("given", {})):
         summary[key] = summary.get(key) or nothing
     return summary
+
+
+def _written_summary(run: Run) -> Mapping[str, Any] | None:
+    """The summary that the run wrote; None, with a warning, where it is like none that this voirkit
+    writes."""
+    document = run.summary
+    if document is None:
+        return None
+    path = f"{run.where}/summary.json"
+    if document.get("schema") != SCHEMA:
+        run.warnings.append(
+            f"{path} has schema {document.get('schema')!r}, this voirkit knows {SCHEMA}: it is made"
+            " anew."
+        )
+        return None
+    kinds: dict[str, type] = {}
+    for key, nothing in _EMPTY.items():
+        kinds[key] = list if isinstance(nothing, list) else dict
+    kinds |= parts_of_summary()
+    strange = [
+        key for key, kind in kinds.items() if not isinstance(document.get(key), (kind, type(None)))
+    ]
+    if strange:
+        run.warnings.append(
+            f"{path} is not like any that voirkit writes ({', '.join(strange[:3])}): it is made"
+            " anew."
+        )
+        return None
+    return document
 
 
 def _ended(manifest: Mapping[str, Any]) -> str:
@@ -653,23 +659,24 @@ def _ended(manifest: Mapping[str, Any]) -> str:
 
 def _duration(run: Run) -> float | None:
     """From the start of the run to the end of the last thing that was recorded; seconds."""
-    begun = Moments(run.manifest).begun
-    ends = [
-        tally.end_ns
-        for _, host, _, _, tally in run.tallies()
-        if host == run.manifest.get("host", host)
+    manifest = run.manifest
+    begin_ns = Moments(manifest).begun
+    ends_ns = [
+        tally.end_ns for _, host, _, _, tally in run.tallies() if host == manifest.get("host", host)
     ]
-    return None if begun is None or not ends else max((max(ends) - begun) / 1e9, 0.0)
+    if begin_ns is None or not ends_ns:
+        return None
+    return max((max(ends_ns) - begin_ns) / 1e9, 0.0)
 
 
 def _dropped(runs: Sequence[Run]) -> dict[str, int]:
     """Of the records of all processes; what a run's own process drops besides (log lines, values of
     probes) it says itself."""
-    dropped: dict[str, int] = {}
-    for process in [process for run in runs for process in run.processes()]:
-        for name, n in process.dropped.items():
-            dropped[name] = dropped.get(name, 0) + n
-    return dropped
+    dropped: Counter[str] = Counter()
+    for run in runs:
+        for process in run.processes():
+            dropped.update(process.dropped)
+    return dict(dropped)
 
 
 def check_stream(run: Run) -> None:

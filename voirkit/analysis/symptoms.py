@@ -52,16 +52,18 @@ def symptoms_of(
     has_fetched = any(request.kind is Kind.FETCH for request in timeline.requests)
     if len(steps.evaluation) and has_fetched:
         held_out = _held_out(timeline, steps)
-    figures = {
+    figures: dict[str, Any] = {
         "evaluation_graphs": _evaluation_graphs(calls, steps, held_out),
         "evaluation_mode": _evaluation_mode(calls, steps),
         "evaluated_in_training": _evaluated_in_training(calls, timeline, held_out),
+    }
+    figures |= {
         "iterators": _iterators(timeline, batches),
         "first_batches_s": _first_batches(timeline, batches),
         "single_samples": int((steps.evaluation.items == 1).sum()),
         "slower": _slowdown(steps.train),
-        "collections": _collections(records, rows, meaning, steps.train),
     }
+    figures["collections"] = _collections(records, rows, meaning, steps.train)
     return {name: value for name, value in figures.items() if value}
 
 
@@ -290,7 +292,7 @@ def _medians_s(time_ns: Array) -> list[float]:
 
 def rises(values: Sequence[float]) -> bool:
     """True if each value is above the one before, but for one that may lie a little below: another
-    program let go of the processors."""
+    program released the processors."""
     falls = [(earlier, later) for earlier, later in pairwise(values) if later <= earlier]
     return len(falls) <= 1 and all(later >= _LITTLE_BELOW * earlier for earlier, later in falls)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from voirkit.analysis.nesting import Array
+from voirkit.analysis.nesting import Array, begins_inside
 
 # Threads with optimizers of their own take turns if each does so many pieces of work at the mean
 # before the other goes on.
@@ -45,12 +45,8 @@ class ThreadActivity:
 def outermost(start_ns: Array, end_ns: Array) -> tuple[Array, Array]:
     """When those of some spans that lie in no other began and ended; they are given ascending by
     start, outer before inner."""
-    before = (
-        np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(end_ns)[:-1]))
-        if len(end_ns)
-        else end_ns
-    )
-    return start_ns[start_ns >= before], end_ns[start_ns >= before]
+    is_outer = ~begins_inside(start_ns, end_ns)
+    return start_ns[is_outer], end_ns[is_outer]
 
 
 class _Group:
@@ -92,10 +88,9 @@ def group_by_training(threads: Sequence[ThreadActivity]) -> list[list[ThreadActi
     Threads that only call models, while others train, are left out where they do so at the same
     time; those that only read batches for others, too.
     """
-    waiting = sorted(
-        (one for one in threads if any(one.weight)), key=lambda one: one.weight, reverse=True
-    )
-    loading = [one for one in threads if not any(one.weight) and one.fetches]
+    by_weight = sorted(threads, key=lambda thread: thread.weight, reverse=True)
+    waiting = [thread for thread in by_weight if any(thread.weight)]
+    loading = [thread for thread in by_weight if not any(thread.weight) and thread.fetches]
     groups: list[_Group] = []
     while waiting:
         leader = waiting.pop(0)
@@ -104,13 +99,11 @@ def group_by_training(threads: Sequence[ThreadActivity]) -> list[list[ThreadActi
         group = _Group(leader)
         # One that joins may bring another along: whose optimizer it shares, or whose batches it
         # trains on.
-        while (
-            thread := next((one for one in waiting if group.takes_turns_with(one)), None)
-        ) is not None:
-            group.add(thread)
-            waiting.remove(thread)
-        if not any(one.reads_queue for one in group.threads):
-            for thread in [one for one in loading if not group.is_busy_beside(one)]:
+        while joining := [thread for thread in waiting if group.takes_turns_with(thread)]:
+            group.add(joining[0])
+            waiting.remove(joining[0])
+        if not any(thread.reads_queue for thread in group.threads):
+            for thread in [thread for thread in loading if not group.is_busy_beside(thread)]:
                 group.add(thread)
                 loading.remove(thread)
         groups.append(group)
@@ -122,24 +115,26 @@ def _feeds(reader: ThreadActivity, trainer: ThreadActivity) -> bool:
     itself."""
     if not reader.fetches or trainer.fetches or trainer.reads_queue:
         return False
-    return len(np.unique(np.searchsorted(reader.busy[0], trainer.work[0]))) >= trainer.updates > 0
+    batch_of_work = np.searchsorted(reader.busy[0], trainer.work[0])
+    return len(np.unique(batch_of_work)) >= trainer.updates > 0
 
 
-def _switches_seldom(one: ThreadActivity, other: ThreadActivity) -> bool:
+def _switches_seldom(first: ThreadActivity, second: ThreadActivity) -> bool:
     """Whether two threads with optimizers of their own work one after the other, or, if one reads
     no loader itself, in turns that last."""
-    threads = np.concatenate((np.zeros(len(one.work[0])), np.ones(len(other.work[0]))))
-    in_order = threads[np.argsort(np.concatenate((one.work[0], other.work[0])), kind="stable")]
+    starts_ns = np.concatenate((first.work[0], second.work[0]))
+    is_of_second = np.arange(len(starts_ns)) >= len(first.work[0])
+    in_order = is_of_second[np.argsort(starts_ns, kind="stable")]
     switches = int(np.count_nonzero(np.diff(in_order)))
-    may_be_of_one_loop = not one.fetches or not other.fetches
+    may_be_of_one_loop = not first.fetches or not second.fetches
     return switches < 2 or (may_be_of_one_loop and switches * _LEAST_IN_TURN <= len(in_order))
 
 
-def _overlap(one: tuple[Array, Array], other: tuple[Array, Array]) -> bool:
+def _overlap(first: tuple[Array, Array], second: tuple[Array, Array]) -> bool:
     """Whether any of some spans overlaps with any of others; each lie one after the other."""
-    next_ = np.searchsorted(other[1], one[0], side="right")  # the first that ends later
-    begins = np.append(other[0], np.iinfo(np.int64).max)[next_]
-    return bool((begins < one[1]).any())
+    following = np.searchsorted(second[1], first[0], side="right")  # the first that ends later
+    begins_ns = np.append(second[0], np.iinfo(np.int64).max)[following]
+    return bool((begins_ns < first[1]).any())
 
 
 def activities(
@@ -158,23 +153,26 @@ def activities(
     is_work = is_kind["forward"] | is_kind["backward"] | is_kind["optimizer"]
     is_busy = is_work | is_kind["request"]
     order = np.argsort(tids, kind="stable")
-    known, edges = np.unique(tids[order], return_index=True)
-    found = []
-    for tid, own in zip(known.tolist(), np.split(order, edges[1:]), strict=True):
-        work, busy = own[is_work[own]], own[is_busy[own]]
-        stepped = own[is_kind["optimizer"][own]]
-        counts = {name: int(np.count_nonzero(which[own])) for name, which in is_kind.items()}
-        found.append(
-            ThreadActivity(
-                tid,
-                outermost(start_ns[busy], end_ns[busy]),
-                outermost(start_ns[work], end_ns[work]),
-                counts["optimizer"],
-                counts["backward"],
-                counts["forward"],
-                frozenset(np.unique(optimizer[stepped]).tolist()),
-                counts["fetch"],
-                counts["queue"] > 0,
-            )
+    thread_ids, edges = np.unique(tids[order], return_index=True)
+    threads = []
+    for tid, rows in zip(thread_ids.tolist(), np.split(order, edges[1:]), strict=True):
+        work, busy = rows[is_work[rows]], rows[is_busy[rows]]
+        steps = rows[is_kind["optimizer"][rows]]
+        optimizers = frozenset(optimizer[steps].tolist())
+        counts = {name: int(np.count_nonzero(is_of[rows])) for name, is_of in is_kind.items()}
+        reads_queue = counts["queue"] > 0
+        work_ns = outermost(start_ns[work], end_ns[work])
+        busy_ns = outermost(start_ns[busy], end_ns[busy])
+        activity = ThreadActivity(
+            tid,
+            busy_ns,
+            work_ns,
+            updates=counts["optimizer"],
+            backward_passes=counts["backward"],
+            forward_calls=counts["forward"],
+            optimizers=optimizers,
+            fetches=counts["fetch"],
+            reads_queue=reads_queue,
         )
-    return found
+        threads.append(activity)
+    return threads

@@ -34,12 +34,12 @@ class _Episode:
     workers: int
     start_ns: int = 0
     stop_ns: int = 0
-    # (begin, end) of each, ascending
+    # (start, end) of each, ascending
     fetches_ns: list[tuple[int, int]] = field(default_factory=list)
 
     def first_waits_ns(self) -> int:
         """The waits for the first batch of each worker."""
-        return sum(end - begin for begin, end in self.fetches_ns[: self.workers])
+        return sum(end - start for start, end in self.fetches_ns[: self.workers])
 
     def later_intervals_ns(self) -> list[int]:
         """From each later batch to the next."""
@@ -47,12 +47,12 @@ class _Episode:
         return [end - before for before, end in pairwise(ends)]
 
 
-def restarts(records: Records, chosen: Array, trained: Collection[int]) -> list[dict[str, Any]]:
+def restarts(records: Records, rows: Array, trained: Collection[int]) -> list[dict[str, Any]]:
     """Loaders whose workers were started more than once.
 
     Args:
         records: Of all ranks.
-        chosen: Indices of those of one training, ascending by start.
+        rows: Indices of those of one training, ascending by start.
         trained: The iterators that training used.
 
     Returns:
@@ -60,28 +60,27 @@ def restarts(records: Records, chosen: Array, trained: Collection[int]) -> list[
         ``trains``, whether its batches were trained on; ``again_s``, what all starts but the first
         and all stops but the last took; ``again_waited_s``, that without the stops.
     """
-    by_loader = _episodes(records, chosen)
+    by_loader = _episodes(records, rows)
     episodes_of = _arguments(records, "episode")
     loaders = _arguments(records, "loader")
     training = {
         loader for loader, episode in zip(loaders, episodes_of, strict=True) if episode in trained
     }
-    rows = [
-        {
-            "loader": loader,
-            "workers": episodes[-1].workers,
-            "starts": len(episodes),
-            "trains": loader in training,
-            "again_s": (
-                _starts_again_ns(episodes) + sum(episode.stop_ns for episode in episodes[:-1])
-            )
-            * _NS,
-            "again_waited_s": _starts_again_ns(episodes) * _NS,
-        }
-        for loader, episodes in by_loader.items()
-        if len(episodes) > 1
-    ]
-    return sorted(rows, key=lambda row: -row["again_s"])
+    restarted = []
+    for loader, episodes in by_loader.items():
+        if len(episodes) > 1:
+            starts_ns = _starts_again_ns(episodes)
+            stops_ns = sum(episode.stop_ns for episode in episodes[:-1])
+            row = {
+                "loader": loader,
+                "workers": episodes[-1].workers,
+                "starts": len(episodes),
+                "trains": loader in training,
+                "again_s": (starts_ns + stops_ns) * _NS,
+                "again_waited_s": starts_ns * _NS,
+            }
+            restarted.append(row)
+    return sorted(restarted, key=lambda row: -row["again_s"])
 
 
 def _starts_again_ns(episodes: list[_Episode]) -> int:
@@ -100,26 +99,26 @@ def _starts_again_ns(episodes: list[_Episode]) -> int:
     return sum(waits) + sum(episode.start_ns for episode in episodes[1:])
 
 
-def _episodes(records: Records, chosen: Array) -> dict[int, list[_Episode]]:
+def _episodes(records: Records, rows: Array) -> dict[int, list[_Episode]]:
     """Iterators with workers, in the order in which they were made, by number of their loader."""
-    numbers = {name: number for number, name in enumerate(records.names)}
-    wanted = [numbers[name] for name in (START, STOP, _FETCH) if name in numbers]
-    found: dict[int, list[_Episode]] = {}
-    for i in chosen[np.isin(records.name[chosen], wanted)].tolist():
+    numbers = [i for i, name in enumerate(records.names) if name in (START, STOP, _FETCH)]
+    by_loader: dict[int, list[_Episode]] = {}
+    for i in rows[np.isin(records.name[rows], numbers)].tolist():
         name, arguments = records.names[records.name[i]], records.arguments[records.args[i]]
-        begin, duration = int(records.start_ns[i]), int(records.duration_ns[i])
+        start_ns, duration_ns = int(records.start_ns[i]), int(records.duration_ns[i])
         loader = arguments.get("loader")
         if loader is None:
             continue
         if name == START:
-            found.setdefault(loader, []).append(_Episode(arguments["processes"], duration))
-        elif loader in found:
-            episode = found[loader][-1]
+            episode = _Episode(arguments["processes"], duration_ns)
+            by_loader.setdefault(loader, []).append(episode)
+        elif loader in by_loader:
+            episode = by_loader[loader][-1]
             if name == STOP:
-                episode.stop_ns += duration
+                episode.stop_ns += duration_ns
             else:
-                episode.fetches_ns.append((begin, begin + duration))
-    return found
+                episode.fetches_ns.append((start_ns, start_ns + duration_ns))
+    return by_loader
 
 
 def _arguments(records: Records, key: str) -> list[Any]:

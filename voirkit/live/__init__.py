@@ -37,7 +37,7 @@ class Progress(NamedTuple):
     not known."""
 
     label: str
-    done: float
+    n: float
     total: float
     left_s: float | None
 
@@ -63,7 +63,7 @@ class Picture:
     steps: Mapping[str, Any] | None = None
     # how long these steps took together; None if they are the whole run's
     shown_s: float | None = None
-    done: int = 0  # steps of the training so far, as far as they have been counted
+    n_steps: int = 0  # steps of the training so far, as far as they have been counted
     is_counted: bool = True  # whether all have been
     rates: Sequence[Number] = ()
     progress: Sequence[Progress] = ()
@@ -83,35 +83,33 @@ class Picture:
 
 def of_summary(summary: Mapping[str, Any]) -> Picture:
     """The last picture of a run that is over."""
+    picture = Picture(is_over=True)
+    picture.title = title_of(summary.get("command") or [])
+    picture.state = ended(str(summary.get("ended")), summary.get("exit_code"))
+    picture.elapsed_s = summary.get("duration_s")
     steps = summary.get("steps") or {}
-    n = steps["n"] if steps else 0
-    numbers = []
-    loss = summary.get("loss")
-    if loss and loss.get("last") is not None:
+    if steps.get("n"):
+        picture.steps = steps
+        picture.n_steps = steps["n"]
+    rates = summary.get("rates") or {}
+    picture.rates = [
+        Number(name, throughput(rate), rate["units"], ()) for name, rate in rates.items()
+    ]
+    loss = summary.get("loss") or {}
+    if loss.get("last") is not None:
         first = f"(from {figure(loss['first'], 4)})"
-        numbers.append(Number("loss", loss["last"], first, ()))
+        picture.numbers = [Number("loss", loss["last"], first, ())]
     loader = summary.get("loader") or steps.get("loader") or {}
-    peak = (summary.get("memory") or {}).get("peak")
-    return Picture(
-        title=title_of(summary.get("command") or []),
-        state=ended(str(summary.get("ended")), summary.get("exit_code")),
-        is_over=True,
-        elapsed_s=summary.get("duration_s"),
-        steps=steps if n else None,
-        done=n,
-        rates=[
-            Number(name, throughput(rate), rate["units"], ())
-            for name, rate in (summary.get("rates") or {}).items()
-        ],
-        numbers=numbers,
-        workers=loader.get("workers"),
-        devices=[] if peak is None else [Number("memory peak", peak, "bytes", ())],
-        ranks=summary.get("ranks") or (),
-        verdict=summary.get("verdict"),
-        wall=summary.get("wall"),
-        evaluation=summary.get("evaluation"),
-        warnings=_warnings(summary),
-    )
+    picture.workers = loader.get("workers")
+    memory = summary.get("memory") or {}
+    if memory.get("peak") is not None:
+        picture.devices = [Number("memory peak", memory["peak"], "bytes", ())]
+    picture.ranks = summary.get("ranks") or ()
+    picture.verdict = summary.get("verdict")
+    picture.wall = summary.get("wall")
+    picture.evaluation = summary.get("evaluation")
+    picture.warnings = _warnings(summary)
+    return picture
 
 
 def _warnings(summary: Mapping[str, Any]) -> list[str]:

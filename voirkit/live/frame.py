@@ -32,7 +32,7 @@ BOLD, DIM, RED, GREEN, YELLOW, BLUE, MAGENTA, CYAN, BRIGHT_RED, PLAIN = (
     "91",
     "",
 )
-LETTERS = {"other": "."}  # in place of a colour; else the first
+LETTERS = {"other": "."}  # in place of a colour; otherwise the first
 _SPARKS = "▁▂▃▄▅▆▇█"
 _SPARKS_ASCII = "_.-=*#"
 
@@ -45,11 +45,11 @@ class TerminalStyle(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """How far a task is; ``done`` and ``total`` as given."""
+    """How far a task is; ``n`` and ``total`` as given."""
 
     task: str
     label: str
-    done: float
+    n: float
     total: float
 
 
@@ -63,8 +63,8 @@ def bar_lines(
     full_block, empty_block = ("━", "─") if terminal.blocks else ("#", "-")
     lines = []
     for bar, name, remaining_s in zip(bars, names, left_s, strict=True):
-        share = min(1.0, max(0.0, bar.done / bar.total)) if bar.total > 0 else 0.0
-        words = [f"{number_text(bar.done)}/{number_text(bar.total)}", f"{share:.0%}"]
+        share = min(1.0, max(0.0, bar.n / bar.total)) if bar.total > 0 else 0.0
+        words = [f"{number_text(bar.n)}/{number_text(bar.total)}", f"{share:.0%}"]
         if remaining_s is not None and remaining_s >= 1:
             words.append(f"{clock(remaining_s)} left")
         head = padded(name, name_width) + "  " if name_width else ""
@@ -248,7 +248,7 @@ def _sections(picture: Picture, columns: int, terminal: TerminalStyle) -> Iterat
         yield 0, [styled(fitted(f"no training step {when}", columns), DIM, terminal)]
     if picture.progress:
         progress = picture.progress[:2]
-        bars = [Bar("", task.label, task.done, task.total) for task in progress]
+        bars = [Bar("", task.label, task.n, task.total) for task in progress]
         yield 4, bar_lines(bars, [task.left_s for task in progress], columns, terminal)
     rates = _numbers([*picture.rates, *picture.numbers], columns, terminal)
     for place, line in enumerate(rates):
@@ -332,7 +332,7 @@ def _step_line(
     if picture.shown_s is not None:
         or_more = "" if picture.is_counted else " or more"
         texts.append(f"the last {steps['n']:,} steps")
-        texts.append(f"{picture.done:,}{or_more} so far")
+        texts.append(f"{picture.n_steps:,}{or_more} so far")
     else:
         texts.append(f"{steps['n']:,} steps")
     return fitted((" · " if terminal.blocks else ", ").join(texts), columns)
@@ -377,14 +377,12 @@ def _workers(picture: Picture, columns: int) -> str:
 def _ranks(ranks: Sequence[Mapping[str, Any]], columns: int, terminal: TerminalStyle) -> list[str]:
     lines = []
     for rank in ranks[:_MOST_RANKS]:
-        shares = [
-            (name, COLOURS[name], rank["phases"][name]["share"])
-            for name in shown_phases(rank["phases"])
-        ]
+        phases = rank["phases"]
+        shares = [(name, COLOURS[name], phases[name]["share"]) for name in shown_phases(phases)]
         time = seconds(rank["time_s"]["median"], terminal) if rank.get("time_s") else ""
         name = padded(f"rank {rank['rank']} {printable(rank['host'])}", min(24, columns // 3))
         head = f"{name}  {time:>8}  "
-        tail = f"  wait {rank['phases']['wait']['share']:.0%}"
+        tail = f"  wait {phases['wait']['share']:.0%}"
         room = min(columns - width(head) - 10, 40)
         if room >= 8:
             lines.append(f"{head}{stacked(shares, room, terminal)}{tail}")
@@ -433,7 +431,7 @@ def plain_words(picture: Picture) -> str:
     median = seconds(picture.steps["time_s"]["median"], TerminalStyle(blocks=False))
     texts = [f"step {median}: {shares}"]
     texts += [f"{rate.name} {written(rate.value, rate.units)}" for rate in picture.rates[:1]]
-    texts += [f"{task.label} {task.done:g}/{task.total:g}" for task in picture.progress[:1]]
+    texts += [f"{task.label} {task.n:g}/{task.total:g}" for task in picture.progress[:1]]
     return " | ".join(texts)
 
 

@@ -376,7 +376,7 @@ class LiveSteps:
         """Put into a picture what is known of the steps by now."""
         every_rank = [self._ranks[number] for number in sorted(self._ranks)]
         counts = self._leading()
-        picture.done = counts_of_training(counts, every_rank) if counts else 0
+        picture.n_steps = counts_of_training(counts, every_rank) if counts else 0
         picture.is_counted = not self.is_behind
         trained = [rank for rank in every_rank if len(rank.steps.train)]
         if trained:
@@ -575,7 +575,7 @@ class _Requests(NamedTuple):
 
 
 def progress(counts: Counts, records: Records) -> Iterable[Progress]:
-    """How far the loops are that were at their loaders lately, and how long they will take."""
+    """The progress of the latest loop over each loader, and the time that it still needs."""
     every_loader = _last_requests(records)
     for requests in sorted(every_loader, key=lambda requests: str(requests.loader)):
         facts = counts.loaders.get(requests.loader, {})

@@ -221,7 +221,7 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
             flatten: Whether the options are called ``--field`` or ``--dest.field``.
 
         Raises:
-            InstrumentError: It is no dataclass, a field has a type that cannot be read from a
+            InstrumentError: It is not a dataclass, a field has a type that cannot be read from a
                 command line, or ``dest`` is where the values of an option stand already.
             ConfigurationError: The configuration of ``dest`` does not fit the dataclass.
         """

@@ -33,7 +33,7 @@ class Words:
     Args:
         words: The command line, without the program's name.
         options: Each option's name, with its dashes, and its argparse action.
-        final: True if these are all options; else nothing is looked up to help with an unknown
+        final: True if these are all options; otherwise nothing is looked up to help with an unknown
             one (3 ms).
     """
 
@@ -222,7 +222,7 @@ class Words:
         return values, i
 
     def _value_counts(self, action: Action, i: int) -> tuple[int, int]:
-        """How many values an option takes at least and at most, of the words from an index on."""
+        """The least and the largest number of values that an option takes from ``words[i:]``."""
         nargs: Any = action.nargs
         if nargs == OPTIONAL:
             return 0, int(self._is_optional_value(action, i))
@@ -301,7 +301,7 @@ def _is_value(action: Action, word: str) -> bool:
         return False
     try:
         action.type(word)
-    except Exception:  # whatever a type raises of what is no value for it
+    except Exception:  # whatever a type raises of what is not a value for it
         return False
     return True
 

@@ -230,7 +230,7 @@ def _parse_yaml(text: str, label: str) -> Any:
 def _settings(
     table: dict[Any, Any], path: tuple[str, ...], text: str, around: tuple[str, ...], label: str
 ) -> Iterable[Setting]:
-    """Each value that is no table. ``path`` is the table in voirkit's settings, ``around`` the
+    """Each value that is not a table. ``path`` is the table in voirkit's settings, ``around`` the
     tables around those."""
     for key, value in table.items():
         if not isinstance(key, str):

@@ -179,20 +179,28 @@ class CallHooks:
         self._by_number[number] = layer
         if self._is_on:
             layer.on(self)
-        if _compiles:
+        if _torch_compile.is_used:
             layer.freeze()
 
 
-_compiles = False  # torch.compile compares the code of functions by identity from now on
+class _TorchCompile:
+    """``torch.compile`` in this process, which compares the code of functions by identity."""
+
+    __slots__ = ("is_used",)
+
+    def __init__(self) -> None:
+        self.is_used = False
+
+
+_torch_compile = _TorchCompile()
 
 
 def _code_for_torch_compile(code: CodeType) -> CodeType:
     """The code below that of a layer; all layers stay in place from now on, but one over code that
     torch.compile begins with."""
-    global _compiles
     layers = list(weave.overlays.values())
-    if not _compiles:
-        _compiles = True
+    if not _torch_compile.is_used:
+        _torch_compile.is_used = True
         for layer in layers:
             layer.freeze(layer.base is not code)
     for layer in layers:
@@ -562,7 +570,7 @@ def _line_table(
 
 
 def _of_units(entry: bytes, following: bytes, units: int) -> Iterator[bytes]:
-    """An entry for so many units, then following ones as far as it does not reach."""
+    """An entry for ``units`` code units; ``following`` entries cover what it cannot."""
     while units > 0:
         yield bytes([entry[0] & 0xF8 | min(units, _WORD) - 1]) + entry[1:]
         units -= _WORD

@@ -306,7 +306,7 @@ class Relay:
                 wrap = event["$wrap"]
                 # to tell them apart from those of other processes
                 data["$wrap"] = {**wrap, "id": wrap["id"] + (os.getpid() << 40)}
-            worker = _worker_id()
+            worker = _loader_worker.number()
             if worker is not None:
                 data["$worker"] = worker
             uplink.send(key, data)
@@ -317,7 +317,7 @@ class Relay:
                 for alias, capture in event.items()
                 if alias != "$wrap"
             }
-            uplink.send(key, (data, event.get("$wrap"), _worker_id()))
+            uplink.send(key, (data, event.get("$wrap"), _loader_worker.number()))
 
         return emit_raw if raw else emit
 
@@ -326,19 +326,26 @@ class Relay:
         self.uplink.send(self.key, text)
 
 
-_worker: int | None = None
+class _LoaderWorker:
+    """This process as a worker of a ``torch.utils.data.DataLoader``, if it is one."""
+
+    __slots__ = ("_number",)
+
+    def __init__(self) -> None:
+        self._number: int | None = None
+
+    def number(self) -> int | None:
+        """Its number among the workers of its loader; None if it is none."""
+        if self._number is None:
+            data = sys.modules.get("torch.utils.data")
+            get_worker_info = getattr(data, "get_worker_info", None)
+            info = get_worker_info() if get_worker_info is not None else None
+            if info is not None:
+                self._number = int(info.id)
+        return self._number
 
 
-def _worker_id() -> int | None:
-    """The number of this process if it is a worker of a ``torch.utils.data.DataLoader``."""
-    global _worker
-    if _worker is None:
-        data = sys.modules.get("torch.utils.data")
-        get_worker_info = getattr(data, "get_worker_info", None)
-        info = get_worker_info() if get_worker_info is not None else None
-        if info is not None:
-            _worker = int(info.id)
-    return _worker
+_loader_worker = _LoaderWorker()
 
 
 def _smaller(data: Any) -> Any:

@@ -69,7 +69,7 @@ class Outlet:
             program.
         count: A cell with the number of events.
         begin, end: Cells with the functions that take the begin and the end of a pair, if the begin
-            needs no event; else with None.
+            needs no event; otherwise with None.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ from voirkit import streams
 from voirkit.fork import file_identity
 from voirkit.probes.children import HELLO, PIPE_BYTES, SLOT, Uplink, standard_left_alone
 
-# how long the thread waits for other threads' turn before it looks whether it is to stop
+# how long the thread waits for other threads' turn before it checks whether it is to stop
 TURN_S = 0.05
 # how long a fork waits for the thread to stop; it may be in a subscriber that takes long
 FORK_S = 1.0

@@ -286,7 +286,7 @@ class Instrumenter(TapEmitter):
         return [at_place(ast.Assign([target], value), node)]
 
     def is_steady(self, owner: ast.expr, value: ast.expr) -> bool:
-        """True if the owner of an attribute is a variable that finding a value cannot set anew, so
+        """True if the owner of an attribute is a variable that finding a value cannot set again, so
         that it may be read twice."""
         if not isinstance(owner, ast.Name) or owner.id not in bound_in(self.node):
             return False

@@ -65,7 +65,18 @@ class Relayed:
 _numbers = count(1)
 # this process's own, that have not ended
 _probes: weakref.WeakValueDictionary[int, Probe] = weakref.WeakValueDictionary()
-_exchange: Exchange | None = None
+
+
+class _Children:
+    """The children of this process, as far as probes have to do with them."""
+
+    __slots__ = ("exchange",)
+
+    def __init__(self) -> None:
+        self.exchange: Exchange | None = None  # takes their events
+
+
+_children = _Children()
 relays: list[Relay] = []  # the probes of the processes that this one descends from
 
 
@@ -94,7 +105,7 @@ def add_probe(probe: Probe, scope: Mapping[str, Any]) -> None:
 def end_probe(probe: Probe) -> None:
     """A probe's stream is about to end: hand it the events that children have sent."""
     relayed = probe._relayed
-    exchange = _exchange
+    exchange = _children.exchange
     if _probes.get(relayed.key) is not probe:
         return
     raise_at_end(probe)
@@ -118,7 +129,6 @@ def end_probe(probe: Probe) -> None:
 
 def _release(probe: Probe, exchange: Exchange | None) -> None:
     """The probe takes no more from children."""
-    global _exchange
     relayed = probe._relayed
     del _probes[relayed.key]
     if not are_there():
@@ -130,7 +140,7 @@ def _release(probe: Probe, exchange: Exchange | None) -> None:
         if _probes:
             exchange.start_reading()
         else:
-            _exchange = None
+            _children.exchange = None
             exchange.close()
     if relayed.dropped:
         streams.report(
@@ -152,8 +162,9 @@ def dropped(probe: Probe) -> int:
     """The number of events of a probe's children that have been lost."""
     relayed = probe._relayed
     n_dropped = relayed.dropped
-    if _exchange is not None and _probes.get(relayed.key) is probe:
-        n_dropped += _exchange.dropped(relayed.key)
+    exchange = _children.exchange
+    if exchange is not None and _probes.get(relayed.key) is probe:
+        n_dropped += exchange.dropped(relayed.key)
     return n_dropped
 
 
@@ -161,7 +172,9 @@ def end_after_children(function: Callable[[], None]) -> bool:
     """True if a function that was called at the end of python will be called again, when
     multiprocessing has waited for its children. That is so if multiprocessing was imported before
     the function was registered, so that its turn comes later."""
-    return bool(_probes) and _exchange is not None and children.after_children(function)
+    if not _probes or _children.exchange is None:
+        return False
+    return children.after_children(function)
 
 
 def _receive(pid: int, key: int, data: Any) -> None:
@@ -211,20 +224,20 @@ def _child_closed(dropped_of: Callable[[int], int]) -> None:
 
 def opened() -> Exchange | None:
     """The exchange that takes the events of children; None if it cannot be had."""
-    global _exchange
-    if _exchange is not None and not _exchange.is_open:
-        _exchange.close()
-        _exchange = None
-    if _exchange is None and _probes:
+    exchange = _children.exchange
+    if exchange is not None and not exchange.is_open:
+        exchange.close()
+        exchange = _children.exchange = None
+    if exchange is None and _probes:
         from voirkit.probes.exchange import Exchange
 
         try:
-            _exchange = Exchange(_receive, _child_closed)
+            exchange = _children.exchange = Exchange(_receive, _child_closed)
         except OSError as exc:
             streams.report(
                 f"the events of child processes cannot be had ({streams.describe(exc)})."
             )
-    return _exchange
+    return exchange
 
 
 def own_probes() -> list[Probe]:
@@ -258,8 +271,8 @@ def _before_fork() -> None:
 def _after_fork_in_parent() -> None:
     for probe in own_probes():
         notice(probe)
-    if _exchange is not None:
-        _exchange.after_fork()
+    if _children.exchange is not None:
+        _children.exchange.after_fork()
 
 
 def notice(probe: Probe) -> None:
@@ -270,7 +283,6 @@ def notice(probe: Probe) -> None:
 
 
 def _after_fork_in_child() -> None:
-    global _exchange
     weave.lock = threading.RLock()  # another thread may have held it
     if relays:
         for relay in relays:
@@ -279,9 +291,10 @@ def _after_fork_in_child() -> None:
         return
     from voirkit.probes.children import Relay
 
-    probes, exchange = list(_probes.items()), _exchange
+    probes = list(_probes.items())
+    exchange = _children.exchange
     uplink = exchange.uplink(slots()) if exchange is not None else None
-    _exchange = None
+    _children.exchange = None
     _probes.clear()
     if exchange is not None:
         exchange.release()

@@ -41,7 +41,7 @@ class NoSource(Exception):
 def compile_like(tree: ast.Module, code: CodeType) -> CodeType:
     """Compile a tree under the name and ``__future__`` imports of some code."""
     flags = code.co_flags & _FUTURE
-    with quiet(code.co_filename):  # they were given when the program itself was compiled
+    with quiet(code.co_filename):  # python showed the warnings when it compiled the program
         compiled: CodeType = compile(tree, code.co_filename, "exec", flags, dont_inherit=True)
     return compiled
 
@@ -160,8 +160,8 @@ def why_other(code: CodeType) -> str:
 def _function_alone(
     code: CodeType, lines: list[str], qualname: str
 ) -> tuple[ast.Module, FunctionNode] | None:
-    """A module of the function's own lines, with empty definitions around it, and the function;
-    None if those lines are no definition of it."""
+    """A module that holds only the function, nested in empty outer definitions, and its node; None
+    if the lines do not define that function."""
     node = _parse_definition(code, lines)
     if node is None:
         return None

@@ -363,7 +363,7 @@ def refstring(function: Any) -> str:
     for one of the script.
 
     Raises:
-        TypeError: It is no function.
+        TypeError: It is not a function.
         SelectorError: It cannot be found under its own name again.
     """
     from types import FunctionType

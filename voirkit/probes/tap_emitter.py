@@ -120,7 +120,7 @@ MARK = "\0voirkit "
 # so many names that may be unbound have a call for each case, 2**n calls; for more the tap looks
 # into the frame
 MOST_LADDER_NAMES = 3
-# What shows a function the dictionary of its variables, which before python 3.13 is made anew by
+# What shows a function the dictionary of its variables, which before python 3.13 is made again by
 # whoever looks at it.
 SEE_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec", "f_locals"})
 

@@ -386,7 +386,7 @@ def _tap_body(shape: TapShape) -> list[str]:
 
 
 def _event_text(shape: TapShape) -> str:
-    """The dictionary that a tap makes."""
+    """Source text of the dictionary that a tap creates for an event."""
     items = []
     for number, (alias, place) in enumerate(shape.items):
         value = place
@@ -694,7 +694,7 @@ class Memory:
         }
 
     def unset(self, node: Node, frame: Any, names: frozenset[str]) -> None:
-        """Variables are deleted, or about to be set anew."""
+        """Variables are deleted, or about to be set again."""
         if self.rule.total:
             return
         own_elements = node.elements

@@ -126,7 +126,7 @@ def _origin_of_copied(code: CodeType) -> Origin | None:
 
 
 def own_code(code: CodeType) -> CodeType:
-    """The program's own code, if some code has taps; else that code."""
+    """The program's own code, if some code has taps; otherwise that code."""
     origin = origin_of(code)
     return origin.old if origin is not None else code
 

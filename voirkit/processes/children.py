@@ -1,7 +1,7 @@
 """Processes that the program starts and that take part in the run: the object that stands there
 for the overseer, and their end.
 
-``inherit`` brings instruments into processes that are started anew. They need this of a run there:
+``inherit`` brings instruments into processes that are spawned. They need this of a run there:
 a way to warn, and the state that they share.
 """
 
@@ -85,23 +85,26 @@ class UnrecordedProcesses:
 
         if _cpu_of_children_s() - self._cpu_s < _MAY_HAVE_TRAINED_S:
             return []
-        if subprocesses.unrecorded:
-            return list(subprocesses.unrecorded)
+        if subprocesses.programs.unrecorded:
+            return list(subprocesses.programs.unrecorded)
         if _count_known_children() > self._n_known:
             return []
         return ["what os.system, os.posix_spawn or the like has started"]
 
 
-_n_forked = 0
+class _Forks:
+    """The forks of this process and of those that it was forked from."""
+
+    def __init__(self) -> None:
+        self.n_forked = 0
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_parent=self._count)
+
+    def _count(self) -> None:
+        self.n_forked += 1
 
 
-def _count_fork() -> None:
-    global _n_forked
-    _n_forked += 1
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_parent=_count_fork)
+_forks = _Forks()
 
 
 def _count_known_children() -> int:
@@ -109,7 +112,7 @@ def _count_known_children() -> int:
     recorded or not."""
     from voirkit.processes import inherit, subprocesses
 
-    return _n_forked + inherit.n_handed + subprocesses.n_started
+    return _forks.n_forked + inherit.state.n_handed + subprocesses.programs.n_started
 
 
 def _cpu_of_children_s() -> float:

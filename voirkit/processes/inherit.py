@@ -92,9 +92,24 @@ class _Offer:
         self.has_failed = False
 
 
+class InheritState:
+    """The state of this module, of which there is one.
+
+    Attributes:
+        n_handed: The number of processes that offers were handed to.
+        main_needs_offers: The main module cannot be loaded where there are no offers, since it
+            imports an alias (``voirkit.plugins``).
+        served: A WeakSet of the objects that start processes; None before the first.
+    """
+
+    def __init__(self) -> None:
+        self.n_handed = 0
+        self.main_needs_offers = False
+        self.served: Any = None
+
+
+state = InheritState()
 _offers: dict[str, _Offer] = {}  # by receiver
-n_handed = 0  # processes that offers were handed to
-main_needs_them = False  # the main module cannot be loaded where there are no offers: see alias
 
 # in the process that starts another
 
@@ -106,7 +121,7 @@ def watch(
     before_main: bool = False,
     subprocesses: bool = True,
 ) -> None:
-    """From now on a process that is started anew calls a function with a value that is offered
+    """From now on a process that is spawned calls a function with a value that is offered
     here; so do those started from there.
 
     Args:
@@ -130,6 +145,11 @@ def watch(
         for name in _PREPARATIONS:
             when_imported(name, _patch_preparation)
         when_imported("subprocess", _patch_subprocess)
+
+
+def is_watched(receiver: str) -> bool:
+    """True if processes that are spawned call it."""
+    return receiver in _offers
 
 
 def unwatch(receiver: str) -> None:
@@ -214,7 +234,7 @@ def _patch_preparation(spawn: Any) -> None:
         data: dict[str, Any] = original(name, *arguments, **more)
         offers = _collect(before_main=True)
         # of the server of forkserver, which would load the main module for all that it forks
-        if name == "ignore" and main_needs_them:
+        if name == "ignore" and state.main_needs_offers:
             for key in ("init_main_from_path", "init_main_from_name", "main_path"):
                 data.pop(key, None)
         if offers:
@@ -227,16 +247,15 @@ def _patch_preparation(spawn: Any) -> None:
 
 def _with_offers(reduced: tuple[Any, ...], offers: list[PickledOffer]) -> tuple[Any, ...]:
     """The reduced form of a process, with something to load before it."""
-    global n_handed
-    n_handed += 1
-    callable_, arguments, *state = reduced
+    state.n_handed += 1
+    callable_, arguments, *rest = reduced
     # The entries of a dictionary are loaded in their order.
     names = {
         "begin": _LoadedByRunning(offers, before_main=False),
         "make": callable_,
         "arguments": arguments,
     }
-    return (eval, ("make(*arguments)", names), *state)
+    return (eval, ("make(*arguments)", names), *rest)
 
 
 class _LoadedByRunning:
@@ -249,24 +268,20 @@ class _LoadedByRunning:
         return exec, (_START_TEXT, self._names)
 
 
-_served: Any = None  # a WeakSet of the objects that start processes
-
-
 def _is_first(package: str) -> bool:
     """True if this is the process that a package is starting, and not another among the objects
     that are sent to it."""
-    global _served
     context = sys.modules.get(f"{package}.context")
     popen = context.get_spawning_popen() if context is not None else None
     if popen is None:
         return False
-    if _served is None:
+    if state.served is None:
         from weakref import WeakSet
 
-        _served = WeakSet()
-    if popen in _served:
+        state.served = WeakSet()
+    if popen in state.served:
         return False
-    _served.add(popen)
+    state.served.add(popen)
     return True
 
 

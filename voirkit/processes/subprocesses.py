@@ -125,9 +125,22 @@ RUNNERS = frozenset(
 )
 _MOST_UNRECORDED = 16  # commands that are kept
 
-# commands that may train, started from here and handed nothing, as they are shown
-unrecorded: list[str] = []
-n_started = 0  # programs, of any kind, since there is something to hand over
+
+class StartedPrograms:
+    """The programs that were started from here, of any kind, since there is something to hand
+    over.
+
+    Attributes:
+        n_started: Their number.
+        unrecorded: The commands of those that may train and were handed nothing, as they are shown.
+    """
+
+    def __init__(self) -> None:
+        self.n_started = 0
+        self.unrecorded: list[str] = []
+
+
+programs = StartedPrograms()
 
 # the changes in subprocess: owner, name, and the original
 _replaced: list[tuple[Any, str, Any]] = []
@@ -142,7 +155,6 @@ def install(
         offer: Called for the text that is handed to the next one; None if there is nothing.
         report: Called, once, if a rank could not be reached.
     """
-    global _replaced
     if _replaced or not hasattr(os, "putenv"):
         return
     owner, name = _where_fork_exec_is(subprocess)
@@ -167,8 +179,7 @@ def install(
     def start(*arguments: Any) -> Any:
         """As ``_posixsubprocess.fork_exec``: the words, what may be executed, whether to close
         files, which not, folder, environment."""
-        global n_started
-        n_started += 1
+        programs.n_started += 1
         final_arguments = arguments
         try:
             text = text_for(arguments)
@@ -181,8 +192,8 @@ def install(
             pass  # the program's process is started, whatever becomes of this
         return fork_exec(*final_arguments)
 
-    unrecorded.clear()
-    _replaced = [(owner, name, fork_exec)]
+    programs.unrecorded.clear()
+    _replaced.append((owner, name, fork_exec))
     setattr(owner, name, start)
     if getattr(subprocess, "_USE_POSIX_SPAWN", False) is True:
         _replaced.append((subprocess, "_USE_POSIX_SPAWN", True))
@@ -192,10 +203,9 @@ def install(
 
 def remove() -> None:
     """No more."""
-    global _replaced
     for owner, name, original in _replaced:
         setattr(owner, name, original)
-    _replaced = []
+    _replaced.clear()
 
 
 class _ButForPythons:
@@ -278,8 +288,9 @@ def _note_unrecorded(words: Sequence[Any], executables: Sequence[bytes]) -> None
     decoded = [os.fsdecode(word) for word in words]
     executable = os.fsdecode(executables[0]) if executables else ""
     command = _shown_if_may_train(decoded, executable)
-    if command and command not in unrecorded and len(unrecorded) < _MOST_UNRECORDED:
-        unrecorded.append(command)
+    commands = programs.unrecorded
+    if command and command not in commands and len(commands) < _MOST_UNRECORDED:
+        commands.append(command)
 
 
 def _shown_if_may_train(words: list[str], executable: str) -> str:

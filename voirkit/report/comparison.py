@@ -170,7 +170,7 @@ def _between_steps(summary: Summary, of_rate: bool) -> float:
 
 
 _UNAFFECTED = ("", "share", "bytes")  # units of what no other program holds up
-_COUNTS = ("", "share")  # units of what is no measurement, or may be 0
+_COUNTS = ("", "share")  # units of what is not a measurement, or may be 0
 _HELD_UP = 1.05  # the mean step is so many times the median one: work of others held up steps
 _LEAST_SHARE = 0.01
 WALL: Place = ("duration_s",)
@@ -275,8 +275,8 @@ def grouped_runs(first: Side, second: Side) -> tuple[list[list[int]], list[list[
 
 
 def with_differences(figures: Sequence[Figure], first: Side, second: Side) -> list[Figure]:
-    """Figures with how sure their ratio is. Step time is judged by itself: equal runs are called
-    different in 5 of 100 cases at most. The other figures share another 5."""
+    """Figures with how certain their ratios are. Of 100 comparisons of equal runs, at most 5 report
+    that the step time differs, and at most 5 that any other figure does."""
     several = len(first.summaries) + len(second.summaries) > 2
     estimates = []
     for figure in figures:
@@ -290,16 +290,14 @@ def with_differences(figures: Sequence[Figure], first: Side, second: Side) -> li
     for figure, (of_first, of_second) in zip(figures, estimates, strict=True):
         if of_first and of_second:
             place = figure.place
+            spread = max(first.between_runs(place), second.between_runs(place))
+            chance = CHANCE if place == STEP else CHANCE / n_other_figures
             bias = (0.0, 0.0)
             if figure.units not in _UNAFFECTED:
                 bias = contention_bias(first, second, place)
-            figure_difference = difference(
-                _combined_groups(of_first, first_groups),
-                _combined_groups(of_second, second_groups),
-                max(first.between_runs(place), second.between_runs(place)),
-                CHANCE if place == STEP else CHANCE / n_other_figures,
-                bias,
-            )
+            first_estimates = _combined_groups(of_first, first_groups)
+            second_estimates = _combined_groups(of_second, second_groups)
+            figure_difference = difference(first_estimates, second_estimates, spread, chance, bias)
             figure = replace(figure, difference=figure_difference)
         result.append(figure)
     return result
@@ -416,7 +414,7 @@ def _comparable_options(manifest: Mapping[str, Any]) -> list[str] | None:
     return options
 
 
-def said(first: Side, second: Side) -> dict[str, tuple[Any, Any]]:
+def different_facts(first: Side, second: Side) -> dict[str, tuple[Any, Any]]:
     """Scripts, verdicts, alerts, how each ended: those that are not the same."""
     facts: dict[str, Callable[[Summary], Any]] = {
         "script": script_name,
@@ -425,11 +423,12 @@ def said(first: Side, second: Side) -> dict[str, tuple[Any, Any]]:
         "verdict": lambda summary: _value_at(summary, "verdict", "kind"),
         "alerts": _alert_kinds,
     }
-    pairs = {
-        name: tuple(_together(map(fact, side.summaries)) for side in (first, second))
-        for name, fact in facts.items()
-    }
-    return {name: (a, b) for name, (a, b) in pairs.items() if a != b}
+    different = {}
+    for name, fact in facts.items():
+        pair = _together(map(fact, first.summaries)), _together(map(fact, second.summaries))
+        if pair[0] != pair[1]:
+            different[name] = pair
+    return different
 
 
 def _alert_kinds(summary: Summary) -> list[str]:
@@ -449,7 +448,9 @@ def _together(values: Iterable[Any]) -> Any:
     for value in values:
         if value not in distinct:
             distinct.append(value)
-    return distinct[0] if len(distinct) == 1 else " or ".join(sorted(map(in_words, distinct)))
+    if len(distinct) == 1:
+        return distinct[0]
+    return " or ".join(sorted(map(in_words, distinct)))
 
 
 def in_words(value: Any) -> str:
@@ -463,7 +464,8 @@ def in_words(value: Any) -> str:
 
 def figures_of_instruments(first: Side, second: Side) -> Iterator[Figure]:
     """The figures of instruments' sections that all runs have."""
-    for part in {**instrument_parts(True), **instrument_parts(False)}.values():
+    parts = {**instrument_parts(True), **instrument_parts(False)}
+    for part in parts.values():
         of_first = [dict(figures_of(part(summary))) for summary in first.summaries]
         of_second = [dict(figures_of(part(summary))) for summary in second.summaries]
         for name, figure in of_first[0].items():

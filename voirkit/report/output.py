@@ -124,6 +124,6 @@ def printable(path: str) -> str:
     path = visible(path, in_line=True)
     try:
         path.encode(getattr(sys.stdout, "encoding", None) or "utf-8")  # a closed stdout is None
-    except UnicodeEncodeError:  # a name that is no text, or none in this encoding
+    except UnicodeEncodeError:  # a name that is not text, or none in this encoding
         return ascii(path)[1:-1]
     return path

@@ -105,13 +105,12 @@ def wall_line(wall: Mapping[str, Any], evaluation: Mapping[str, Any] | None = No
     30% (1.2 s) · …``."""
     names = {"evaluation": evaluation_name(evaluation)}
     always = ("training", "evaluation")
-    parts = [
-        (names.get(name, name), part["share"], part["total_s"])
-        for name, part in wall["parts"].items()
-        if part["share"] >= _LEAST or name in always
-    ]
-    parts.sort(key=lambda part: -part[-1])
-    return " · ".join(f"{name} {share:.0%} ({duration(total_s)})" for name, share, total_s in parts)
+    texts = []
+    for name, part in sorted(wall["parts"].items(), key=lambda item: -item[1]["total_s"]):
+        if part["share"] >= _LEAST or name in always:
+            time = duration(part["total_s"])
+            texts.append(f"{names.get(name, name)} {part['share']:.0%} ({time})")
+    return " · ".join(texts)
 
 
 def spread(of: Mapping[str, float] | None) -> tuple[str, str]:
@@ -225,11 +224,8 @@ def _verdict(summary: Summary) -> Iterator[Section]:
     verdict = summary.get("verdict")
     if not verdict:
         return
-    more = [
-        _following(advice)
-        for advice in summary.get("advice") or ()
-        if advice["do"] not in verdict["next"]
-    ]
+    every_advice = summary.get("advice") or ()
+    more = [_following(advice) for advice in every_advice if advice["do"] not in verdict["next"]]
     mood = "good" if verdict["kind"] in ("balanced", "unknown") else "bad"
     block = Finding(verdict["kind"], verdict["because"], verdict["next"], more, mood)
     yield Section("verdict", "", [block], least=_VERDICT)
@@ -256,7 +252,7 @@ def _findings(summary: Summary) -> Iterator[Section]:
 
 
 def _alerts(summary: Summary) -> Iterator[Section]:
-    """Alerts that are no findings, as in run directories of earlier releases."""
+    """Alerts that are not findings, as in run directories of earlier releases."""
     elsewhere = {finding["kind"] for finding in summary.get("findings") or ()}
     alerts = [alert for alert in summary.get("alerts") or () if alert["kind"] not in elsewhere]
     for number, alert in enumerate(alerts):
@@ -377,15 +373,17 @@ def _facts(summary: Summary) -> Iterator[Section]:
         )
         blocks.append(Text(words, "checkpoints between steps"))
     monitor = summary.get("monitor") or {}
-    facts_by_label = {
-        "": [*_counts(summary)],
-        "seen": [*_recorded_work(summary.get("recorded_work"))],
-        "memory": [*_memory(summary)],
-        "used": [*_resources(monitor)],
-        "GPU": [*_gpus(monitor)],
-        "overhead": [*_overhead(summary.get("overhead"))],
-    }
-    blocks.append(Facts([(label, facts) for label, facts in facts_by_label.items() if facts]))
+    work, overhead = summary.get("recorded_work"), summary.get("overhead")
+    labelled = [
+        ("", _counts(summary)),
+        ("seen", _recorded_work(work)),
+        ("memory", _memory(summary)),
+        ("used", _resources(monitor)),
+        ("GPU", _gpus(monitor)),
+        ("overhead", _overhead(overhead)),
+    ]
+    lines = [(label, list(facts)) for label, facts in labelled]
+    blocks.append(Facts([line for line in lines if line[1]]))
     yield Section("facts", "", blocks)
 
 

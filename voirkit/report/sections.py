@@ -100,11 +100,9 @@ class Finding(NamedTuple):
 
     def following(self) -> list[tuple[str, str]]:
         """What to do, each with the word before it: ``next``, then ``then``."""
-        return [
-            (name, words)
-            for name, words in (("next", self.next), *(("then", words) for words in self.then))
-            if words
-        ]
+        actions = [("next", self.next)]
+        actions += [("then", words) for words in self.then]
+        return [action for action in actions if action[1]]
 
 
 class Amounts(NamedTuple):
@@ -256,7 +254,7 @@ class Series(NamedTuple):
         unit: Of y.
         axis: What x counts, in words. ``s`` is seconds since the run began, ``s since ...`` are
             others; on a page curves of one axis are zoomed together.
-        from_zero: Whether the scale begins at zero; else at the least value.
+        from_zero: Whether the scale begins at zero; otherwise at the least value.
         low: Whether it is drawn low, since it only adds to what stands above.
         logarithmic: Whether it is drawn by the logarithm, where no value is zero or less.
         across: The ends of the axis; those of the points if left out.
@@ -282,8 +280,8 @@ class Timeline(NamedTuple):
         bin_s: How long the time of a value is.
         unit: Of the values.
         caption: What it shows.
-        whole: What the darkest colour stands for; else the largest value, by the logarithm.
-        mean: Whether the mean stands at the end of a row; else the sum.
+        whole: What the darkest colour stands for; otherwise the largest value, by the logarithm.
+        mean: Whether the mean stands at the end of a row; otherwise the sum.
     """
 
     rows: Sequence[tuple[str, Sequence[float]]]
@@ -412,8 +410,8 @@ def sections_of(instrument: Instrument, summary: Mapping[str, Any]) -> Iterator[
 
 
 _STORED = {
-    one.__name__: one
-    for one in (
+    block.__name__: block
+    for block in (
         Text,
         Figure,
         Figures,
@@ -542,10 +540,13 @@ def sparkline(values: Sequence[float | None], most: int = 0) -> str:
     finite = [value for value in values if value is not None and math.isfinite(value)]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     step = (high - low) / (len(_LEVELS) - 1) or 1.0
-    return "".join(
-        "!" if value is None or not math.isfinite(value) else _LEVELS[round((value - low) / step)]
-        for value in values
-    )
+    curve = ""
+    for value in values:
+        if value is None or not math.isfinite(value):
+            curve += "!"
+        else:
+            curve += _LEVELS[round((value - low) / step)]
+    return curve
 
 
 def written(value: float | None, unit: str) -> str:

@@ -231,8 +231,8 @@ class Overseer(GivenOverseer):
 
     @property
     def may_be_listened_to(self) -> bool:
-        """Whether somebody may subscribe to ``given``, or has: an instrument that is not voirkit's
-        own may do so later."""
+        """True if ``given`` has a subscriber or may get one: an instrument from outside voirkit can
+        subscribe later."""
         return self._given is not None or any(
             not str(getattr(handler, "__module__", "")).startswith("voirkit")
             for handler in self.handlers
@@ -274,7 +274,7 @@ class Overseer(GivenOverseer):
             note: What it shows, and what of it can be trusted.
 
         Raises:
-            TypeError: Something is no block.
+            TypeError: Something is not a block.
         """
         documents = [summary.block_as_json(block) for block in blocks]
         self.summary.setdefault("sections", []).append(

@@ -36,7 +36,7 @@ class Outcome:
     ``script_exit_code``: the script's own, as the shell sees it."""
 
     def __init__(self) -> None:
-        self.ended, self.script_exit_code = "exception", 1  # until it has come to its end
+        self.ended, self.script_exit_code = "exception", 1  # until it has ended
         self.is_refused = False  # whether something wrong was found before the script started
         self.failures: list[str] = []  # checks that failed
 
@@ -50,7 +50,7 @@ class Outcome:
         )
 
     def end_normally(self) -> None:
-        """The program came to its end, or was stopped by an instrument."""
+        """The program ended, or was stopped by an instrument."""
         self.ended, self.script_exit_code = "normal", 0
 
     def end_by(self, exc: BaseException) -> None:
@@ -127,7 +127,7 @@ class RunRecord:
         assert ov.program is not None
         options, command = ov.options, [ov.program.name, *ov.options.ARGV]
         try:
-            path = directory.make(options.run_dir, ov.program.name, options.force)
+            path = directory.create(options.run_dir, ov.program.name, options.force)
         except RunDirectoryError as exc:
             if options.run_dir is not None:
                 raise
@@ -135,7 +135,7 @@ class RunRecord:
             return
         own_words = list(argv[: len(argv) - len(command)])
         start = {
-            **manifest.begin(__version__, command, own_words, current_folder(), self._begun_ns),
+            **manifest.create(__version__, command, own_words, current_folder(), self._begun_ns),
             "voirfiles": ov.voirfiles,
         }
         if ov.program.source_names:
@@ -154,7 +154,7 @@ class RunRecord:
         recording.time_imports()
 
     def end_script(self) -> None:
-        """Note that the script has come to its end, the first time."""
+        """Note that the script has ended, the first time."""
         if self._script_ended_ns is None:
             self._script_ended_ns = time.perf_counter_ns()
         if self._files is not None:
@@ -172,7 +172,7 @@ class RunRecord:
             self._files.manifest["moments"]["imports_ns"] = self._imports_ns
         totals = recording.end()
         if totals is not None and self._files is not None:
-            self._duration_s = self._files.duration_s  # what follows is no part of the run
+            self._duration_s = self._files.duration_s  # what follows is not part of the run
             summary.add_trace(self._ov.summary, totals, self._duration_s)
             self._has_trace = True
 

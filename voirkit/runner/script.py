@@ -216,7 +216,7 @@ class Program:
 
     def own_part(self, tb: TracebackType | None) -> TracebackType | None:
         """A traceback from the first frame on that is the script's module level, or the function
-        that was asked for."""
+        that was requested."""
         while tb is not None and not self._is_own(tb.tb_frame):
             tb = tb.tb_next
         return tb

@@ -73,7 +73,7 @@ def load(path: str, index: int) -> list[Instrument]:
 
     Raises:
         VoirfileError: It cannot be read or run.
-        InstrumentError: What it holds is no instrument.
+        InstrumentError: What it holds is not an instrument.
     """
     name = f"__voir{index or ''}__"
     code = _compile(path)

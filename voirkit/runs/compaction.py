@@ -40,7 +40,7 @@ class Compacted(NamedTuple):
     events: int  # how many records were compacted
     # the processes (stems of their files) that were left alone: they are alive, on another host, or
     # cannot be read whole
-    left: list[str]
+    skipped: list[str]
 
 
 def compact(
@@ -65,22 +65,24 @@ def compact(
     folder = folder_of(run)
     if not os.path.isdir(folder):
         return Compacted(0, [])
-    events, left = 0, []
-    for one in uncompacted_ranks(run) if rank is None else [rank]:
-        with locked(f"{folder}/settle-r{one}.lock"):
-            _clear_up(folder, one)
-            own = layout(run, {one}).segments
-            resting = [files for files in own if _has_ended(files, ended)]
-            others = [files for files in own if files not in resting]
+    events = 0
+    skipped = []
+    for uncompacted_rank in uncompacted_ranks(run) if rank is None else [rank]:
+        with locked(f"{folder}/settle-r{uncompacted_rank}.lock"):
+            _clear_up(folder, uncompacted_rank)
+            segments = layout(run, {uncompacted_rank}).segments
+            resting = [files for files in segments if _has_ended(files, ended)]
             while resting:
-                count, refused = _compact_processes(folder, one, resting, bool(others), connection)
-                events += count
-                others += [files for files in resting if files.stem in refused]
-                resting = (
-                    [files for files in resting if files.stem not in refused] if refused else []
+                keep_names = len(resting) < len(segments)
+                count, refused = _compact_processes(
+                    folder, uncompacted_rank, resting, keep_names, connection
                 )
-            left += [files.stem for files in others]
-    return Compacted(events, left)
+                events += count
+                if not refused:
+                    break
+                resting = [files for files in resting if files.stem not in refused]
+            skipped += [files.stem for files in segments if files not in resting]
+    return Compacted(events, skipped)
 
 
 def _has_ended(files: Files, ended: Collection[int]) -> bool:
@@ -110,12 +112,11 @@ def _ends(names: str) -> tuple[dict[str, Any], dict[str, Any]]:
             first = file.readline()
             file.seek(max(os.fstat(file.fileno()).st_size - _LONGEST, 0))
             lines = file.read().split(b"\n")
-        found = [json.loads(line) for line in (first, b"{}" if lines[-1] else lines[-2])]
+        header = json.loads(first)
+        last = json.loads(b"{}" if lines[-1] else lines[-2])
     except (OSError, ValueError, IndexError, RecursionError):
         return {}, {}
-    return found[0] if isinstance(found[0], dict) else {}, (
-        found[1] if isinstance(found[1], dict) else {}
-    )
+    return header if isinstance(header, dict) else {}, last if isinstance(last, dict) else {}
 
 
 def _compact_processes(
@@ -132,53 +133,37 @@ def _compact_processes(
         # mkdtemp's are for its maker alone; others may have to move its files
         os.chmod(draft, os.stat(folder).st_mode & 0o777)
         # What does not fit into memory lies beside the trace meanwhile, where there is room for it.
-        with (
-            connection.cursor()
-            if connection is not None and is_little(resting)
-            else connect(f"{draft}/duckdb")
-        ) as cursor:
+        shared = connection if connection is not None and is_little(resting) else None
+        with connect(f"{draft}/duckdb") if shared is None else shared.cursor() as cursor:
             pieces = Pieces(resting)
-            written: list[tuple[str, str]] = []
+            drafts: list[tuple[str, str]] = []
 
             def path_of(kind: str, number: int) -> str:
-                written.append((f"{draft}/{kind}-{number}.parquet", kind))
-                return written[-1][0]
+                path = f"{draft}/{kind}-{number}.parquet"
+                drafts.append((path, kind))
+                return path
 
             described = parquet.write(cursor, pieces, path_of)
-        refused = {
-            files.stem
-            for files, source in zip(resting, pieces.sources, strict=True)
-            if source.unknown
-        }
-        refused |= {
-            files.stem for files in resting if not set(pieces.damaged).isdisjoint(files.segments)
-        }
-        refused |= {
-            files.stem
-            for files in resting
-            if any(has_grown(path, pieces.read[path]) for path in files.segments)
-        }
+        refused = _stems_in_the_way(resting, pieces)
         if refused:
             shutil.rmtree(draft)
             return 0, refused
         host = of_stem(resting[0].stem)[0]
-        move = _places(folder, rank, host, written)
-        with open(f"{draft}/processes.jsonl", "w", encoding="utf-8") as file:
-            file.writelines(json.dumps(one) + "\n" for one in described)
+        move = _places(folder, rank, host, drafts)
+        descriptions = f"{draft}/processes.jsonl"
+        with open(descriptions, "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(process) + "\n" for process in described)
         number = _free(f"{folder}/processes", f"{host}-r{rank}-")
-        move.append(
-            (f"{draft}/processes.jsonl", f"{folder}/processes/{host}-r{rank}-{number}.jsonl")
-        )
-        remove = [
-            path
-            for files in resting
-            for path in (*files.segments, files.dropped, files.names)
-            if path is not None
-        ]
-        # forked children that are alive may still look there for what a number of their parent's
-        # stands for
-        if keep_names:
-            remove = [path for path in remove if not path.endswith(".names")]
+        move.append((descriptions, f"{folder}/processes/{host}-r{rank}-{number}.jsonl"))
+        remove = []
+        for files in resting:
+            remove += files.segments
+            if files.dropped is not None:
+                remove.append(files.dropped)
+            # forked children that are alive may still look there for what a number of their
+            # parent's stands for
+            if not keep_names:
+                remove.append(files.names)
         for path, _ in move:
             _sync(path)
         _write_journal(folder, rank, move, remove)
@@ -186,16 +171,27 @@ def _compact_processes(
         shutil.rmtree(draft, ignore_errors=True)
         raise
     _clear_up(folder, rank)
-    return sum(tally.n for one in described for tally in one["records"].values()), set()
+    return sum(tally.n for process in described for tally in process["records"].values()), set()
+
+
+def _stems_in_the_way(resting: list[Files], pieces: Pieces) -> set[str]:
+    """The stems of the processes whose records cannot be read whole, or that still grow."""
+    refused = set()
+    for files, source in zip(resting, pieces.sources, strict=True):
+        is_damaged = not set(pieces.damaged).isdisjoint(files.segments)
+        grows = any(has_grown(path, pieces.read[path]) for path in files.segments)
+        if source.unknown or is_damaged or grows:
+            refused.add(files.stem)
+    return refused
 
 
 def _places(
-    folder: str, rank: int, host: str, written: Iterable[tuple[str, str]]
+    folder: str, rank: int, host: str, drafts: Iterable[tuple[str, str]]
 ) -> list[tuple[str, str]]:
     """The place of each draft."""
     first: dict[str, int] = {}
     move = []
-    for path, kind in written:
+    for path, kind in drafts:
         place = f"{folder}/kind={kind}/rank={rank}"
         number = first.setdefault(kind, _free(place, f"{host}-"))
         first[kind] += 1
@@ -203,11 +199,11 @@ def _places(
     return move
 
 
-def _free(folder: str, begin: str) -> int:
+def _free(folder: str, prefix: str) -> int:
     """The first number behind those that are taken."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    taken = [name[len(begin) :].partition(".")[0] for name in names if name.startswith(begin)]
-    return max((int(number) for number in taken if number.isdigit()), default=-1) + 1
+    suffixes = [name[len(prefix) :].partition(".")[0] for name in names if name.startswith(prefix)]
+    return max((int(number) for number in suffixes if number.isdigit()), default=-1) + 1
 
 
 def _write_journal(folder: str, rank: int, move: list[tuple[str, str]], remove: list[str]) -> None:

@@ -52,40 +52,42 @@ class Condition:
     def failure(self, summary: dict[str, Any]) -> str | None:
         """Why a summary does not fulfil it, with the figure; None if it does."""
         value: Any = summary
-        for at, key in enumerate(self.path):
+        for depth, key in enumerate(self.path):
             there = _inside(value)
             if key not in there:
                 return (
                     f"{self.text}: this run has no"
-                    f" {'.'.join(self.path)}{_hint(self.text, key, there, at)}"
+                    f" {'.'.join(self.path)}{_hint(self.text, key, there, depth)}"
                 )
             value = there[key]
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             where = ".".join(self.path)
             inside = [
                 f"{where}.{name}"
-                for name, held in _inside(value).items()
-                if isinstance(held, (int, float))
+                for name, inner in _inside(value).items()
+                if isinstance(inner, (int, float))
             ]
             more = f"; it has {', '.join(inside[:6])}" if inside else ""
             return f"{self.text}: {where} is no number{more}"
-        return None if self.holds(value) else f"{self.text}: it is {_shown(value, self.unit)}"
+        return (
+            None if self.holds(value) else f"{self.text}: it is {_format_value(value, self.unit)}"
+        )
 
 
 def _inside(value: Any) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
-    return {str(i): held for i, held in enumerate(value)} if isinstance(value, list) else {}
+    return {str(i): item for i, item in enumerate(value)} if isinstance(value, list) else {}
 
 
-def _hint(text: str, key: str, there: dict[str, Any], at: int) -> str:
+def _hint(text: str, key: str, there: dict[str, Any], depth: int) -> str:
     # not of what a short name stands for
-    own = f".{key}" in text if at else text.lstrip().startswith(key)
-    near = did_you_mean(key, there if at else [*SHORT, *there]) if own else ""
+    is_written = f".{key}" in text if depth else text.lstrip().startswith(key)
+    near = did_you_mean(key, there if depth else [*SHORT, *there]) if is_written else ""
     return f". {near}" if near else ""
 
 
-def _shown(value: float, unit: str) -> str:
+def _format_value(value: float, unit: str) -> str:
     """A figure in the unit of its bound."""
     if unit in _TIMES:
         return f"{value / _TIMES[unit]:.6g}{unit}"
@@ -94,7 +96,7 @@ def _shown(value: float, unit: str) -> str:
     return f"{value / size('1' + unit):.6g}{unit}" if unit else f"{value:.6g}"
 
 
-def read(text: str, known: set[str] | None, *, baseline: bool = False) -> Condition:
+def read(text: str, summary_keys: set[str] | None, *, baseline: bool = False) -> Condition:
     """A condition from its text.
 
     Args:
@@ -116,8 +118,8 @@ def read(text: str, known: set[str] | None, *, baseline: bool = False) -> Condit
         )
     name, operator, number = match.groups()
     path = tuple(SHORT.get(name, name).split("."))
-    if known is not None and path[0] not in known:
-        nearest = did_you_mean(name, [*SHORT, *known])
+    if summary_keys is not None and path[0] not in summary_keys:
+        nearest = did_you_mean(name, [*SHORT, *summary_keys])
         raise CommandLineError(
             f"a summary has no {name!r}.",
             where=where,

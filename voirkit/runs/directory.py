@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 MANIFEST, SUMMARY = "run.json", "summary.json"
 # files and folders
-_OWN = (MANIFEST, SUMMARY, "report.html", "stream", "trace", "steps", "collectives")
+_ENTRIES = (MANIFEST, SUMMARY, "report.html", "stream", "trace", "steps", "collectives")
 PARENT = "voirkit-runs"
 _LARGEST = 1 << 27  # bytes of a document: python takes ten times that of memory for it
 _RECORD = re.compile(r".*-r\d+-\d+\.json")  # host, rank, process
 
 
-def make(chosen: str | None, script: str, force: bool) -> str:
+def create(run_dir: str | None, script: str, force: bool) -> str:
     """Make the directory of a run that starts now.
 
     Args:
@@ -46,55 +46,52 @@ def make(chosen: str | None, script: str, force: bool) -> str:
         RunDirectoryError: It holds another run, or something that is not voirkit's, or cannot be
             made.
     """
-    if chosen is not None and is_url(chosen):
+    if run_dir is not None and is_url(run_dir):
         hint = "Copy it there when it is over; voirkit report reads it there."
         raise RunDirectoryError(
-            "a run is recorded into a folder.", where=f"--run-dir {chosen}", next=hint
+            "a run is recorded into a folder.", where=f"--run-dir {run_dir}", next=hint
         )
     rank, size = rank_and_world_size()
-    wanted = (
-        chosen
-        if chosen is not None
-        else os.path.join(PARENT, _name(script, size > 1 or "TORCHELASTIC_RUN_ID" in os.environ))
-    )
-    where = f"--run-dir {chosen}" if chosen is not None else wanted
+    if run_dir is None:
+        has_ranks = size > 1 or "TORCHELASTIC_RUN_ID" in os.environ
+        folder = where = os.path.join(PARENT, _name(script, has_ranks))
+    else:
+        folder, where = run_dir, f"--run-dir {run_dir}"
     try:
-        path = os.path.abspath(wanted)
-        if (
-            chosen is None
-            and size == 1
-            and not (restart() and is_continued(read_manifest(path) or {}))
-        ):
+        path = os.path.abspath(folder)
+        continues = restart() and is_continued(read_manifest(path) or {})
+        if run_dir is None and size == 1 and not continues:
             path = _new(path)
         elif os.path.exists(path):
-            _take(path, where, force, ranks=size > 1)
+            _prepare_existing(path, where, force, ranks=size > 1)
         os.makedirs(path, exist_ok=True)
         if not os.access(path, os.W_OK):
             raise RunDirectoryError("this folder cannot be written to.", where=where)
     except OSError as exc:
         raise RunDirectoryError(f"cannot be made: {exc.strerror}.", where=where) from None
-    if chosen is None and rank == 0:
+    if run_dir is None and rank == 0:
         _point_latest(path)
     return path
 
 
 def _name(script: str, ranks: bool) -> str:
-    begun = _launched() if ranks else time.time()
-    stem = os.path.basename(script.rstrip("/")).removesuffix(".py").replace(":", ".") or "run"
-    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(begun))}-{stem}"
+    began_at = _launched() if ranks else time.time()
+    start = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(began_at))
+    stem = os.path.basename(script.rstrip("/")).removesuffix(".py").replace(":", ".")
+    return f"{start}-{stem or 'run'}"
 
 
 def _new(path: str) -> str:
     """A directory that nobody else has: two runs may start in the same second."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    wanted, n = path, 1
+    first_path, n = path, 1
     while True:
         try:
             os.mkdir(path)
             return path
         except FileExistsError:
             n += 1
-            path = f"{wanted}-{n}"
+            path = f"{first_path}-{n}"
 
 
 def _launched() -> float:
@@ -106,7 +103,7 @@ def _launched() -> float:
         return time.time()
 
 
-def _take(path: str, where: str, force: bool, ranks: bool) -> None:
+def _prepare_existing(path: str, where: str, force: bool, ranks: bool) -> None:
     """Make sure that what stands there may be used."""
     if not os.path.isdir(path):
         raise RunDirectoryError("this is a file, not a folder.", where=where)
@@ -115,12 +112,10 @@ def _take(path: str, where: str, force: bool, ranks: bool) -> None:
     manifest = read_manifest(path)
     if there and manifest is None and not ranks:
         raise _not_ours(there, where)
-    follows = ranks and rank_and_world_size()[0] > 0
-    if (
-        manifest is None
-        or is_continued(manifest)
-        or (follows and (force or manifest.get("job") == job()))
-    ):
+    if manifest is None or is_continued(manifest):
+        return
+    is_of_job = force or manifest.get("job") == job()
+    if ranks and is_of_job and rank_and_world_size()[0] > 0:
         return  # the first rank replaces, or refuses, what was there
     if not force:
         raise RunDirectoryError(
@@ -134,21 +129,23 @@ def _take(path: str, where: str, force: bool, ranks: bool) -> None:
 def refuse_foreign(path: str, where: str) -> list[str]:
     """What a folder holds. Raises RunDirectoryError: something in it is not voirkit's."""
     there = sorted(os.listdir(path))
-    unknown = [n for n in there if n not in _OWN and not n.endswith(".tmp")]
-    foreign = set(unknown).difference(_of_instruments()) if unknown else ()
+    foreign = {n for n in there if n not in _ENTRIES and not n.endswith(".tmp")}
+    if foreign:
+        foreign -= _own_entries()  # loads the instruments
     if foreign:
         raise _not_ours(sorted(foreign), where)
     return there
 
 
-def _of_instruments() -> set[str]:
-    return {name for instrument in installed_instruments() for name in instrument.folders}
+def _own_entries() -> set[str]:
+    folders = {name for instrument in installed_instruments() for name in instrument.folders}
+    return folders.union(_ENTRIES)
 
 
 def _not_ours(names: list[str], where: str) -> RunDirectoryError:
-    shown = ", ".join(names[:4])
+    named_entries = ", ".join(names[:4])
     return RunDirectoryError(
-        f"this folder holds what is not voirkit's ({shown}).",
+        f"this folder holds what is not voirkit's ({named_entries}).",
         where=where,
         next="Give a new or empty folder.",
     )
@@ -170,7 +167,8 @@ def check_entries(path: str, where: str) -> None:
         RunDirectoryError: Something of it is a link that leads out of it, or neither a file nor a
             folder.
     """
-    own, folders = {*_OWN, *_of_instruments()}, [path]
+    own_entries = _own_entries()
+    folders = [path]
     while folders:
         folder = folders.pop()
         try:
@@ -178,22 +176,24 @@ def check_entries(path: str, where: str) -> None:
         except OSError:
             continue  # it cannot be read, or another reader has put it into order meanwhile
         for entry in entries:
-            if folder == path and entry.name not in own and not entry.name.endswith(".tmp"):
+            if folder == path and entry.name not in own_entries and not entry.name.endswith(".tmp"):
                 continue  # not voirkit's: nobody reads it
-            shown = os.path.join(where, os.path.relpath(entry.path, path))
+            entry_path = os.path.join(where, os.path.relpath(entry.path, path))
             if entry.is_symlink():
-                if not os.path.realpath(entry.path).startswith(os.path.join(path, "")):
+                target = os.path.realpath(entry.path)
+                if not target.startswith(os.path.join(path, "")):
                     hint = (
                         f"If you trust it, read a copy with the links resolved: cp -rL {where} COPY"
                     )
                     raise RunDirectoryError(
-                        "this link leads out of the run directory.", where=shown, next=hint
+                        "this link leads out of the run directory.", where=entry_path, next=hint
                     )
             elif entry.is_dir():
                 folders.append(entry.path)
             elif not entry.is_file() and os.path.lexists(entry.path):
                 raise RunDirectoryError(
-                    "a run directory holds files and folders, and this is neither.", where=shown
+                    "a run directory holds files and folders, and this is neither.",
+                    where=entry_path,
                 )
 
 
@@ -205,32 +205,28 @@ def file_beside(path: str, name: object) -> str:
 
 def is_continued(manifest: dict[str, Any]) -> bool:
     """Whether this process goes on with the run: torchrun started its ranks again, or the script
-    executed itself anew."""
-    if (
-        restart() > manifest.get("restart", 0)
-        and str(manifest.get("job")).split("/")[0] == job().split("/")[0]
-    ):
+    re-executed itself."""
+    job_before, _, _ = str(manifest.get("job")).partition("/")
+    job_now, _, _ = job().partition("/")
+    if job_before == job_now and restart() > manifest.get("restart", 0):
         return True
-    return (
-        manifest.get("pid") == os.getpid()
-        and manifest.get("ended") == "running"
-        and manifest.get("host") == machine()[0]
-    )
+    is_running = manifest.get("ended") == "running" and manifest.get("pid") == os.getpid()
+    return is_running and manifest.get("host") == machine()[0]
 
 
 def clear(path: str, before: float | None = None) -> None:
     """Delete what voirkit wrote there; with ``before`` only what is older: the other ranks may have
     begun to write."""
-    own = {*_OWN, *_of_instruments()}
+    own_entries = _own_entries()
     for folder, folders, files in os.walk(path, topdown=False):
         part = os.path.relpath(folder, path).split(os.sep)[0]
-        if part != "." and part not in own:
+        if part != "." and part not in own_entries:
             continue
         for name in files:
+            if part == "." and name not in own_entries and not name.endswith(".tmp"):
+                continue
             file = os.path.join(folder, name)
-            if (part != "." or name in own or name.endswith(".tmp")) and (
-                before is None or os.lstat(file).st_mtime < before
-            ):
+            if before is None or os.lstat(file).st_mtime < before:
                 os.unlink(file)
         if part != ".":
             _remove_if_empty(folder)
@@ -269,8 +265,12 @@ def _point_latest(path: str) -> None:
 
 def read_manifest(path: str) -> dict[str, Any] | None:
     """What ``run.json`` holds, or None if the folder has none of voirkit's."""
-    found = read_object(os.path.join(path, MANIFEST))
-    return found if found is not None and "voirkit" in found and "schema" in found else None
+    manifest = read_object(os.path.join(path, MANIFEST))
+    return (
+        manifest
+        if manifest is not None and "voirkit" in manifest and "schema" in manifest
+        else None
+    )
 
 
 def read_summary(path: str) -> dict[str, Any] | None:
@@ -281,17 +281,17 @@ def read_summary(path: str) -> dict[str, Any] | None:
 def read_object(path: str) -> dict[str, Any] | None:
     """The object in a JSON file, without numbers that JSON lacks; None if there is none, or one too
     deep for python to walk through."""
-    found = read_document(path)
+    document = read_document(path)
     try:
-        return finite(found) if isinstance(found, dict) else None
+        return finite(document) if isinstance(document, dict) else None
     except RecursionError:
         return None
 
 
 def read_json(path: str, schema: int) -> dict[str, Any] | None:
     """The object in a JSON file; None if there is none, or none of this schema."""
-    found = read_document(path)
-    return found if isinstance(found, dict) and found.get("schema") == schema else None
+    document = read_document(path)
+    return document if isinstance(document, dict) and document.get("schema") == schema else None
 
 
 def read_document(path: str) -> Any:
@@ -368,28 +368,27 @@ def kept_counts(
     path = f"{stem}.counts.json"
 
     def counts() -> dict[str, Any] | None:
-        kept = read_json(path, schema)
-        if (
-            kept is not None
-            or (record := read_json(f"{stem}.json", schema)) is None
-            or (counted := count(record)) is None
-        ):
-            return kept
+        stored = read_json(path, schema)
+        if stored is not None:
+            return stored
+        record = read_json(f"{stem}.json", schema)
+        result = None if record is None else count(record)
+        if result is None:
+            return None
+        document, endings = result
         try:
-            write_json(path, counted[0])
+            write_json(path, document)
             folder, name = os.path.split(stem)
-            for file in [
-                one
-                for one in os.listdir(folder)
-                if one.startswith(f"{name}.") and one.endswith(tuple(counted[1]))
-            ]:
-                os.remove(os.path.join(folder, file))
+            for entry in os.listdir(folder):
+                if entry.startswith(f"{name}.") and entry.endswith(tuple(endings)):
+                    os.remove(os.path.join(folder, entry))
         except OSError:
             pass  # the next reader of the run counts again
-        return counted[0]
+        return document
 
-    if (kept := read_json(path, schema)) is not None:
-        return kept
+    stored = read_json(path, schema)
+    if stored is not None:
+        return stored
     try:
         with locked(f"{stem}.lock"):
             return counts()
@@ -418,7 +417,7 @@ def fetch(url: str, folder: str) -> str:
         The path of the copy.
 
     Raises:
-        RunDirectoryError: It is no run, or cannot be read.
+        RunDirectoryError: It is not a run, or cannot be read.
     """
     failed = "there is no such run."
     try:
@@ -428,28 +427,23 @@ def fetch(url: str, folder: str) -> str:
         storage, root = url_to_fs(url.rstrip("/"), skip_instance_cache=True)
         there = {path.rstrip("/").rpartition("/")[2] for path in storage.ls(root, detail=False)}
         if there.isdisjoint((MANIFEST, "trace")):
-            runs = sorted(storage.glob(f"{root}/*/{MANIFEST}"))
-            hint = (
-                "It holds runs:"
-                f" {', '.join(storage.unstrip_protocol(os.path.dirname(one)) for one in runs[-3:])}"
-                if runs
-                else ""
-            )
+            manifests = sorted(storage.glob(f"{root}/*/{MANIFEST}"))
+            runs = [storage.unstrip_protocol(os.path.dirname(file)) for file in manifests]
             raise RunDirectoryError(
-                f"this is no run directory: it has no {MANIFEST}.", where=url, next=hint
+                f"this is no run directory: it has no {MANIFEST}.", where=url, next=_name_runs(runs)
             )
-        own = {*_OWN, *_of_instruments()}
-        names = [path.removeprefix(root).lstrip("/") for path in storage.find(root)]
-        names = [
-            name
-            for name in names
-            if name.split("/")[0] in own and ".." not in name and not name.endswith("/")
-        ]
+        own_entries = _own_entries()
         path = os.path.join(folder, os.path.basename(root))
+        sources = []
+        copies = []
+        for source in storage.find(root):
+            name = source.removeprefix(root).lstrip("/")
+            is_own = name.split("/")[0] in own_entries
+            if is_own and ".." not in name and not name.endswith("/"):
+                sources.append(f"{root}/{name}")
+                copies.append(os.path.join(path, name))
         failed = "it was removed while it was read."
-        storage.get(
-            [f"{root}/{name}" for name in names], [os.path.join(path, name) for name in names]
-        )
+        storage.get(sources, copies)
     except RunDirectoryError:
         raise
     except ImportError as exc:
@@ -480,7 +474,9 @@ def find(path: str) -> str:
             next=f"Name a run directory, or record one.  {hint}",
         )
     if not os.path.exists(path):
-        raise RunDirectoryError("there is no such folder.", where=path, next=_others(path) or hint)
+        raise RunDirectoryError(
+            "there is no such folder.", where=path, next=_near_folders(path) or hint
+        )
     if not os.path.isdir(path):
         raise RunDirectoryError("this is a file, not a run directory.", where=path, next=hint)
     try:
@@ -524,23 +520,22 @@ def check_manifest(path: str, where: str) -> list[str]:
     return []
 
 
-def _others(path: str) -> str:
+def _near_folders(path: str) -> str:
     """What is near a path that does not exist."""
     parent, name = os.path.split(path.rstrip("/"))
     try:
-        there = [
-            one for one in os.listdir(parent or ".") if os.path.isdir(os.path.join(parent, one))
-        ]
+        entries = os.listdir(parent or ".")
     except OSError:
         return ""
-    return did_you_mean(name, there)
+    folders = [entry for entry in entries if os.path.isdir(os.path.join(parent, entry))]
+    return did_you_mean(name, folders)
 
 
 def _runs_in(path: str) -> str:
     """What to do about a folder that is not a run, but may hold some."""
-    runs = sorted(
-        one for one in os.listdir(path) if os.path.exists(os.path.join(path, one, MANIFEST))
-    )
-    return (
-        f"It holds runs: {', '.join(os.path.join(path, one) for one in runs[-3:])}" if runs else ""
-    )
+    entries = [os.path.join(path, name) for name in sorted(os.listdir(path))]
+    return _name_runs([e for e in entries if os.path.exists(os.path.join(e, MANIFEST))])
+
+
+def _name_runs(runs: Sequence[str]) -> str:
+    return f"It holds runs: {', '.join(runs[-3:])}" if runs else ""

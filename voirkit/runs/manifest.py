@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 
 
-def begin(
+def create(
     version: str, command: list[str], options: list[str], folder: str, begun_ns: int | None = None
 ) -> dict[str, Any]:
     """The manifest of a run that starts now, in a current folder.
@@ -30,15 +30,18 @@ def begin(
     """
     rank, size = rank_and_world_size()
     host, platform = machine()
+    revision = git_revision(folder)
     perf, wall = time.perf_counter_ns(), time.time_ns()
+    started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall / 1e9))
+    python_version, _, _ = sys.version.partition(" ")
     return {
         "schema": SCHEMA,
         "voirkit": version,
         "command": command,
         "voirkit_options": options,
         "cwd": folder,
-        "python": {"version": sys.version.split()[0], "executable": sys.executable},
-        "git_revision": git_revision(folder),
+        "python": {"version": python_version, "executable": sys.executable},
+        "git_revision": revision,
         "host": host,
         "platform": platform,
         "cpus": usable_cpus(),
@@ -47,7 +50,7 @@ def begin(
         "world_size": size,
         "job": job(),
         "restart": restart(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall / 1e9)),
+        "started": started,
         "clocks": {"perf_counter_ns": perf, "time_ns": wall},
         "moments": {"begun_ns": perf if begun_ns is None else begun_ns, "script_ns": perf},
         "ended": "running",
@@ -68,25 +71,16 @@ def machine() -> tuple[str, str]:
 def usable_cpus() -> int:
     """How many processors this process may use: those it is bound to, and no more than its
     container's quota, rounded up."""
-    bound = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    has_affinity = hasattr(os, "sched_getaffinity")
+    bound = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     # of two versions of control groups
     for path in ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"):
         try:
             quota, *period = _read(path).split()
             if quota in ("max", "-1"):
                 return bound
-            return max(
-                1,
-                min(
-                    bound,
-                    -(
-                        -int(quota)
-                        // int(period[0] if period else _read(path.replace("quota", "period")))
-                    ),
-                ),
-            )
+            period_us = int(period[0] if period else _read(path.replace("quota", "period")))
+            return max(1, min(bound, -(-int(quota) // period_us)))
         except (OSError, ValueError):
             continue
     return bound
@@ -101,21 +95,20 @@ def git_revision(folder: str) -> str | None:
             return None
         folder = parent
     try:
-        git = os.path.join(folder, ".git")
+        git = common = os.path.join(folder, ".git")
         if os.path.isfile(git):  # a worktree
-            git = os.path.join(folder, _read(git).removeprefix("gitdir:").strip())
+            git = common = os.path.join(folder, _read(git).removeprefix("gitdir:").strip())
         head = _read(os.path.join(git, "HEAD"))
         if not head.startswith("ref:"):
             return head
         name = head.removeprefix("ref:").strip()
-        common = (
-            os.path.join(git, _read(os.path.join(git, "commondir")))
-            if os.path.exists(os.path.join(git, "commondir"))
-            else git
-        )
+        common_file = os.path.join(git, "commondir")
+        if os.path.exists(common_file):
+            common = os.path.join(git, _read(common_file))
         for place in (git, common):
-            if os.path.exists(os.path.join(place, name)):
-                return _read(os.path.join(place, name))
+            reference = os.path.join(place, name)
+            if os.path.exists(reference):
+                return _read(reference)
         packed = _read(os.path.join(common, "packed-refs")).splitlines()
         return next((line.split()[0] for line in packed if line.endswith(" " + name)), None)
     except OSError:
@@ -152,18 +145,14 @@ def rank_and_world_size() -> tuple[int, int]:
 def attempts(before: dict[str, Any] | None) -> list[dict[str, int]]:
     """Attempts of this job before the one that begins now, by the manifest of the last: ``pid`` and
     ``begun_ns`` of the first rank."""
-    moments = (before or {}).get("moments") or {}
-    if (
-        before is None
-        or restart() <= before.get("restart", 0)
-        or "begun_ns" not in moments
-        or before.get("host") != machine()[0]
-    ):
-        return list((before or {}).get("attempts") or ()) if restart() else []
-    return [
-        *(before.get("attempts") or ()),
-        {"pid": before["pid"], "begun_ns": moments["begun_ns"]},
-    ]
+    if before is None or not restart():
+        return []
+    earlier = list(before.get("attempts") or ())
+    moments = before.get("moments") or {}
+    is_here = before.get("host") == machine()[0]
+    if is_here and "begun_ns" in moments and restart() > before.get("restart", 0):
+        earlier.append({"pid": before["pid"], "begun_ns": moments["begun_ns"]})
+    return earlier
 
 
 def restart() -> int:

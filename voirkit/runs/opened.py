@@ -42,7 +42,7 @@ from voirkit.trace.reader import of_stem
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    import duckdb  # loaded when the tables are asked for: the end of a run does without
+    import duckdb  # loaded when the tables are requested: the end of a run does without
 
 BATCH = 10_000  # rows that are python objects at a time
 
@@ -88,7 +88,7 @@ _TALLIES = (  # as trace_files.tally has them
 def open_run(path: str | os.PathLike[str] = LATEST) -> Run:
     """Open a run directory, or one on object storage (``s3://bucket/run``), which is fetched.
 
-    What a finished or killed run has left in segments is put to rest first, if the folder can be
+    What a finished or killed run has left in segments is compacted first, if the folder can be
     written to; one that still runs is read as it is at this moment.
 
     Raises:
@@ -165,8 +165,10 @@ class Run:
 
     def close(self) -> None:
         """Free what it holds."""
-        for connection in (*self._kept, *([] if self._connection is None else [self._connection])):
+        for connection in self._kept:
             connection.close()
+        if self._connection is not None:
+            self._connection.close()
         self._kept, self._connection = [], None
         self._closed = True
         if self._folder:
@@ -180,9 +182,9 @@ class Run:
 
     def _json(self, name: str) -> dict[str, Any] | None:
         path = os.path.join(self.path, name)
-        found = directory.read_object(path)
-        if found is not None:
-            return found
+        document = directory.read_object(path)
+        if document is not None:
+            return document
         if os.path.exists(path):
             self.warn([f"{path} cannot be read; it is damaged."])
         return None
@@ -286,10 +288,10 @@ class Run:
         now = layout(self.path, self.ranks)
         if now.spans or now.processes or not is_little(now.segments):
             return None
-        found = SegmentRecords(self.path, now)
+        records = SegmentRecords(self.path, now)
         after = layout(self.path, self.ranks)
         # else some of the files may have gone before they were read
-        return None if after.spans or after.processes else found
+        return None if after.spans or after.processes else records
 
     # what its processes did, rank by rank
 
@@ -306,34 +308,28 @@ class Run:
         """
         every = [] if self.ranks is not None else ranks_of(self.path)
         ranks = every if of is None else [rank for rank in every if rank in of]
-        most = min(
-            _RANKS_AT_ONCE,
-            max(_RECORDS_AT_ONCE * len(every) // records, 1) if records else _RANKS_AT_ONCE,
-        )
-        if len(every) == len(ranks) <= (1 if self.executor is not None else most):
+        size = _RANKS_AT_ONCE
+        if records:
+            size = min(size, max(_RECORDS_AT_ONCE * len(every) // records, 1))
+        if len(every) == len(ranks) <= (size if self.executor is None else 1):
             return [function(self)]
-        size = most if self.executor is None else max(1, min(most, len(ranks) // _TASKS))
+        if self.executor is not None:
+            size = max(1, min(size, len(ranks) // _TASKS))
         groups = [ranks[i : i + size] for i in range(0, len(ranks), size)]
         summary = {"memory": (self.summary or {}).get("memory")}
+        documents = (self.manifest, summary)
         call = partial(
-            _of_ranks,
-            function,
-            self.path,
-            tuple(self._ended),
-            self._compacts,
-            (self.manifest, summary),
+            _call_with_ranks, function, self.path, tuple(self._ended), self._compacts, documents
         )
-        found = []
-        for result, warnings in (
-            map(call, groups)
-            if self.executor is None
-            else self._executed(self.executor, call, groups)
-        ):
+        executor = self.executor
+        parts = map(call, groups) if executor is None else self._executed(executor, call, groups)
+        results = []
+        for result, warnings in parts:
             self.warn(warnings)
             if isinstance(result, Exception):
                 raise result
-            found.append(result)
-        return found
+            results.append(result)
+        return results
 
     def _executed(
         self, executor: Executor, call: Callable[[list[int]], T], groups: list[list[int]]
@@ -358,16 +354,15 @@ class Run:
         """What is known of the processes, rank by rank; read once."""
         if self._described is None:
             parts = self.map_ranks(_describe)
-            self._described = Description(
-                [one for part in parts for one in part.processes],
-                [one for part in parts for one in part.tallies],
-            )
+            processes = [process for part in parts for process in part.processes]
+            tallies = [row for part in parts for row in part.tallies]
+            self._described = Description(processes, tallies)
         return self._described
 
     def read_only(self, ranks: Collection[int]) -> None:
         """Open none but the files of some ranks, if all of these have recorded something; to be
         called before the tables are opened."""
-        stems = {one["stem"]: one["rank"] for one in self._description().processes}
+        stems = {row["stem"]: row["rank"] for row in self._description().processes}
         if set(ranks) <= set(stems.values()):
             self.ranks = sorted({of_stem(stem)[1] for stem, rank in stems.items() if rank in ranks})
 
@@ -386,7 +381,7 @@ class Run:
             described = self._opened
         self.warn([*lines, *without_names(now.orphans), *map(truncation_warning, now.spans)])
         # of an older voirkit, or damaged
-        if lines or not all("records" in one for one in described):
+        if lines or not all("records" in row for row in described):
             rows = self.connection().execute(_TALLIES).fetchall()
             return Description(
                 described,
@@ -442,9 +437,9 @@ class Run:
     def threads(self) -> dict[tuple[str, int, int, int], str]:
         """Names of threads by (host, rank, pid, tid)."""
         return {
-            (one.host, one.rank, one.pid, tid): name
-            for one in self.processes()
-            for tid, name in one.threads.items()
+            (process.host, process.rank, process.pid, tid): name
+            for process in self.processes()
+            for tid, name in process.threads.items()
         }
 
     def events(self, selection: Selection = EVERYTHING) -> str:
@@ -456,11 +451,11 @@ class Run:
         """
         from voirkit.runs.selection import chosen_events
 
-        known = self._chosen.get(selection)
-        if known is None:
-            known = chosen_events(self.connection(), selection, f"chosen_times_{len(self._chosen)}")
-            self._chosen[selection] = known
-        return known
+        query = self._chosen.get(selection)
+        if query is None:
+            query = chosen_events(self.connection(), selection, f"chosen_times_{len(self._chosen)}")
+            self._chosen[selection] = query
+        return query
 
     def extents(self, selection: Selection = EVERYTHING) -> list[Extent]:
         """The processes that have events in a selection, in the order of hosts, ranks and starts.
@@ -468,21 +463,21 @@ class Run:
         Raises:
             CommandLineError: The run has no such steps or ranks.
         """
-        found = self.connection().execute(
+        rows = self.connection().execute(
             "SELECT host, rank, pid, count(*), min(wall_ns), max(wall_ns + duration_ns) FROM"
             f" ({self.events(selection)}) GROUP BY ALL"
         )
-        counted = {(host, rank, pid): rest for host, rank, pid, *rest in found.fetchall()}
-        ordered = sorted(self.processes(), key=lambda one: (one.host, one.rank, one.began_ns))
-        unique = {(one.host, one.rank, one.pid): one for one in reversed(ordered)}
-        known = [
-            Extent(unique[key], *counted.pop(key)) for key in reversed(unique) if key in counted
-        ]
+        counts = {(host, rank, pid): figures for host, rank, pid, *figures in rows.fetchall()}
+        extents = []
+        for process in sorted(self.processes(), key=lambda p: (p.host, p.rank, p.began_ns)):
+            figures = counts.pop((process.host, process.rank, process.pid), None)
+            if figures is not None:
+                extents.append(Extent(process, *figures))
         # of those that are left nothing is known but their events
-        return known + [
-            Extent(Process(*key, 0, "", [], rest[1], 0, {}, {}), *rest)
-            for key, rest in sorted(counted.items())
-        ]
+        for key, figures in sorted(counts.items()):
+            process = Process(*key, 0, "", [], figures[1], 0, {}, {})
+            extents.append(Extent(process, *figures))
+        return extents
 
     def fetch(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
         """Batches of a query's rows.
@@ -528,11 +523,12 @@ class Run:
             " value, number"
         )
         parse = _Parse()
-        for batch in self.fetch(
+        query = (
             f"SELECT {columns} FROM ({self.events(selection)}) ORDER BY wall_ns, duration_ns DESC,"
             " rank, host, pid, tid, kind"
-        ):
-            yield [(*row[:9], parse(row[9], row[10], row[11], row[12])) for row in batch]
+        )
+        for batch in self.fetch(query):
+            yield [(*row[:9], parse(*row[9:])) for row in batch]
 
 
 class _Parse:
@@ -545,26 +541,26 @@ class _Parse:
     def __call__(
         self, text: str | None, key: str | None, value: int | None, number: float | None
     ) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         if text is not None:
-            known = self._known.get(text)
-            if known is None:
+            parsed = self._known.get(text)
+            if parsed is None:
                 if len(self._known) > 1000:
                     self._known.clear()
-                known = self._known[text] = json.loads(text)
-            found = dict(known)
+                parsed = self._known[text] = json.loads(text)
+            arguments = dict(parsed)
         if value is not None and key is not None:
-            found[key] = value
+            arguments[key] = value
         elif number is not None:
-            found[key or "value"] = number
-        return found
+            arguments[key or "value"] = number
+        return arguments
 
 
 def _describe(run: Run) -> Description:
     return run.describe()
 
 
-def _of_ranks(
+def _call_with_ranks(
     function: Callable[[Run], T],
     path: str,
     ended: Collection[int],

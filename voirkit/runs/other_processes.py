@@ -45,14 +45,16 @@ def is_alive(pid: int, perf_counter_ns: int, time_ns: int) -> bool:
     if time.perf_counter_ns() < perf_counter_ns:  # the system has been started since
         return False
     try:
-        state, began, began_at = began_s(pid)
+        state, started, started_at = began_s(pid)
     except FileNotFoundError:
         return False
     except (OSError, ValueError, IndexError, StopIteration):
         return True
     # One that began later is another. Both clocks must say so: one stands still while a laptop
     # sleeps, the other can be set.
-    is_another = began > perf_counter_ns / 1e9 + _SLACK_S and began_at > time_ns / 1e9 + _SLACK_S
+    is_another = (
+        started > perf_counter_ns / 1e9 + _SLACK_S and started_at > time_ns / 1e9 + _SLACK_S
+    )
     return state not in "ZX" and not is_another
 
 
@@ -64,26 +66,26 @@ def began_s(pid: int) -> tuple[str, float, float]:
         fields = file.read().rpartition(")")[2].split()
     with open("/proc/stat", encoding="ascii") as file:
         booted = next(int(line.split()[1]) for line in file if line.startswith("btime"))
-    began = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    return fields[0], began, booted + began
+    started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return fields[0], started, booted + started
 
 
-def has_settled(taken: Mapping[str, Any], beside: str) -> bool:
+def has_settled(record: Mapping[str, Any], tool_key: str) -> bool:
     """Whether what a tool beside a program wrote is whole: the program has ended, and so has the
     tool, which of a killed run it soon does.
 
     Args:
-        taken: What is known of it: ``host``, ``pid``, ``ended``, and when it began: ``began_ns``,
+        record: What is known of it: ``host``, ``pid``, ``ended``, and when it began: ``began_ns``,
             ``began_time_ns``.
-        beside: The key of the tool's process.
+        tool_key: The key of the tool's process.
     """
-    clocks = taken["began_ns"], taken.get("began_time_ns", 0)
-    if not is_here(taken.get("host")):
+    clocks = record["began_ns"], record.get("began_time_ns", 0)
+    if not is_here(record.get("host")):
         return True
-    if not taken.get("ended") and is_alive(taken.get("pid", 0), *clocks):
+    if not record.get("ended") and is_alive(record.get("pid", 0), *clocks):
         return False  # the program goes on: another rank, or a run that is looked at while it lasts
     until = time.monotonic() + _ENDS_S
-    while is_alive(taken.get(beside) or 0, *clocks):
+    while is_alive(record.get(tool_key) or 0, *clocks):
         if time.monotonic() > until:
             return False
         time.sleep(0.02)

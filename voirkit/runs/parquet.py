@@ -123,7 +123,7 @@ def register(connection: duckdb.DuckDBPyConnection, piece: Piece, sources: list[
         "number": number,
         "value_key": "coalesce(n.value_key, CASE n.kind WHEN 'counter' THEN 'value' END)",
     }
-    chosen = ", ".join(
+    columns_sql = ", ".join(
         f"CAST({expressions[key]} AS {kind}) AS {key}" for key, kind in COLUMNS.items()
     )
     arguments = (
@@ -131,15 +131,15 @@ def register(connection: duckdb.DuckDBPyConnection, piece: Piece, sources: list[
         f" {_WHOLE.format('step')} FROM piece_arguments"
     )
     return (
-        f"SELECT {chosen} FROM piece_records r JOIN piece_names n ON n.code = r.name JOIN"
+        f"SELECT {columns_sql} FROM piece_records r JOIN piece_names n ON n.code = r.name JOIN"
         f" piece_processes p ON p.code = r.process LEFT JOIN ({arguments}) a ON a.code = r.args"
     )
 
 
 def _texts(texts: list[str | None]) -> np.ndarray[Any, Any]:
-    found = np.empty(len(texts), object)
-    found[:] = texts
-    return found
+    array = np.empty(len(texts), object)
+    array[:] = texts
+    return array
 
 
 # v2 keeps whole numbers as differences: 6 bytes an event instead of 9.
@@ -168,12 +168,12 @@ def write(
         for kind in sorted(kinds):
             path = path_of(kind, number)
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            chosen = (
+            selected = (
                 f"SELECT {columns} FROM ({query}) WHERE kind = {quoted(kind)} ORDER BY start_ns,"
                 " duration_ns DESC"
             )
             try:
-                connection.execute(f"COPY ({chosen}) TO {file(path)} ({OPTIONS})").fetchall()
+                connection.execute(f"COPY ({selected}) TO {file(path)} ({OPTIONS})").fetchall()
             except duckdb.Error as exc:
                 raise system_error(exc, path) or exc from None
         tally(piece, tallies)
@@ -225,14 +225,11 @@ def system_error(exc: Exception, path: str) -> OSError | None:
     text = str(exc)
     if os.path.basename(path) not in text:
         return None
-    found = re.search(r'"errno": *"(\d+)"', text)
-    number = (
-        int(found[1])
-        if found
-        else next(
-            (n for n in range(1, 134) if text.rstrip('"}').endswith(f": {os.strerror(n)}")), 0
-        )
-    )
+    match = re.search(r'"errno": *"(\d+)"', text)
+    number = int(match[1]) if match else 0
+    if not match:
+        text = text.rstrip('"}')
+        number = next((n for n in range(1, 134) if text.endswith(f": {os.strerror(n)}")), 0)
     return OSError(number, os.strerror(number), path) if number else None
 
 
@@ -254,7 +251,7 @@ class Trace(NamedTuple):
 def open_trace(
     run: str,
     connection: duckdb.DuckDBPyConnection,
-    spare: str,
+    segments_folder: str,
     offset_ns: int = 0,
     ranks: Collection[int] | None = None,
 ) -> Trace:
@@ -273,7 +270,7 @@ def open_trace(
     """
     for attempt in range(10):
         now = layout(run, ranks)
-        live = _from_segments(run, now.segments, connection, f"{spare}/{attempt}")
+        live = _from_segments(run, now.segments, connection, f"{segments_folder}/{attempt}")
         after = layout(run, ranks)
         if (now.spans, now.processes) == (after.spans, after.processes):
             break  # nobody put the rest of it to rest meanwhile
@@ -301,17 +298,19 @@ class _Live(NamedTuple):
 def _from_segments(
     run: str, segments: Sequence[Files], connection: duckdb.DuckDBPyConnection, folder: str
 ) -> _Live:
-    found = _Live([], [], [])
-    for rank in sorted({of_stem(own.stem)[1] for own in segments}):
-        pieces = Pieces([own for own in segments if of_stem(own.stem)[1] == rank])
+    live = _Live([], [], [])
+    for rank in sorted({of_stem(process_files.stem)[1] for process_files in segments}):
+        pieces = Pieces(
+            [process_files for process_files in segments if of_stem(process_files.stem)[1] == rank]
+        )
 
         def path_of(kind: str, number: int, rank: int = rank) -> str:
-            found.paths.append(f"{folder}/{rank}-{kind}-{number}.parquet")
-            return found.paths[-1]
+            live.paths.append(f"{folder}/{rank}-{kind}-{number}.parquet")
+            return live.paths[-1]
 
-        found.described.extend(write(connection, pieces, path_of))
-        found.warnings.extend(damage(run, pieces))
-    return found
+        live.described.extend(write(connection, pieces, path_of))
+        live.warnings.extend(damage(run, pieces))
+    return live
 
 
 def _are_readable(paths: Sequence[str], connection: duckdb.DuckDBPyConnection) -> bool:
@@ -320,12 +319,12 @@ def _are_readable(paths: Sequence[str], connection: duckdb.DuckDBPyConnection) -
     if not paths:
         return True
     schema = f"parquet_schema([{', '.join(map(file, paths))}])"
-    own = (
+    query = (
         f"SELECT file_name FROM {schema} WHERE name IN {tuple(COLUMNS)} GROUP BY file_name HAVING"
         f" count(*) = {len(COLUMNS)}"
     )
     try:
-        return len(connection.execute(own).fetchall()) == len(paths)
+        return len(connection.execute(query).fetchall()) == len(paths)
     except duckdb.Error:
         return False
 
@@ -357,7 +356,7 @@ def _make_views(
     else:
         nothing = ", ".join(f"CAST(NULL AS {kind}) AS {key}" for key, kind in COLUMNS.items())
         connection.execute(f"CREATE VIEW spans AS SELECT {nothing} WHERE false")
-    offsets = {one.offset_ns for one in processes}
+    offsets = {process.offset_ns for process in processes}
     if len(offsets) < 2:
         offset = offsets.pop() if offsets else offset_ns
         connection.execute(
@@ -369,7 +368,10 @@ def _make_views(
         "CREATE TABLE clocks (host VARCHAR, rank INTEGER, pid BIGINT, offset_ns BIGINT, PRIMARY KEY"
         " (host, rank, pid))"
     )
-    unique = {(one.host, one.rank, one.pid): one.offset_ns for one in reversed(processes)}
+    unique = {
+        (process.host, process.rank, process.pid): process.offset_ns
+        for process in reversed(processes)
+    }
     connection.executemany(
         "INSERT INTO clocks VALUES (?, ?, ?, ?)", [[*key, offset] for key, offset in unique.items()]
     )
@@ -412,8 +414,8 @@ class CodedSpans:
         ]
         self.owners: list[Any] = self._coded("owners", owner)  # the values of ``owner``
 
-    def _coded(self, what: str, columns: str, source: str = "") -> list[Any]:
-        table = f"{self._view}_{what}"
+    def _coded(self, table_name: str, columns: str, source: str = "") -> list[Any]:
+        table = f"{self._view}_{table_name}"
         self._connection.execute(
             f"CREATE OR REPLACE TEMP TABLE {table} AS SELECT *, row_number() OVER (ORDER BY"
             f" {columns}) - 1 AS code FROM (SELECT DISTINCT {columns} FROM {source or self._view})"
@@ -434,13 +436,13 @@ class CodedSpans:
             where: In SQL.
         """
         view = self._view
-        found = self._connection.execute(
+        arrays = self._connection.execute(
             f"SELECT {columns} FROM (SELECT * FROM {view} WHERE {where}) s JOIN {view}_names n"
             f" USING (category, name) JOIN {view}_arguments a ON a.text = coalesce(s.args, '{{}}')"
             f" JOIN {view}_owners o USING ({self._owner})"
         ).fetchnumpy()
         return {
-            key: np.asarray(values).astype(np.int64, copy=False) for key, values in found.items()
+            key: np.asarray(values).astype(np.int64, copy=False) for key, values in arrays.items()
         }
 
     def ranges(self, most: int, where: str = "true") -> list[tuple[int | None, int | None]]:
@@ -458,11 +460,12 @@ class CodedSpans:
         return list(zip([None, *edges], [*edges, None], strict=True))
 
 
-def within(low: int | None, high: int | None) -> str:
-    """In SQL, whether a record began in a range of ``ranges``."""
-    return (
-        " AND ".join(
-            [f"start_ns >= {low}"] * (low is not None) + [f"start_ns < {high}"] * (high is not None)
-        )
-        or "true"
-    )
+def within(low: int | None, high: int | None, column: str = "start_ns") -> str:
+    """In SQL, whether a column lies in a half-open range, such as one of ``ranges``; None: no
+    bound."""
+    conditions = []
+    if low is not None:
+        conditions.append(f"{column} >= {low}")
+    if high is not None:
+        conditions.append(f"{column} < {high}")
+    return " AND ".join(conditions) or "true"

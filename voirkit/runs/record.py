@@ -122,7 +122,7 @@ class DataDescriptor:
                 self._hidden = SmuggleWriter(stream)
 
     def write(self, line: str) -> None:
-        """Send a line; nobody listening any more is no error."""
+        """Send a line; nobody listening any more is not an error."""
         if self._fd is None or os.getpid() != self._pid:
             return
         try:
@@ -198,7 +198,7 @@ class Record:
         return (time.perf_counter_ns() - int(self.manifest["moments"]["begun_ns"])) * 1e-9
 
     def script_ended(self, at_ns: int) -> None:
-        """Note when the script has come to its end; it is written with the rest."""
+        """Note when the script has ended; it is written with the rest."""
         self.manifest["moments"]["script_ended_ns"] = at_ns
 
     def end(self, ended: str, exit_code: int | None, summary: dict[str, Any]) -> None:
@@ -231,7 +231,7 @@ class Record:
 def packages() -> dict[str, str]:
     """The versions of what the program has imported, of packages that say theirs; no code of theirs
     is run to ask."""
-    found = {}
+    versions = {}
     for name, module in list(sys.modules.items()):
         if (
             "." not in name
@@ -241,8 +241,8 @@ def packages() -> dict[str, str]:
         ):
             version = object.__getattribute__(module, "__dict__").get("__version__")
             if isinstance(version, str):
-                found[name] = str.__str__(version)  # torch's is of a class of its own
-    return dict(sorted(found.items()))
+                versions[name] = str.__str__(version)  # torch's is of a class of its own
+    return dict(sorted(versions.items()))
 
 
 class StandaloneRun:
@@ -250,11 +250,11 @@ class StandaloneRun:
     folder the first makes the manifest. ``path``: the run directory; ``leads``: whether this
     process made the manifest."""
 
-    def __init__(self, path: str, begun: dict[str, Any], leads: bool) -> None:
-        self.path, self.leads, self._begun = path, leads, begun
-        self.host: str = begun["host"]  # the host's name
-        self.rank: int = begun["rank"]  # the rank of this process
-        self.world_size: int = begun["world_size"]  # of how many
+    def __init__(self, path: str, manifest: dict[str, Any], leads: bool) -> None:
+        self.path, self.leads, self._manifest = path, leads, manifest
+        self.host: str = manifest["host"]  # the host's name
+        self.rank: int = manifest["rank"]  # the rank of this process
+        self.world_size: int = manifest["world_size"]  # of how many
         self._start = time.perf_counter()
 
     def end(self, totals: Any) -> None:
@@ -263,20 +263,20 @@ class StandaloneRun:
             return
         # the exit code itself cannot be known from inside
         failed = getattr(sys, "last_type", None) is not None
-        self._begun.update(ended="exception" if failed else "normal")
-        found = summary.empty(__version__)
+        self._manifest.update(ended="exception" if failed else "normal")
+        document = summary.empty(__version__)
         duration_s = time.perf_counter() - self._start
-        found.update(
-            command=self._begun["command"],
-            world_size=self._begun["world_size"],
-            ended=self._begun["ended"],
+        document.update(
+            command=self._manifest["command"],
+            world_size=self._manifest["world_size"],
+            ended=self._manifest["ended"],
             duration_s=duration_s,
         )
         if totals is not None:
-            summary.add_trace(found, totals, duration_s)
+            summary.add_trace(document, totals, duration_s)
         try:
-            directory.write_json(os.path.join(self.path, directory.MANIFEST), self._begun)
-            directory.write_json(os.path.join(self.path, directory.SUMMARY), found)
+            directory.write_json(os.path.join(self.path, directory.MANIFEST), self._manifest)
+            directory.write_json(os.path.join(self.path, directory.SUMMARY), document)
         except OSError:
             pass  # the trace is there; the folder can be opened without
 
@@ -293,41 +293,39 @@ def join(path: str, where: str) -> StandaloneRun:
             made.
     """
     try:
-        begun = manifest.begin(__version__, sys.argv[:] or [""], [], os.getcwd())
+        words = sys.argv[:] or [""]
+        new_manifest = manifest.create(__version__, words, [], os.getcwd())
+        job = new_manifest["job"]
         os.makedirs(path, exist_ok=True)
         directory.refuse_foreign(path, where)
         there = directory.read_manifest(path)
-        # it executed itself anew, or its ranks were started again
-        again = there is not None and directory.is_continued(there)
-        with_it = there is not None and (
-            there.get("ended") == "running"
-            or (begun["rank"] > 0 and there.get("job") == begun["job"])
-        )
-        if there is not None and not again and not with_it:
+        is_first = new_manifest["rank"] == 0
+        leads = False
+        if there is None:
+            leads = is_first and _write_new_manifest(path, new_manifest)
+        elif directory.is_continued(there):
+            # it re-executed itself, or its ranks were started again
+            leads = is_first
+            if leads:
+                directory.write_json(os.path.join(path, directory.MANIFEST), new_manifest)
+        elif there.get("ended") != "running" and (is_first or there.get("job") != job):
             raise RunDirectoryError(
                 f"this folder holds another run (of {there.get('started', 'unknown time')}).",
                 where=where,
                 next="Give another folder.",
             )
-        if again and begun["rank"] == 0:
-            directory.write_json(os.path.join(path, directory.MANIFEST), begun)
-            return StandaloneRun(path, begun, leads=True)
-        return StandaloneRun(
-            path, begun, leads=begun["rank"] == 0 and there is None and _make(path, begun)
-        )
+        return StandaloneRun(path, new_manifest, leads)
     except OSError as exc:
         raise RunDirectoryError(f"cannot be used: {exc.strerror}.", where=where) from None
 
 
-def _make(path: str, begun: dict[str, Any]) -> bool:
+def _write_new_manifest(path: str, document: dict[str, Any]) -> bool:
     """Write the manifest, unless another process has just done so; whether it was written."""
-    temporary, place = (
-        os.path.join(path, f"{directory.MANIFEST}.{os.getpid()}.tmp"),
-        os.path.join(path, directory.MANIFEST),
-    )
+    place = os.path.join(path, directory.MANIFEST)
+    temporary = f"{place}.{os.getpid()}.tmp"
     try:
         with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(begun, file, indent=1)
+            json.dump(document, file, indent=1)
         try:
             os.link(temporary, place)  # fails if it is there
         except FileExistsError:

@@ -1,9 +1,9 @@
-"""Which part of a run is asked for: some of its steps, some of its ranks; and the events that it
+"""Which part of a run is requested: some of its steps, some of its ranks; and the events that it
 takes, as a query of DuckDB."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from voirkit.errors import CommandLineError
 
@@ -27,9 +27,9 @@ EVERYTHING: Final = Selection()
 def selection(steps: str | None = None, ranks: str | None = None) -> Selection:
     """What the options ``--steps`` and ``--ranks`` say. Raises CommandLineError: one of them cannot
     be read."""
-    return Selection(
-        None if steps is None else read_steps(steps), None if ranks is None else read_ranks(ranks)
-    )
+    selected_steps = None if steps is None else read_steps(steps)
+    selected_ranks = None if ranks is None else read_ranks(ranks)
+    return Selection(selected_steps, selected_ranks)
 
 
 def read_steps(text: str) -> tuple[int | None, int | None]:
@@ -65,7 +65,7 @@ def _no_steps(text: str) -> CommandLineError:
 def read_ranks(text: str) -> frozenset[int]:
     """``0,2-3`` as a set of ranks; both ends of a range belong to it. Raises CommandLineError: it
     has another form."""
-    found: set[int] = set()
+    ranks: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not _is_number(first) or (dash and not _is_number(last)):
@@ -75,8 +75,8 @@ def read_ranks(text: str) -> frozenset[int]:
             raise CommandLineError(
                 f"{part.strip()!r} is no range of ranks.", where=f"--ranks {text}", next=_RANKS
             )
-        found.update(range(low, high + 1))
-    return frozenset(found)
+        ranks.update(range(low, high + 1))
+    return frozenset(ranks)
 
 
 def _is_number(text: str) -> bool:
@@ -119,6 +119,8 @@ SELECT host, rank, min(first_ns) AS first_ns, max(last_ns) AS last_ns FROM islan
 def chosen_events(connection: duckdb.DuckDBPyConnection, selection: Selection, table: str) -> str:
     """A query for the events of a selection, with the columns of ``events``. ``table``: the name of
     a table that may be made for it. Raises CommandLineError: the run has no such steps or ranks."""
+    from voirkit.runs.parquet import within
+
     events = "SELECT * FROM events"
     if selection.ranks is not None:
         ranks = sorted(selection.ranks)
@@ -138,39 +140,29 @@ def chosen_events(connection: duckdb.DuckDBPyConnection, selection: Selection, t
         events += f" WHERE rank IN ({', '.join(map(str, ranks))})"
     if selection.steps is None:
         return events
-    steps = _between(selection.steps)
+    steps = within(*selection.steps, column="step")
     _check_steps(connection, events, steps, selection.steps)
     connection.execute(_TIMES.format(table=table, events=events, steps=steps))
-    within = "t.first_ns IS NOT NULL AND e.start_ns + e.duration_ns <= t.last_ns"
+    is_inside = "t.first_ns IS NOT NULL AND e.start_ns + e.duration_ns <= t.last_ns"
     return (
         f"SELECT e.* FROM ({events}) e ASOF LEFT JOIN {table} t "
         "ON e.host = t.host AND e.rank = t.rank AND e.start_ns >= t.first_ns "
-        f"WHERE CASE WHEN e.step IS NULL THEN {within} ELSE {steps.replace('step', 'e.step')} END"
-    )
-
-
-def _between(steps: tuple[int | None, int | None]) -> str:
-    low, high = steps
-    return (
-        " AND ".join(
-            [f"step >= {low}"] * (low is not None) + [f"step < {high}"] * (high is not None)
-        )
-        or "true"
+        f"WHERE CASE WHEN e.step IS NULL THEN {is_inside} ELSE {steps.replace('step', 'e.step')} END"
     )
 
 
 def _check_steps(
     connection: duckdb.DuckDBPyConnection,
     events: str,
-    chosen: str,
+    condition: str,
     steps: tuple[int | None, int | None],
 ) -> None:
-    found: Any = connection.execute(
-        f"SELECT min(step), max(step), count(*) FILTER (WHERE {chosen}) FROM ({events}) WHERE step"
+    ((first, last, count),) = connection.execute(
+        f"SELECT min(step), max(step), count(*) FILTER (WHERE {condition}) FROM ({events}) WHERE step"
         " IS NOT NULL"
-    ).fetchall()[0]
-    first, last, count = found
-    where = f"--steps {'' if steps[0] is None else steps[0]}:{'' if steps[1] is None else steps[1]}"
+    ).fetchall()
+    low, high = ("" if bound is None else bound for bound in steps)
+    where = f"--steps {low}:{high}"
     if first is None:
         hint = "An event belongs to a step by its argument `step`: ai.update(step=...) sets it."
         raise CommandLineError(
@@ -190,4 +182,5 @@ def as_ranges(numbers: list[int]) -> str:
             parts[-1].append(number)
         else:
             parts.append([number])
-    return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
+    ends = [dict.fromkeys((part[0], part[-1])) for part in parts]
+    return ", ".join("-".join(map(str, pair)) for pair in ends)

@@ -27,9 +27,9 @@ def _renamed(value: Any, pattern: re.Pattern[str], names: Mapping[str, str]) -> 
         return pattern.sub(lambda match: names[match[1]], value)
     if isinstance(value, Mapping):
         return {
-            _renamed(key, pattern, names): _renamed(one, pattern, names)
-            for key, one in value.items()
+            _renamed(key, pattern, names): _renamed(item, pattern, names)
+            for key, item in value.items()
         }
     if isinstance(value, (list, tuple)):
-        return [_renamed(one, pattern, names) for one in value]
+        return [_renamed(item, pattern, names) for item in value]
     return value

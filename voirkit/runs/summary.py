@@ -239,9 +239,9 @@ class Moments:
         self.begun: int | None = moments.get("begun_ns", record)
         # when the script's first line ran
         self.script: int | None = moments.get("script_ns", record)
-        # None if it did not come to its end
+        # None if it did not end
         self.script_ended: int | None = moments.get("script_ended_ns")
-        # what the script's own process spent on imports; None if it did not come to its end
+        # what the script's own process spent on imports; None if it did not end
         self.imported_s: float | None = (
             moments["imports_ns"] * 1e-9 if "imports_ns" in moments else None
         )
@@ -296,7 +296,7 @@ def is_contended(processors: Mapping[str, Any] | None) -> bool:
     waited, other_work = processors.get("waited_share"), processors.get("others_share")
     if waited is None or other_work is None:
         return False
-    return bool(waited >= limits.WAITED and other_work >= limits.OTHERS)
+    return bool(waited >= limits.WAITED and other_work >= limits.OTHER_PROGRAMS)
 
 
 def median(values: Sequence[float]) -> float:

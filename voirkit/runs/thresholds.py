@@ -64,7 +64,7 @@ CREEP_RISES = 0.75
 
 # Others' work on the processors: shares of the run.
 WAITED = 0.05  # the main thread was ready to run and waited for a processor
-OTHERS = 0.05  # of the processors that this run may use, others had so much
+OTHER_PROGRAMS = 0.05  # of the processors that this run may use, others had so much
 
 # of the run is spent on recording it: its times are longer by so much that this stands above the
 # verdict

@@ -2,7 +2,7 @@
 records in segments, without DuckDB.
 
 Each record is in exactly one file. ``trace/kind=<kind>/rank=<rank>/<host>-<n>.parquet`` and
-``trace/processes/<host>-r<rank>-<n>.jsonl`` are at rest. While records are put to rest there is a
+``trace/processes/<host>-r<rank>-<n>.jsonl`` are at rest. While records are compacted there is a
 folder with drafts, ``trace/settle-r<rank>.<word>.tmp``, and, from the moment when the drafts are
 complete and count instead of the segments until they have their places, a journal,
 ``trace/settle-r<rank>.json``.
@@ -14,7 +14,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,11 +98,8 @@ def origins(run: str) -> list[Origin]:
 
 
 def _origin(process: Any) -> Origin:
-    return Origin(
-        int(process["rank"]),
-        int(process.get("world_size", 0)),
-        str(process.get("job", "")).strip("/"),
-    )
+    job = str(process.get("job", "")).strip("/")
+    return Origin(int(process["rank"]), int(process.get("world_size", 0)), job)
 
 
 class Origin(NamedTuple):
@@ -151,19 +148,18 @@ def layout(run: str, ranks: Collection[int] | None = None) -> Layout:
     for name in _listed(f"{folder}/processes"):
         if is_wanted(rank_of(name)):
             compacted.add(f"{folder}/processes/{name}")
-    existing = sorted(path for path in (*compacted, *drafts) if os.path.exists(path))
+    existing = sorted(filter(os.path.exists, (*compacted, *drafts)))
     processes = [_without(process, removed) for process in files(run, ranks)]
     not_orphans = removed.union(*(process.segments for process in processes))
-    orphans = []
-    for name in names:
-        path = f"{folder}/{name}"
-        if name.endswith(".seg") and path not in not_orphans and is_wanted(rank_of(name)):
-            orphans.append(path)
+    segments = {f"{folder}/{name}" for name in names if name.endswith(".seg")}
+    unnamed = sorted(segments - not_orphans)
+    spans = [path for path in existing if path.endswith(".parquet")]
+    descriptions = [path for path in existing if path.endswith(".jsonl")]
     return Layout(
-        [path for path in existing if path.endswith(".parquet")],
-        [path for path in existing if path.endswith(".jsonl")],
+        spans,
+        descriptions,
         [process for process in processes if process.names not in removed],
-        orphans,
+        [path for path in unnamed if is_wanted(rank_of(path))],
     )
 
 
@@ -194,17 +190,13 @@ def read_journal(path: str) -> Journal | None:
     try:
         with open(path, encoding="utf-8") as file:
             document: Any = json.load(file)
-        journal = Journal(
-            [(str(draft), str(place)) for draft, place in document["move"]],
-            [str(path) for path in document["remove"]],
-        )
+        move = [(str(draft), str(place)) for draft, place in document["move"]]
+        remove = [str(path) for path in document["remove"]]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
-    moves_drafts = all(
-        _DRAFT.fullmatch(draft) and _PLACE.fullmatch(place) for draft, place in journal.move
-    )
-    removes_segments = all(map(_REMOVED.fullmatch, journal.remove))
-    return journal if moves_drafts and removes_segments else None
+    moves_drafts = all(_DRAFT.fullmatch(draft) and _PLACE.fullmatch(place) for draft, place in move)
+    removes_segments = all(map(_REMOVED.fullmatch, remove))
+    return Journal(move, remove) if moves_drafts and removes_segments else None
 
 
 def _listed(folder: str) -> list[str]:
@@ -219,7 +211,7 @@ class Tally(NamedTuple):
     them."""
 
     n: int  # how many
-    # how many of the edges of phases that are no copies (``COPIES``) come after ``COLD_NS`` of
+    # how many of the edges of phases that are not copies (``COPIES``) come after ``COLD_NS`` of
     # something else
     cold: int
     looks_ns: int  # how long voirkit's own looks took
@@ -247,50 +239,39 @@ def tally(piece: Piece, into: dict[int, dict[str, Tally]]) -> None:
     columns, names = piece.columns, piece.names
     if not len(columns["tid"]):
         return
+
+    def flags(of_name: Callable[[Name], bool]) -> Array:
+        """Which records have a name for which something holds."""
+        return np.array([of_name(name) for name in names], bool)[columns["name"]]
+
     kinds = sorted({_clean(name.kind) for name in names})
-    processes = int(columns["process"].max()) + 1
-    cell = (
-        columns["process"] * len(kinds)
-        + np.array([kinds.index(_clean(name.kind)) for name in names], np.int64)[columns["name"]]
-    )
+    kind_of = np.array([kinds.index(_clean(name.kind)) for name in names], np.int64)
+    cell = columns["process"] * len(kinds) + kind_of[columns["name"]]
+    n_cells = (int(columns["process"].max()) + 1) * len(kinds)
 
-    def counts(chosen: Array | slice = slice(None), weights: Array | None = None) -> Array:
-        return np.bincount(cell[chosen], weights, processes * len(kinds)).astype(np.int64)
+    def sums(records: Array, weights: Array) -> Array:
+        return np.bincount(cell[records], weights[records], n_cells).astype(np.int64)
 
-    def records_of(category: str, **also: str) -> Array:
-        wanted = [
-            name.category == category
-            and all(getattr(name, key) == value for key, value in also.items())
-            for name in names
-        ]
-        return np.flatnonzero(np.array(wanted, bool)[columns["name"]])
-
-    phases, looks = (
-        np.flatnonzero(
-            np.array([name.kind == "phase" and name.category != COPIES for name in names], bool)[
-                columns["name"]
-            ]
-        ),
-        records_of("voirkit", name="look"),
-    )
-    last = np.zeros(processes * len(kinds), np.int64)
+    is_phase = flags(lambda name: name.kind == "phase" and name.category != COPIES)
+    is_look = flags(lambda name: name.category == "voirkit" and name.name == "look")
+    is_reading = flags(lambda name: name.category == "memory" and name.kind == "counter")
+    cold_edges = _cold_edges(columns, flags(lambda name: name.kind == BATCH_KIND))
+    last = np.zeros(n_cells, np.int64)
     np.maximum.at(last, cell, columns["start_ns"] + columns["duration_ns"])
-    is_batch = np.array([name.kind == BATCH_KIND for name in names], bool)[columns["name"]]
-    cold, looked = (
-        counts(phases, _cold_edges(columns, is_batch)[phases]),
-        counts(looks, columns["duration_ns"][looks]),
-    )
-    rows = np.stack(
-        [counts(), cold, looked, counts(records_of("memory", kind="counter")), last], axis=1
-    )
-    for i, (n, *rest) in enumerate(rows.tolist()):
-        if n:
-            of_process, kind, found = (
-                into.setdefault(i // len(kinds), {}),
-                kinds[i % len(kinds)],
-                Tally(n, *rest),
-            )
-            of_process[kind] = of_process[kind] + found if kind in of_process else found
+    counts = [
+        np.bincount(cell, minlength=n_cells),
+        sums(is_phase, cold_edges),
+        sums(is_look, columns["duration_ns"]),
+        np.bincount(cell[is_reading], minlength=n_cells),
+        last,
+    ]
+    for i, row in enumerate(np.stack(counts, axis=1).tolist()):
+        tally = Tally(*row)
+        if tally.n:
+            process, kind = divmod(i, len(kinds))
+            of_process = into.setdefault(process, {})
+            before = of_process.get(kinds[kind])
+            of_process[kinds[kind]] = tally if before is None else before + tally
 
 
 def _cold_edges(columns: Mapping[str, Array], is_batch: Array) -> Array:
@@ -301,11 +282,11 @@ def _cold_edges(columns: Mapping[str, Array], is_batch: Array) -> Array:
     )
     end = start + duration
     order = np.lexsort((end, is_batch, tid, process))
-    follows = (
-        (np.diff(tid[order]) == 0) & (np.diff(process[order]) == 0) & ~np.diff(is_batch[order])
-    )
+    is_same_thread = (np.diff(tid[order]) == 0) & (np.diff(process[order]) == 0)
+    follows = np.flatnonzero(is_same_thread & ~np.diff(is_batch[order]))
+    later, earlier = order[follows + 1], order[follows]
     since = np.zeros(len(end), np.int64)
-    since[order[1:][follows]] = (start[order[1:]] - end[order[:-1]])[follows]
+    since[later] = start[later] - end[earlier]
     edges: Array = (duration > COLD_NS).astype(np.int64) + (since > COLD_NS)
     return edges
 
@@ -445,26 +426,16 @@ def described_processes(described: Iterable[dict[str, Any]], offset_ns: int) -> 
     host_offsets_ns: dict[str, int] = {}
     processes = []
     for row in sorted(unique.values(), key=lambda row: row["time_ns"]):
-        own_offset_ns = row["time_ns"] - row["perf_counter_ns"] if row["time_ns"] else offset_ns
+        time_ns = row["time_ns"]
+        own_offset_ns = time_ns - row["perf_counter_ns"] if time_ns else offset_ns
         # The wall clock is corrected now and then, the other is not: on a host the processes' order
         # is that of the other. One that differs by much is of another start of the system, or of
         # another machine of that name.
         host_offset_ns = host_offsets_ns.setdefault(row["host"], own_offset_ns)
         is_same_clock = abs(host_offset_ns - own_offset_ns) < _SAME_CLOCK_NS
-        process = Process(
-            host=row["host"],
-            rank=row["rank"],
-            pid=row["pid"],
-            ppid=row["ppid"],
-            name=row["name"],
-            argv=row["argv"],
-            began_ns=row["time_ns"],
-            offset_ns=host_offset_ns if is_same_clock else own_offset_ns,
-            threads=row["threads"],
-            dropped=row["dropped"],
-            world_size=row["world_size"],
-        )
-        processes.append(process)
+        clock_offset_ns = host_offset_ns if is_same_clock else own_offset_ns
+        facts = {**row, "began_ns": time_ns, "offset_ns": clock_offset_ns}
+        processes.append(Process._make(facts[key] for key in Process._fields))
     return processes
 
 
@@ -502,9 +473,8 @@ def _described(line: str) -> dict[str, Any] | None:
         parsed["stem"] = str(row["stem"])
         parsed["world_size"] = int(row.get("world_size", 0))
         if "records" in row:
-            parsed["records"] = {
-                str(kind): Tally(*map(int, counts)) for kind, counts in row["records"].items()
-            }
+            tallies = row["records"].items()
+            parsed["records"] = {str(kind): Tally(*map(int, counts)) for kind, counts in tallies}
         return parsed
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         return None
@@ -528,7 +498,7 @@ def read_descriptions(paths: Iterable[str], warnings: list[str]) -> list[dict[st
 
 
 def truncation_warning(path: str) -> str:
-    """A line for a Parquet file that is cut short or none, as far as its end tells; else
+    """A line for a Parquet file that is cut short or none, as far as its end tells; otherwise
     nothing."""
     try:
         with open(path, "rb") as file:
@@ -551,11 +521,11 @@ def damage(run: str, pieces: Pieces) -> list[str]:
 def without_names(orphans: Iterable[str]) -> list[str]:
     """A line for segments without names."""
     n_lost = {path: records_in(path) for path in orphans}
-    missing = sorted({f"{path.rpartition('-')[0]}.names" for path, n in n_lost.items() if n})
-    if not missing:
+    stems = {path.rpartition("-")[0] for path, n in n_lost.items() if n}
+    if not stems:
         return []
-    verb = " and others are" if len(missing) > 1 else " is"
-    return [f"{missing[0]}{verb} missing: {count(sum(n_lost.values()))} lost."]
+    verb = " and others are" if len(stems) > 1 else " is"
+    return [f"{min(stems)}.names{verb} missing: {count(sum(n_lost.values()))} lost."]
 
 
 def count(events: int) -> str:

@@ -169,7 +169,7 @@ class Wmap:
     An end whose begin was before the subscription is nothing.
 
     Raises:
-        TypeError: It is no generator function.
+        TypeError: It is not a generator function.
     """
 
     def __init__(self, name: Any, function: Any = None, pass_keys: bool = True) -> None:

@@ -194,7 +194,7 @@ class Segment:
             OSError: There is no room, the folder is gone or cannot be written to.
         """
         at = self.size
-        # Opened anew each time: a thousand threads would hold a thousand descriptors of the
+        # Opened again each time: a thousand threads would hold a thousand descriptors of the
         # program's otherwise.
         fd = os.open(self.path, _UPDATE if at else _UPDATE | os.O_CREAT | os.O_EXCL, 0o666)
         try:

@@ -149,7 +149,7 @@ class _Segment:
                 if not self._at and not file.read(layout.HEADER_BYTES).startswith(layout.MAGIC):
                     return []  # not begun
                 return self._more(file, at_once)
-        except FileNotFoundError:  # it has been put to rest
+        except FileNotFoundError:  # it has been compacted
             self.gaps = []
             return []
 

@@ -49,7 +49,7 @@ LARGEST_WINDOW = 1 << 22
 
 # Lines of .names, told apart by their first key.
 NAME, ARGUMENTS, THREAD_NAME = "n", "a", "t"
-GROUP = "g"  # the rank that this process has in a group, learnt late
+GROUP = "g"  # the rank of this process in a group, written once it is known
 ENDS = "e"  # the bytes of each segment, by its number
 
 

@@ -82,13 +82,13 @@ class Names:
         return self._ids.setdefault(key, number)
 
     def arguments(self, mapping: Mapping[str, Any]) -> int:
-        """The number of a set of arguments; 0 of an empty one, and of what is no mapping."""
+        """The number of a set of arguments; 0 of an empty one, and of what is not a mapping."""
         try:
             text = _text_of_arguments(mapping)
         except RecursionError:
             raise
         except (AttributeError, TypeError, ValueError, RuntimeError):
-            return 0  # it is no mapping, or is being changed
+            return 0  # it is not a mapping, or is being changed
         return 0 if text == "{}" else self.arguments_as_json(text)
 
     def arguments_as_json(self, text: str) -> int:
@@ -141,7 +141,7 @@ class Names:
             yield _name_line(number, key)
 
     def describe(self, number: int) -> str:
-        """A name as a reader of a report knows it."""
+        """The name of a number as reports show it: ``category.name``."""
         if number not in self._names:
             return TOO_MANY if not number else "(unknown)"
         category, name = self._names[number][:2]

@@ -36,6 +36,8 @@ DEPTH = 40  # calls within calls within ... of a record that has to
 _pack = struct.Struct(layout.RECORD).pack_into
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
+# Read for each record, as are _generation and _local: names of the module, which are read faster
+# than attributes.
 _mode = OFF
 _inherited = layout.THREAD  # arguments up to this one may have no line in this process's file yet
 _highest = 0  # that was inherited
@@ -110,7 +112,7 @@ _NO_ROOM = (AttributeError, StopIteration, ValueError, TypeError, struct.error)
 
 
 def _unless_the_programs(exc: Exception) -> None:
-    """Raise it if it comes out of a signal handler; else a place may have been taken and not
+    """Raise it if it comes out of a signal handler; otherwise a place may have been taken and not
     written to."""
     if not isinstance(exc, (AttributeError, StopIteration)):
         _holes.append(None)
@@ -135,7 +137,7 @@ def _slow(name_id: int, start: int, duration: int, value: int, args: int) -> Non
             # With the room at hand: if the recording ends and another begins meanwhile, this room
             # is no more, and all is tried again.
             if args and args <= _inherited and room is not None:
-                _resolve(args)
+                _callbacks.resolve(args)
         except BaseException as exc:
             # of a signal handler: it goes its way when the record is written
             raised = exc
@@ -152,7 +154,7 @@ def _slow(name_id: int, start: int, duration: int, value: int, args: int) -> Non
         if isinstance(raised, RecursionError) and name_id:
             _too_deep.append((None, name_id, start, start + duration, value, args))
         else:
-            _lose(name_id)
+            _callbacks.lose(name_id)
     # What comes of half empty modules is voirkit's own, and so is that python can go no deeper.
     if raised is not None and not is_finalizing() and not isinstance(raised, RecursionError):
         raise raised
@@ -187,11 +189,11 @@ def _make_room() -> tuple[Any, Callable[[], int]] | None:
     writer.busy = True
     thread.depth += 1
     try:
-        tid = 0 if writer.announced else _arrive()
+        tid = 0 if writer.announced else _callbacks.arrive()
         if tid is None:
             return None
         if not length_hint(writer.places):
-            grown = _grow(writer.segment)
+            grown = _callbacks.grow(writer.segment)
             if grown is None:
                 return None
             segment, window, offset, size, first = grown
@@ -290,7 +292,7 @@ def _refresh(span: Span) -> None:
     except RecursionError:
         raise
     except Exception as exc:
-        _failed(exc)
+        _callbacks.failed(exc)
     span._seen = generation  # not before: another thread would take the old for the new
 
 
@@ -354,11 +356,20 @@ def changed() -> None:
 
 # for ``recording``
 
-_arrive: Callable[[], int | None]
-_grow: Callable[[Any], tuple[Any, Any, int, int, int] | None]
-_resolve: Callable[[int], None]
-_lose: Callable[[int], None]
-_failed: Callable[[Exception], None]
+
+class _Callbacks:
+    """The functions that ``install`` sets."""
+
+    __slots__ = ("arrive", "failed", "grow", "lose", "resolve")
+
+    arrive: Callable[[], int | None]
+    grow: Callable[[Any], tuple[Any, Any, int, int, int] | None]
+    resolve: Callable[[int], None]
+    lose: Callable[[int], None]
+    failed: Callable[[Exception], None]
+
+
+_callbacks = _Callbacks()
 
 
 def install(
@@ -370,8 +381,11 @@ def install(
 ) -> None:
     """Set what is called when a thread records first, has no room, records arguments that are not
     in the files, cannot record, and when a span's ``refresh`` raises."""
-    global _arrive, _grow, _resolve, _lose, _failed
-    _arrive, _grow, _resolve, _lose, _failed = arrive, grow, resolve, lose, failed
+    _callbacks.arrive = arrive
+    _callbacks.grow = grow
+    _callbacks.resolve = resolve
+    _callbacks.lose = lose
+    _callbacks.failed = failed
 
 
 def switch(mode: int) -> None:
@@ -398,7 +412,7 @@ def close() -> list[tuple[Any, int, int, bool]]:
     while _too_deep:
         late = _too_deep.pop()
         if _mode != ON:  # else this is a forked child: they are its parent's
-            _lose(late[1])
+            _callbacks.lose(late[1])
     writers, _writers, _free = _writers, [], []
     empty, _holes = len(_holes), []
     _local, _inherited = _Local(), layout.THREAD
@@ -471,7 +485,7 @@ else:
             os.close(copy)
             self = super().__new__(cls, fd, size, offset=at)
             file = file_identity(fd)
-            # the mapping got the number that was free; else another thread was faster
+            # the mapping got the number that was free; otherwise another thread was faster
             if file_identity(copy) == file:
                 self.copy, self.file = copy, file
             return self

@@ -248,14 +248,14 @@ def records_in(path: str) -> int:
 
 
 def _extent(path: str) -> int:
-    """How many records a segment has room for. Raises ValueError: it is no segment; OSError: it
+    """How many records a segment has room for. Raises ValueError: it is not a segment; OSError: it
     cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:
             header = file.read(layout.HEADER_BYTES)
             size = os.fstat(file.fileno()).st_size
     except FileNotFoundError:
-        return 0  # it has been put to rest meanwhile
+        return 0  # it has been compacted meanwhile
     if len(header) < layout.HEADER_BYTES or not any(header):
         return 0  # whoever made it was killed before it was begun
     if not header.startswith(layout.MAGIC):

@@ -84,9 +84,20 @@ engine = _chosen()
 if not TYPE_CHECKING:
     span, changed, Span = engine.span, engine.changed, engine.Span
 
-_recording: Recording | None = None
-_ends_with_python = True
-_told: set[str] = set()
+
+class _Process:
+    """This process's part in what is recorded."""
+
+    __slots__ = ("ends_with_python", "is_registered", "recording", "reported")
+
+    def __init__(self) -> None:
+        self.recording: Recording | None = None
+        self.ends_with_python = True
+        self.is_registered = False  # with atexit
+        self.reported: set[str] = set()  # each line is reported once
+
+
+_process = _Process()
 
 
 def mark(name_id: int, at_ns: int, args: int = 0, value: int = 0) -> None:
@@ -108,18 +119,20 @@ def timed(events: int, took_ns: int, part: str = "recording") -> None:
             program has), ``start`` (patching) or ``processes`` (tools that run beside the program;
             processor time).
     """
-    if _recording is not None:
-        _recording.timed(events, took_ns, part)
+    recording = _process.recording
+    if recording is not None:
+        recording.timed(events, took_ns, part)
 
 
 def is_recording() -> bool:
     """Whether spans go to files now."""
-    return _recording is not None and _recording.stopped is None
+    return _process.recording is not None and _process.recording.stopped is None
 
 
 def has_recorded() -> bool:
     """Whether there is a file of this process's yet."""
-    return _recording is not None and _recording.has_files()
+    recording = _process.recording
+    return recording is not None and recording.has_files()
 
 
 def begin(
@@ -146,20 +159,19 @@ def begin(
         ends_with_python: Whether it ends when python calls what is registered with ``atexit``, if
             not before.
     """
-    global _recording, _ends_with_python
-    if _recording is not None:
+    if _process.recording is not None:
         end()
     _names.begin_recording()
     settings = Settings(
         os.path.abspath(layout.folder_of(folder)), rank, host or _host(), limit, world_size
     )
-    _recording = Recording(engine, _names, settings, tell)
+    _process.recording = Recording(engine, _names, settings, tell)
     engine.install(_arrive, _grow, _resolve, _lose, _failed)
     changed()  # what arguments spans have now is not in the files
     engine.switch(1)
-    _ends_with_python = ends_with_python
-    if "atexit" not in _told:
-        _told.add("atexit")
+    _process.ends_with_python = ends_with_python
+    if not _process.is_registered:
+        _process.is_registered = True
         import atexit
 
         atexit.register(_end_with_python)
@@ -171,24 +183,25 @@ def end() -> Totals:
     Returns:
         What this process recorded; nothing, if it did not record.
     """
-    global _recording
-    recording, _recording = _recording, None
+    recording = _process.recording
+    _process.recording = None
     engine.switch(0)
     return recording.finish() if recording is not None else Totals(0, {}, {}, None)
 
 
 def inherited() -> Any:
-    """What a child that is started anew (spawn, forkserver) needs to record into the same run,
+    """What a child that is spawned (spawn, forkserver) needs to record into the same run,
     plain data. None: nothing is recorded."""
-    if _recording is None or _recording.stopped is not None:
+    recording = _process.recording
+    if recording is None or recording.stopped is not None:
         return None
-    settings = _recording.settings
+    settings = recording.settings
     return settings.folder, settings.rank, settings.host, settings.limit, settings.world_size
 
 
 def adopt(data: Any) -> None:
     """In such a child: record as the parent did."""
-    if data is None or _recording is not None:
+    if data is None or _process.recording is not None:
         return
     folder, rank, host, limit, world_size = data
     begin(os.path.dirname(folder), rank, host, limit, world_size=world_size)
@@ -236,10 +249,10 @@ def arguments_as_json(text: str) -> int:
 
 def _mine() -> Recording | None:
     """This process's part of the recording."""
-    recording = _recording
+    recording = _process.recording
     if recording is not None and recording.pid != os.getpid():
         _after_fork()  # a callback of the program's, run before voirkit's, records
-        recording = _recording
+        recording = _process.recording
     return recording
 
 
@@ -293,15 +306,16 @@ def _ours(
     ):
         raise exc
     # else it ended meanwhile, in another thread
-    if recording is None or (recording is _recording and recording.stopped is None):
+    if recording is None or (recording is _process.recording and recording.stopped is None):
         _once(f"{text} ({type(exc).__name__}: {exc}).")
 
 
 def _once(text: str) -> None:
-    if text not in _told:
-        _told.add(text)
+    if text not in _process.reported:
+        _process.reported.add(text)
+        recording = _process.recording
         try:
-            (_tell if _recording is None else _recording.tell)(text)
+            (_tell if recording is None else recording.tell)(text)
         except Exception:
             pass  # stderr is closed
 
@@ -311,15 +325,15 @@ def _once(text: str) -> None:
 
 def _after_fork() -> None:
     """In the child: files of its own, when it records."""
-    global _recording
     engine.close()
-    if _recording is not None and _recording.pid != os.getpid():
-        _recording = _recording.in_child()
+    recording = _process.recording
+    if recording is not None and recording.pid != os.getpid():
+        _process.recording = recording.in_child()
         changed()
 
 
 def _end_with_python() -> None:
-    if _ends_with_python:
+    if _process.ends_with_python:
         end()
 
 

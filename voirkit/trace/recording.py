@@ -274,7 +274,7 @@ class Recording:
             if exc.errno is None:
                 raise  # the folder is gone, which is found out where something is written
         self._left, self._used = self.settings.limit - used_bytes, 0
-        # Until it is looked again all processes together use at most an eighth of what is left.
+        # Until the next check all processes together use at most an eighth of what is left.
         self._share = max(self._left, 0) // (8 * max(len(stems), 1))
         return self._left > 0
 
@@ -300,7 +300,7 @@ class Recording:
         try:
             self.tell(text)
         except Exception:
-            # stderr is closed, or is being written to below a signal handler: the totals have it
+            # stderr is closed, or a signal handler interrupted a write to it: the totals report it
             pass
 
     def _close(self) -> None:

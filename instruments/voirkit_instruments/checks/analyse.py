@@ -1,4 +1,4 @@
-"""``checks`` of a summary: the answer of each detector on a run; and how reports show it."""
+"""The ``checks`` part of a summary: the answer of each detector for a run, and its sections."""
 
 from __future__ import annotations
 

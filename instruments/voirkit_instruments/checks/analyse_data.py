@@ -198,7 +198,7 @@ def _answer_missed(epochs: list[Epoch], process: Facts) -> Answer | str | None:
     n_missed, n_samples = first["missed"], first["size"]
     if n_missed is None:
         return "How many samples the data set has is not known without calling it."
-    # a part, with replacement, a rank's; the incomplete batch at the end that drop_last leaves out
+    # torch's samplers miss samples on purpose: a subset, replacement, a rank's share, drop_last
     if first.is_of_torch or not any(epoch["missed"] for epoch in epochs):
         return None
     if n_samples < _FEWEST_MISSED:
@@ -239,7 +239,8 @@ def _why_missed_may_be_meant(epochs: list[Epoch], process: Facts) -> str:
     """Why a sampler of the program's own may leave out samples; empty if nothing says so."""
     first = epochs[0]
     n_missed, n_samples = first["missed"], first["size"]
-    if len(epochs) < 2 or len({epoch["set"] for epoch in epochs}) > 1:
+    distinct_sets = {epoch["set"] for epoch in epochs}
+    if len(epochs) < 2 or len(distinct_sets) > 1:
         return (
             f"{n_missed} of {n_samples} samples were not seen in an epoch: the program's own"
             " sampler chose others."
@@ -497,7 +498,7 @@ def _are_comparable(epoch: Epoch, other: Epoch) -> bool:
 
 
 def _single_rank(facts: Facts) -> Answer | str | None:
-    """The answer where the facts of no two ranks are known; else None."""
+    """The answer where the facts of no two ranks are known; otherwise None."""
     if len(facts.ranks) > 1:
         return None
     worlds = facts.of("world")

@@ -104,7 +104,7 @@ class Facts:
         return sorted({fact.rank for fact in self._all})
 
     def processes(self) -> list[Facts]:
-        """The same by process: those of one rank and process that steps optimizers."""
+        """The facts of each process that steps an optimizer."""
         by_process: dict[tuple[int, int], list[Fact]] = {}
         for fact in self._all:
             by_process.setdefault((fact.rank, fact.pid), []).append(fact)
@@ -232,17 +232,17 @@ class Answer:
     """The report of a detector."""
 
     because: str  # why, in a sentence
-    first_seen: Fact | None = None  # the fact at which it was first seen: it has step and line
+    first_seen: Fact | None = None  # the first fact that shows the bug, with step and line
     next: str = ""  # what to do about it; empty if nothing was found
     evidence: Mapping[str, Any] = field(default_factory=dict)  # the figures that it rests on
     # at how many steps, batches or epochs it was looked for; None: at each step of the optimizers
     n_inspected: int | None = None
-    found: bool | None = True  # True if the bug is there; None: that is not known
+    is_present: bool | None = True  # True if the bug is there; None: that is not known
 
 
 def unknown(because: str) -> Answer:
     """It is not known whether the bug is there."""
-    return Answer(because, found=None)
+    return Answer(because, is_present=None)
 
 
 # What a detector yields: the bug, which ends it, or what makes it doubtful whether there is none,
@@ -269,13 +269,13 @@ class Detector:
         where = None if fact is None else fact.where
         return {
             "name": self.name,
-            "found": answer.found,
+            "found": answer.is_present,
             "step": step,
             "where": where,
             "because": answer.because,
             "next": answer.next,
             "evidence": dict(answer.evidence),
-            "answer": ANSWERS[answer.found],
+            "answer": ANSWERS[answer.is_present],
             "looked_at": looked_at(facts, self.looks_at),
         }
 
@@ -303,7 +303,7 @@ class Detector:
                 answer = next(answers)
             except StopIteration as end:
                 answer = end.value if doubt is None else unknown(doubt)
-                return answer if isinstance(answer, Answer) else Answer(answer, found=False)
+                return answer if isinstance(answer, Answer) else Answer(answer, is_present=False)
             if isinstance(answer, Answer):
                 return answer
             doubt = answer
@@ -314,7 +314,7 @@ def _enough(answer: Answer, facts: Facts) -> Answer:
     n = answer.n_inspected
     if n is None:
         n = max(facts.count("step"), facts.count("scaler"))
-    if not answer.found or n >= LEAST_LOOKS:
+    if not answer.is_present or n >= LEAST_LOOKS:
         return answer
     looks_word = "look" if n == 1 else "looks"
     return unknown(f"{answer.because} That rests on {n} {looks_word}: {LEAST_LOOKS} are needed.")
@@ -328,7 +328,7 @@ def detector(
 
 
 def looked_at(facts: Facts, names: Sequence[str]) -> dict[str, int]:
-    """How many of each of some facts there are, by what a reader calls them."""
+    """How much was inspected: the number of facts of these names, by the word that reports use."""
     figures: dict[str, int] = {}
     for name in names:
         if name == "epoch":

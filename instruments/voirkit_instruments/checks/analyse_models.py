@@ -585,7 +585,7 @@ _PILED_A_PASS = 0.5  # tensors with graphs that stay
 
 def _piled_up(inspections: list[Fact]) -> float:
     """How many more tensors with a graph are alive with each pass, if it is more at each look than
-    at the one before; else 0."""
+    at the one before; otherwise 0."""
     counts = [(fact.value, fact.args["living"]) for fact in inspections if "living" in fact.args]
     slopes = _slopes(counts)
     if len(slopes) < LEAST_LOOKS or min(slopes) < _PILED_A_PASS:
@@ -604,7 +604,7 @@ def _slopes(counts: list[tuple[int, int]]) -> list[float]:
 
 def _growth(inspections: list[Fact]) -> float:
     """By how many nodes a graph grows with each pass, if it does so at all looks alike (but the
-    first); else 0."""
+    first); otherwise 0."""
     counts = [(fact.value, fact.args["nodes"]) for fact in inspections[1:]]
     slopes = set(_slopes(counts))
     if len(counts) <= LEAST_LOOKS or len(slopes) != 1:

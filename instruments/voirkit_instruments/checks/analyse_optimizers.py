@@ -87,7 +87,7 @@ def _unread_values(process: Facts) -> Iterator[str]:
 
 
 def _trains_none_of_its_own(process: Facts, inspections: Sequence[Fact], unheld: Fact) -> str:
-    """The sentence on an optimizer none of whose parameters has a gradient; else empty."""
+    """The sentence on an optimizer none of whose parameters has a gradient; otherwise empty."""
     if len(inspections) < _FEW:
         return ""
     if any(fact.args["graded"] or not fact.args["trainable"] for fact in inspections):
@@ -118,7 +118,7 @@ def _holds_another_model(process: Facts, optimizer: int, kind: str, unheld: Fact
 
 @detector("never-updated", "look", "reach", looks_at=("look", "graph"))
 def never_updated(facts: Facts) -> Answers:
-    if foreign_parameters.decide(facts).found:
+    if foreign_parameters.decide(facts).is_present:
         return unknown(
             "An optimizer holds parameters of another model, which is reported on its own."
         )

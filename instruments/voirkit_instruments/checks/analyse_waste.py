@@ -29,14 +29,16 @@ def _padding_of_loader(inspections: list[Fact]) -> dict[str, Any]:
     for args in padded:
         beyond_longest = args["columns"] - args["longest"]
         n_beyond_longest += beyond_longest * args["tokens"] // args["columns"]
+    n_columns = max(args["columns"] for args in batches)
+    where = inspections[0].where
     return {
-        "where": inspections[0].where,
+        "where": where,
         "looks": len(batches),
         "padded_looks": len(padded),
         "tokens": n_tokens,
         "padding": n_padding,
         "beyond_longest": n_beyond_longest,
-        "columns": max(args["columns"] for args in batches),
+        "columns": n_columns,
         "lengths_differ": len(lengths) > 1,
         "token": last["token"],
         "side": last["side"],

@@ -46,8 +46,6 @@ _SCHEDULERS = (
     "CosineAnnealingWarmRestarts",
 )
 
-_patches: DataPatches | None = None  # those of this process
-
 
 class Checks:
     """The recording of facts in one run, once torch is there."""
@@ -73,7 +71,6 @@ class Checks:
                 patches = kind(self._facts, torch, self._ov)
                 self._patches.append(patches)
                 patches.install()
-            inherit.watch(CHILD_ENTRY, offered)
         except Exception as exc:  # a torch that is not like any known one
             self._ov.warn(
                 f"checks: not everything in torch can be watched ({type(exc).__name__}: {exc})."
@@ -81,7 +78,6 @@ class Checks:
 
     def end(self) -> None:
         self._over = True
-        inherit.unwatch(CHILD_ENTRY)
         self._facts.cost.report()
         for patches in reversed(self._patches):
             try:
@@ -259,15 +255,17 @@ class DataPatches(TorchPatches):
         self._ranks = Ranks(facts, torch)
 
     def install(self) -> None:
-        global _patches
         for module, path, around in self._functions():
             self._patches.around_path(module, path, around)
         self._facts.after_look.append(self._ranks.compare)
-        _patches = self
+        inherit.watch(CHILD_ENTRY, self._offer)
+
+    def _offer(self) -> dict[str, Any]:
+        """The arguments for a process that multiprocessing starts."""
+        return {"making": self.drawing.making}
 
     def remove(self) -> None:
-        global _patches
-        _patches = None
+        inherit.unwatch(CHILD_ENTRY)
         self._epochs.finish()
         super().remove()
 
@@ -331,22 +329,17 @@ class DataPatches(TorchPatches):
 # in processes that multiprocessing starts
 
 
-def offered() -> dict[str, Any] | None:
-    """The arguments for such a process."""
-    return None if _patches is None else {"making": _patches.drawing.making}
-
-
 def record_in_child(offer: dict[str, Any]) -> None:
     """In such a process: watch what its workers draw, once it has torch."""
     from voirkit.errors import tell
     from voirkit.trace import recorder
 
-    if _patches is not None or not recorder.is_recording():
+    if inherit.is_watched(CHILD_ENTRY) or not recorder.is_recording():
         return
     facts = Facts(recorder, tell)
 
     def imported(torch: ModuleType) -> None:
-        if _patches is None:
+        if not inherit.is_watched(CHILD_ENTRY):
             data = DataPatches(facts, torch, None)
             data.install()
             data.drawing.making = offer["making"]

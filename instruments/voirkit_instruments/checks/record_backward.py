@@ -173,13 +173,15 @@ class Graphs(Watcher):
         kind = self._torch.nn.Parameter
         unheld = [leaf for leaf in leaves if id(leaf) not in held_ids]
         parameters = [leaf for leaf in unheld if isinstance(leaf, kind)]
+        n_leaves = len(leaves)
+        is_leaf_root = bool(roots) and all(root.grad_fn is None for root in roots)
         self._facts.mark(
             "reach",
             where,
-            len(leaves),
-            held=len(leaves) - len(unheld),
+            n_leaves,
+            held=n_leaves - len(unheld),
             parameters=len(parameters),
-            leaf_root=bool(roots) and all(root.grad_fn is None for root in roots),
+            leaf_root=is_leaf_root,
         )
         n_alive, living = self._graphs.alive(where), self._count_living()
         self._facts.mark("graph", where, n, nodes=nodes, kept=n_alive, living=living)
@@ -189,7 +191,7 @@ class Graphs(Watcher):
 
     def _count_living(self) -> int:
         """How many tensors with a graph the program holds: all that the garbage collector knows of,
-        without views, whose graph is made anew when it is asked for."""
+        without views, whose graph is made again when it is requested."""
         kind = self._tensor
         with self._torch._C.DisableTorchFunction():
             tensors = [thing for thing in gc.get_objects() if type(thing) is kind]
@@ -275,16 +277,20 @@ class Graphs(Watcher):
         named = [names.get(id(parameter)) for parameter in unchanged]
         models = {name[3]: name[1] for name in named if name is not None and name[2]}
         held_models = {name[3] for key, name in names.items() if key in held_ids}
+        n_unchanged = len(unchanged)
+        n_unnamed = named.count(None)
+        n_unread = sum(watched.digest < 0 for watched, _ in live)
+        n_after = self._count_after(unchanged, held_ids)
         self._facts.mark(
             "unheld",
             where,
-            len(unchanged),
-            changed=len(live) - len(unchanged),
-            unread=sum(watched.digest < 0 for watched, _ in live),
+            n_unchanged,
+            changed=len(live) - n_unchanged,
+            unread=n_unread,
             models=", ".join(models.values()),
             partly=not held_models.isdisjoint(models),
-            unnamed=named.count(None),
-            after=self._count_after(unchanged, held_ids),
+            unnamed=n_unnamed,
+            after=n_after,
             names=display_names(unchanged, names),
         )
 
@@ -626,9 +632,11 @@ class LossFacts(Watcher):
 
 
 def _pairs_all(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """True if elements are paired all with all by mistake: as many numbers, one dimension more.
-    Pairs that are meant are asked for with as many dimensions, or without a reduction."""
-    if len(shape) == len(other) or _without_ones(shape) != _without_ones(other):
+    """True if two shapes hold as many numbers, but broadcast to all pairs of them: (n, 1) with
+    (n,). Intended pairs have equally many dimensions, or no reduction."""
+    if len(shape) == len(other):
+        return False
+    if _without_ones(shape) != _without_ones(other):
         return False
     return _broadcast(shape, other) != _broadcast(shape, shape)
 

@@ -5,7 +5,7 @@ Only what torch itself asks of samplers is seen, and generators are only read (p
 torch's own, and those that the dataset keeps): nothing is drawn, and nothing of the program's is
 called. The facts:
 
-- ``epoch``, when all batches of a loader were drawn: which samples were asked for, in which order,
+- ``epoch``, when all batches of a loader were drawn: which samples were requested, in which order,
   with which labels. Its iterator has no more, or as many batches were drawn as ``len(loader)`` gave
   the program or as its samplers, if they are torch's own, have indices for;
 - ``drawn``: the state of a generator before the first batch of a worker and after the first that
@@ -61,7 +61,7 @@ class Epoch:
         self.where = where
         self.args = args
         self.start_ns = now()
-        # None: they are no whole numbers, or too many
+        # None: they are not whole numbers, or too many
         self.indices: array[int] | None = array("q") if args["map"] else None
         self.ends: list[int] = []  # how many indices there were after each batch
         self.exhausted = False  # the sampler had no more
@@ -93,7 +93,7 @@ class Epochs(Watcher):
         self._lengths = IdentityMap()  # of a loader the length that the program was given
         self._passes = IdentityMap()  # of an iterator its epoch
         # Those of which as many batches were drawn as there are: they are written down when the
-        # iterator has no more, or when another batch or iterator is asked for, which shows that
+        # iterator has no more, or when another batch or iterator is requested, which shows that
         # nobody asks it.
         self._complete: list[Epoch] = []
         self._latest: Epoch | None = None  # that of the batch that was drawn last
@@ -247,15 +247,18 @@ class Epochs(Watcher):
         of_sampler = _attributes(sampler)
         where, shuffle = self._made.get(loader) or (None, None)
         batch_size = of_batches.get("batch_size", fields.get("batch_size"))
+        kind, sampler_kind = type(dataset), type(sampler)
+        replicas = _whole(of_sampler.get("num_replicas"))
+        workers = _whole(fields.get("num_workers"))
         return {
             "made": where,
             "shuffle": shuffle,
-            "map": not issubclass(type(dataset), data.IterableDataset),
-            "dataset": type(dataset).__qualname__,
-            "sampler": f"{type(sampler).__module__}.{type(sampler).__qualname__}",
+            "map": not issubclass(kind, data.IterableDataset),
+            "dataset": kind.__qualname__,
+            "sampler": f"{sampler_kind.__module__}.{sampler_kind.__qualname__}",
             "replacement": of_sampler.get("replacement") is True,
-            "replicas": _whole(of_sampler.get("num_replicas")),
-            "workers": _whole(fields.get("num_workers")),
+            "replicas": replicas,
+            "workers": workers,
             "batch_size": _whole(batch_size),
             "size": size_of(dataset),
             "ordered": is_ascending(data, dataset),
@@ -303,7 +306,7 @@ class Epochs(Watcher):
 
 
 def _add(epoch: Epoch, value: Any) -> None:
-    """Add the indices that were asked for: one, or those of a batch."""
+    """Add the indices that were requested: one, or those of a batch."""
     indices = epoch.indices
     assert indices is not None
     more = value if type(value) in (list, tuple) else [value]
@@ -313,7 +316,8 @@ def _add(epoch: Epoch, value: Any) -> None:
             epoch.indices = epoch.classes = None
             return
     n = len(indices)
-    if epoch.classes is not None and list(more) != list(range(n, n + len(more))):
+    in_order = range(n, n + len(more))
+    if epoch.classes is not None and list(more) != list(in_order):
         epoch.classes = None  # labels are of use where the order is the dataset's
     indices.extend(more)
     epoch.ends.append(len(indices))
@@ -330,13 +334,14 @@ def _figures(indices: array[int], ends: list[int], size: int) -> dict[str, Any]:
     if is_sequential:
         is_sequential = indices == array("q", range(indices[0], indices[0] + n))
     seams = [end for end in ends[:-1] if 0 < end < n]
+    n_repeated = sum(indices[end - 1] == indices[end] for end in seams)
     figures = {
         "n": n,
         "distinct": distinct,
         "order": crc32(indices.tobytes()),
         "set": digest,
         "sequential": is_sequential,
-        "at_seams": sum(indices[end - 1] == indices[end] for end in seams),
+        "at_seams": n_repeated,
     }
     if size >= 0:
         figures["missed"] = missed
@@ -580,7 +585,7 @@ def size_of(dataset: Any) -> int:
 
 def count_indices(loader: Any) -> int:
     """How many samples a pass over a loader asks for, if that is known without running code of the
-    program; else -1."""
+    program; otherwise -1."""
     data = sys.modules["torch.utils.data"]
     fields = vars(loader)
     batch_sampler = fields.get("batch_sampler")
@@ -598,7 +603,7 @@ def count_indices(loader: Any) -> int:
 
 
 def _count_of_sampler(data: ModuleType, sampler: Any) -> int:
-    """How many indices one of torch's own samplers gives, if that is known; else -1."""
+    """How many indices one of torch's own samplers gives, if that is known; otherwise -1."""
     kind, attributes = type(sampler), _attributes(sampler)
     if kind is data.RandomSampler and attributes.get("_num_samples") is not None:
         return -1

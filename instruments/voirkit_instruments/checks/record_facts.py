@@ -101,7 +101,7 @@ class Facts:
     def mark_at(
         self, name: str, at_ns: int, where: str | None = None, value: int = 0, /, **more: Any
     ) -> None:
-        """Write a fact that is known later than it happened."""
+        """Write a fact with an earlier time: it happened at ``at_ns`` and is known only now."""
         self.recorder.mark(self.name(name), at_ns, self.arguments(where, **more), value)
 
     def tally(self, name: str, kind: str) -> None:

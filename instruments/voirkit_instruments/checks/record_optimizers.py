@@ -13,7 +13,6 @@ import time
 import weakref
 from dataclasses import dataclass
 from itertools import compress
-from operator import itemgetter
 
 from voirkit_instruments.checks.record_backward import Graphs, UntrackedParameter, display_names
 from voirkit_instruments.checks.record_embeddings import EmbeddingFacts
@@ -97,15 +96,15 @@ class HeldParameters:
 
     def counts(self) -> dict[str, int]:
         """How many there are, are trainable, and have gradients, that are zero or not read."""
-        norms = [
-            norm for grad, norm in zip(self.grads, self.norms, strict=True) if grad is not None
-        ]
+        pairs = zip(self.grads, self.norms, strict=True)
+        norms = [norm for grad, norm in pairs if grad is not None]
+        n_unread = sum(norm < 0 for norm in norms)
         return {
             "held": len(self.parameters),
             "trainable": sum(self.trainable),
             "graded": len(norms),
             "zero": norms.count(0.0),
-            "unread": sum(norm < 0 for norm in norms),
+            "unread": n_unread,
         }
 
 
@@ -327,17 +326,14 @@ class OptimizerFacts(Watcher):
         state.probes = state.stale = state.doubted = None
 
     def _watch(self, state: OptimizerState, examined: HeldParameters) -> None:
-        probes = [
-            (parameter.numel(), weakref.ref(parameter), grad.data_ptr(), norm)
-            for parameter, grad, norm in zip(
-                examined.parameters, examined.grads, examined.norms, strict=True
-            )
-            if norm > 0 and is_plain(self._torch, grad)
-        ]
-        if not probes:
+        rows = zip(examined.parameters, examined.grads, examined.norms, strict=True)
+        plain = [row for row in rows if row[2] > 0 and is_plain(self._torch, row[1])]
+        if not plain:
             return
-        smallest = sorted(probes, key=itemgetter(0))[:_PROBES]
-        state.probes = [probe[1:] for probe in smallest]
+        smallest = sorted(plain, key=lambda row: row[0].numel())[:_PROBES]
+        state.probes = [
+            (weakref.ref(parameter), grad.data_ptr(), norm) for parameter, grad, norm in smallest
+        ]
         state.stale = None
         self._watching.append(state)
         if state.first is None and state.doubts < _DOUBTS:
@@ -348,7 +344,7 @@ class OptimizerFacts(Watcher):
     # looks
 
     def loss_not_finite(self) -> None:
-        """The loss of the backward pass that begins is nan or infinite: look whether parameters
+        """The loss of the backward pass that begins is nan or infinite: check whether parameters
         are, and again at the next step."""
         self._alarmed = True
         for optimizer, state in self._states.items():
@@ -364,6 +360,7 @@ class OptimizerFacts(Watcher):
         examined = self._inspect(optimizer)
         graded = examined.graded_ids()
         names = self._models.names()
+        n_of_models = sum(id(parameter) in names for parameter in examined.parameters)
         facts.mark(
             "look",
             where,
@@ -372,7 +369,7 @@ class OptimizerFacts(Watcher):
             kind=type(optimizer).__name__,
             **examined.counts(),
             still=_rates_state(optimizer) == RATES_ZERO,
-            of_models=sum(id(parameter) in names for parameter in examined.parameters),
+            of_models=n_of_models,
         )
         self._follow_ungraded(state, examined, graded)
         self._mark_ungraded(state, graded, names, where)
@@ -428,19 +425,23 @@ class OptimizerFacts(Watcher):
         before = [key for key in order[:first] if key in never]
         named = before or list(never)
         models = [names[key][1] for key in named if key in names]
+        n_never = len(never)
+        n_called = sum(key in never for key in order)
+        n_of_models = sum(key in names for key in never)
+        shown_names = display_names([never[key] for key in named], names)
         self._facts.mark(
             "without",
             where,
             state.n,
             optimizer=state.number,
-            never=len(never),
-            changed=len(live) - len(never),
+            never=n_never,
+            changed=len(live) - n_never,
             graded=len(graded),
-            called=sum(key in never for key in order),
+            called=n_called,
             before=len(before),
-            of_models=sum(key in names for key in never),
+            of_models=n_of_models,
             model=models[0] if models else "",
-            names=display_names([never[key] for key in named], names),
+            names=shown_names,
         )
 
     def _never_changed(self, live: list[tuple[UntrackedParameter, Any]]) -> dict[int, Any]:

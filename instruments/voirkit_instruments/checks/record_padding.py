@@ -21,7 +21,7 @@ FEWEST_COLUMNS, FEWEST_ROWS = 8, 2
 _MOST_ELEMENTS, _MOST_ROWS, _ROWS_OF_IDS = 1 << 17, 64, 8
 # that a tensor of token ids has beside padding; a mask, or a row with a single one, has fewer
 _FEWEST_IDS = 8
-# of what is no padding may be the same id: an end of sequence is also used as padding
+# of what is not padding may be the same id: an end of sequence is also used as padding
 _INSIDE = 0.05
 _DEEPEST, _MOST_FIELDS = 3, 64
 
@@ -34,7 +34,7 @@ class RowPadding:
         tokens: Elements that were looked at.
         padding: How many of them are padding.
         columns: How long a row is.
-        longest: The most elements of a row that are no padding.
+        longest: The most elements of a row that are not padding.
         shortest: The fewest.
         token: The id; -1 without padding.
         side: Where it stands: ``end`` or ``begin``.

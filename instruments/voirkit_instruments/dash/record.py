@@ -122,8 +122,8 @@ def dash(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
 
 
 def flush() -> None:
-    """Write out what the script has printed: its place is above the values that stay. (After an
-    exception python keeps it back.)"""
+    """Flush what the script has printed, so that it appears above the last view. (After an
+    exception Python has not flushed it yet.)"""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -284,10 +284,7 @@ class Board:
 
     def bars(self) -> list[Bar]:
         """All progress that was given, in order of first appearance."""
-        return [
-            Bar(task, label, done, total)
-            for (task, label), (done, total) in list(self._bars.items())
-        ]
+        return [Bar(*key, *progress) for key, progress in list(self._bars.items())]
 
     def settle(self, limit_s: float = 2.0) -> None:
         """Fetch the very last numbers from accelerators; gives up after the limit, for a device
@@ -299,26 +296,21 @@ class Board:
             number.host = None  # new memory: an older copy on its way cannot be taken for this one
         self._copy()
         deadline = time.monotonic() + limit_s
-        while (
-            torch is not None
-            and not all(number.landed() for number in late)
-            and time.monotonic() < deadline
-        ):
+        while torch is not None and not all(number.landed() for number in late):
+            if time.monotonic() >= deadline:
+                break
             time.sleep(0.002)
 
     def _progress(self, task: str, event: Mapping[str, object]) -> bool:
         """Take ``progress=(i, n)`` or ``progress=i, total=n`` with an optional ``descr``; False if
         it is neither."""
         value, label = event["progress"], event.get("descr", "")
-        pair = (
-            value
-            if isinstance(value, (tuple, list)) and len(value) == 2
-            else (value, event.get("total"))
-        )
-        done, total = pair
-        if not isinstance(done, (int, float)) or not isinstance(total, (int, float)):
+        total = event.get("total")
+        if isinstance(value, (tuple, list)) and len(value) == 2:
+            value, total = value
+        if not isinstance(value, (int, float)) or not isinstance(total, (int, float)):
             return False
-        self._bars[task, label if type(label) is str else ""] = (done, total)
+        self._bars[task, label if type(label) is str else ""] = (value, total)
         return True
 
     def _units(self, cells: dict[str, Cell], event: Mapping[str, object]) -> None:
@@ -328,7 +320,7 @@ class Board:
                 cells[key].units = units
 
     def _describe(self, cell: Cell, value: object) -> None:
-        """Keep of a value that is no plain one what there is to show."""
+        """Keep of a value that is not a plain one what there is to show."""
         try:
             # not there while torch is being imported
             tensor = getattr(sys.modules.get("torch"), "Tensor", ())
@@ -411,6 +403,6 @@ def text_of(value: object) -> tuple[str, bool]:
         except Exception:  # e.g. a meta tensor, or one of a vmap that is over
             return type(value).__name__, False
         return text_of(value) if type(value) in PLAIN else (str(value), True)
-    if isinstance(value, float) and not (abs(value) >= 1000 and abs(value) < 1e15):
-        return f"{value:.4g}", True
-    return (f"{value:.0f}" if isinstance(value, float) else str(value)), True
+    if not isinstance(value, float):
+        return str(value), True
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}", True

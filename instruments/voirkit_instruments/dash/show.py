@@ -85,15 +85,14 @@ def frame(
     if picture is not None:
         lines += steps_lines(picture, bars, rows, columns, height - 1, terminal)
         height = max(height, len(lines))
-    shown_bars = min(len(bars), max(1, (height - len(lines)) // 2))
-    lines += bar_lines(
-        bars[-shown_bars:] if bars else [], left_s[-shown_bars:] if bars else [], columns, terminal
-    )
+    first_bar = max(0, len(bars) - max(1, (height - len(lines)) // 2))
+    lines += bar_lines(bars[first_bar:], left_s[first_bar:], columns, terminal)
     room = height - len(lines)
     if len(rows) > room > 0:
         # What does not fit is left out: types first, since they hardly change, then the numbers
         # that came up last.
-        indices = sorted(sorted(range(len(rows)), key=lambda i: not rows[i].is_number)[: room - 1])
+        numbers_first = sorted(range(len(rows)), key=lambda i: not rows[i].is_number)
+        indices = sorted(numbers_first[: room - 1])
         lines += row_lines([rows[i] for i in indices], columns, terminal)
         lines.append(styled(fitted(f"... {len(rows) - len(indices)} more", columns), DIM, terminal))
     elif room > 0:
@@ -158,7 +157,7 @@ def plain_line(elapsed_s: float, bars: Sequence[Bar], rows: Sequence[Row], steps
     parts += [
         " ".join(
             word
-            for word in (bar.task, bar.label, f"{number_text(bar.done)}/{number_text(bar.total)}")
+            for word in (bar.task, bar.label, f"{number_text(bar.n)}/{number_text(bar.total)}")
             if word
         )
         for bar in bars
@@ -168,7 +167,7 @@ def plain_line(elapsed_s: float, bars: Sequence[Bar], rows: Sequence[Row], steps
 
 # what the drawing thread may use: it waits so much longer after what took long
 MOST_OF_A_CORE = 0.008
-LONGEST_S = 2.0  # the first drawing loads what it needs: that is no reason to stand still
+LONGEST_S = 2.0  # the first drawing loads what it needs: that is not a reason to stand still
 
 Steps = Callable[[], "Picture | None"]
 
@@ -313,15 +312,15 @@ class TerminalView(View):
         )
 
     def _left_s(self, bar: Bar) -> float | None:
-        """Seconds that a bar still needs at its speed so far, which is measured anew whenever it
+        """Seconds that a bar still needs at its speed so far, which is measured again whenever it
         starts over."""
         now, key = time.perf_counter(), (bar.task, bar.label)
-        first, since, last = self._seen.get(key, (bar.done, now, bar.done))
-        if bar.done < last:
-            first, since = bar.done, now
-        self._seen[key] = (first, since, bar.done)
-        speed = (bar.done - first) / (now - since) if now > since else 0.0
-        return (bar.total - bar.done) / speed if speed > 0 and bar.total > bar.done else None
+        first, since, last = self._seen.get(key, (bar.n, now, bar.n))
+        if bar.n < last:
+            first, since = bar.n, now
+        self._seen[key] = (first, since, bar.n)
+        speed = (bar.n - first) / (now - since) if now > since else 0.0
+        return (bar.total - bar.n) / speed if speed > 0 and bar.total > bar.n else None
 
     def _draw(self) -> bool:
         return self._rows.draw(self._frame(self._rows.size(), self._steps()))
@@ -353,7 +352,7 @@ def view_for(
             and os.name == "posix"
             and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
         )
-    except (AttributeError, OSError, ValueError):  # no stream, or one that is no file
+    except (AttributeError, OSError, ValueError):  # no stream, or one that is not a file
         terminal = False
     if terminal:
         return TerminalView(board, title, fd, stream.encoding, complain, steps)

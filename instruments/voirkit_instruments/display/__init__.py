@@ -53,7 +53,7 @@ def display(ov: Overseer) -> Iterator[Phase]:
     ov.given.subscribe(show)
     yield ov.phases.finalize
     if is_empty:
-        ov.warn("--display: nothing was given.")
+        ov.warn("--display: the run gave no values to show.")
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | PhaseWithPriority]:

@@ -77,7 +77,7 @@ class Stopper:
             self._ov.stop(self._value)
 
     def _insist(self, due_ns: int) -> None:
-        """In a thread of its own: raise in the main thread if no given value came."""
+        """Raise in the main thread if no given value came in time; runs in another thread."""
         while (left_s := (due_ns - time.perf_counter_ns()) / 1e9 + GRACE_S) > 0:
             if self._over.wait(left_s):
                 return
@@ -166,7 +166,7 @@ def early_stop(
 
 @instrument_definition
 def stop_after_rates(ov: Overseer, n: int) -> Iterator[PhaseWithPriority]:
-    """Stop when one task has given n rates; switches ``train_rate`` on if no rate was asked for."""
+    """Stop when one task has given n rates; switches ``train_rate`` on if no rate was requested."""
     from voirkit_instruments.rates.record import NO_STEP, train_rate
 
     flags = [flag for flag in RATES if getattr(ov.options, flag, False)]

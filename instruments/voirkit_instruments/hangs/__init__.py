@@ -75,7 +75,7 @@ class Watch:
         self._watcher: Watcher | None = None
         self._is_over = False
         when_imported("torch", self._start)
-        inherit.watch(_START_IN_CHILD, offered)
+        inherit.watch(_START_IN_CHILD, self._offer)
 
     def _start(self, torch: object) -> None:
         if self._is_over:
@@ -90,6 +90,13 @@ class Watch:
         except Exception as exc:  # the program is importing torch: this must not come out there
             self._ov.warn(f"--hang: the run is not watched ({type(exc).__name__}: {exc}).")
 
+    def _offer(self) -> dict[str, Any] | None:
+        """The settings for a process that is started from here; one that loads data is not
+        watched."""
+        from voirkit_instruments.identity import is_starting_worker
+
+        return None if is_starting_worker() else {"least_s": self.least_s}
+
     def end(self, exc: BaseException | None) -> None:
         """The program has ended, by what it raised or normally."""
         self._is_over = True
@@ -98,12 +105,10 @@ class Watch:
 
 
 _START_IN_CHILD = "voirkit_instruments.hangs:begin_in_child"
-_watch: Watch | None = None
 
 
 def watch_run(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | PhaseWithPriority]:
     """Watch the program while it runs."""
-    global _watch
     least_s = options["hang"]
     if ov.argparser.value(ov.options, "--no-steps"):
         if least_s:
@@ -118,7 +123,6 @@ def watch_run(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | Phas
     if ov.run_dir is None:
         return
     watch = Watch(LEAST_S if least_s is None else least_s, ov)
-    _watch = watch
     yield ov.phases.run_script(throw=False)
     inherit.unwatch(_START_IN_CHILD)
     watch.end(ov.phases.run_script.exception)
@@ -140,23 +144,12 @@ def ending(exc: BaseException | None) -> dict[str, Any]:
 # processes that multiprocessing starts
 
 
-def offered() -> dict[str, Any] | None:
-    """The settings for a process that is started from here; one that loads data is not watched."""
-    from voirkit_instruments.identity import is_starting_worker
-
-    if _watch is None or is_starting_worker():
-        return None
-    return {"least_s": _watch.least_s}
-
-
 def begin_in_child(offer: dict[str, Any]) -> None:
     """Watch such a process too: called in it."""
-    global _watch
     from voirkit.processes.children import this_process
 
-    if _watch is None:
+    if not inherit.is_watched(_START_IN_CHILD):
         watch = Watch(offer["least_s"], this_process(), is_child=True)
-        _watch = watch
         util = sys.modules.get("multiprocessing.util")
         if util is not None:
             util.Finalize(None, lambda: watch.end(sys.exc_info()[1]), exitpriority=-1000)

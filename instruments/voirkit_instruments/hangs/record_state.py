@@ -229,13 +229,10 @@ def collectives_in(dumped: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The groups of a dump of the flight recorder."""
     groups: dict[str, dict[str, Any]] = {}
     for key, status in (dumped.get("pg_status") or {}).items():
-        groups[str(key)] = {
-            "group": str(key),
-            "name": "",
-            "last_enqueued": int(status["last_enqueued_collective"]),
-            "last_completed": int(status["last_completed_collective"]),
-            "pending": [],
-        }
+        row: dict[str, Any] = {"group": str(key), "name": ""}
+        for moment in ("last_enqueued", "last_completed"):
+            row[moment] = int(status[f"{moment}_collective"])
+        groups[str(key)] = {**row, "pending": []}
     ranks_by_name = _ranks_by_name(dumped)
     for entry in dumped.get("entries") or []:
         group = groups.get(str(entry.get("pg_id")))
@@ -265,9 +262,10 @@ def _is_pending(entry: Mapping[str, Any]) -> bool:
 
 
 def _pending_collective(entry: Mapping[str, Any]) -> dict[str, Any]:
+    _, _, name = str(entry.get("profiling_name", "")).rpartition(":")
     return {
         "seq": entry.get("collective_seq_id"),
-        "name": str(entry.get("profiling_name", "")).rpartition(":")[2],
+        "name": name,
         "sizes": entry.get("input_sizes"),
         "dtypes": entry.get("input_dtypes"),
         "state": entry.get("state"),

@@ -90,14 +90,10 @@ def _rank_ended(ends: Sequence[Document]) -> Iterator[Finding]:
     advice = _NEXT_BY_WAY.get(first["how"], _NEXT_BY_WAY["exit"])
     if len(alike) == 1 and len(ends) > 1:
         advice += ": the other ranks ended because it was gone"
-    figures = {
-        "rank": first["rank"],
-        "how": first["how"],
-        "exit_code": first["exit_code"],
-        "ranks": len(alike),
-        "line_words": capitalized(end_lines(alike)[0]),
-        "look_words": advice,
-    }
+    figures = {key: first[key] for key in ("rank", "how", "exit_code")}
+    figures["ranks"] = len(alike)
+    figures["line_words"] = capitalized(end_lines(alike)[0])
+    figures["look_words"] = advice
     yield Finding.of("rank-ended", figures)
 
 

@@ -33,9 +33,9 @@ _IN_THREADS = 1.3  # threads of a worker that compute at once, from which on the
 # ``record.measure_handover`` measures on the same machine: one file of shared memory (94 us where
 # these were measured, with 1 to 16 tensors of 4 bytes to 16 MB), and a million bytes written into
 # one (0.54 ms).
-_SEND, _SEND_TENSOR, _SEND_MB = 2.4, 1.2, 1.25
-_TAKE, _TAKE_TENSOR, _TAKE_MB = 1.7, 1.1, 0.2
-_RECEIVE, _RECEIVE_TENSOR, _RECEIVE_MB = 8.0, 2.4, 0.25
+_SEND_BATCH, _SEND_TENSOR, _SEND_MB = 2.4, 1.2, 1.25
+_TAKE_BATCH, _TAKE_TENSOR, _TAKE_MB = 1.7, 1.1, 0.2
+_RECEIVE_BATCH, _RECEIVE_TENSOR, _RECEIVE_MB = 8.0, 2.4, 0.25
 # A worker that computes in python answers late: its thread for that runs when the making waits for
 # something, at the latest after 5 ms. With 1.75 ms of python a batch one worker took 5.4 ms for it,
 # with 14 ms it took 16.
@@ -135,9 +135,9 @@ def handover_costs(
     file_s = machine.get("tensor_ns", 0.0) * 1e-9
     write_s = machine.get("mb_ns", 0.0) * n_bytes * 1e-15
     return {
-        "send_s": file_s * (_SEND + _SEND_TENSOR * tensors) + write_s * _SEND_MB,
-        "take_s": file_s * (_TAKE + _TAKE_TENSOR * tensors) + write_s * _TAKE_MB,
-        "receive_s": file_s * (_RECEIVE + _RECEIVE_TENSOR * tensors) + write_s * _RECEIVE_MB,
+        "send_s": file_s * (_SEND_BATCH + _SEND_TENSOR * tensors) + write_s * _SEND_MB,
+        "take_s": file_s * (_TAKE_BATCH + _TAKE_TENSOR * tensors) + write_s * _TAKE_MB,
+        "receive_s": file_s * (_RECEIVE_BATCH + _RECEIVE_TENSOR * tensors) + write_s * _RECEIVE_MB,
     }
 
 

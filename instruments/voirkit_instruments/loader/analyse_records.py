@@ -412,12 +412,9 @@ def measure_queue(batches: BatchLifecycle) -> dict[str, Any] | None:
     time, depth = _depth(made_ns, received_ns)
     lasting = np.diff(time, append=time[-1])
     # from the first request of each iterator to the last batch that came of it
-    iterated = float(
-        sum(
-            episode["received_ns"].max() - episode["requested_ns"].min()
-            for episode in batches.episodes()
-        )
-    )
+    iterated = 0.0
+    for episode in batches.episodes():
+        iterated += float(episode["received_ns"].max() - episode["requested_ns"].min())
     mean, empty_share = 0.0, 0.0
     if iterated:
         mean = float((depth * lasting).sum()) / iterated
@@ -430,13 +427,14 @@ def measure_queue(batches: BatchLifecycle) -> dict[str, Any] | None:
     means = np.diff(in_queue_ns) / max(interval, 1.0)
     # The next index is put on a queue before the request that got a batch returns.
     got_ns = np.maximum(batches["arrived_ns"], batches["requested_ns"])
+    under_way = most_at_once(batches.recorded("queued_ns"), got_ns)
     return {
         "mean": mean,
         "max": int(depth.max(initial=0)),
         "empty_share": empty_share,
-        "under_way": most_at_once(batches.recorded("queued_ns"), got_ns),
+        "under_way": under_way,
         "every_s": interval * 1e-9,
-        "depth": [max(round(float(value), 3), 0.0) for value in means],
+        "depth": [max(round(value, 3), 0.0) for value in means.tolist()],
     }
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -67,15 +67,11 @@ class Histogram:
         values = np.maximum(durations.astype(np.float64), 0.0)
         places = np.log2(values + 1) * _PER_OCTAVE
         buckets = np.minimum(places.astype(np.int64), _BUCKETS - 1)
-        return cls(
-            n=len(values),
-            total=float(values.sum()),
-            squares=float(np.square(values).sum()),
-            least=float(values.min()),
-            most=float(values.max()),
-            counts=np.bincount(buckets, minlength=_BUCKETS).astype(float),
-            sums=np.bincount(buckets, weights=values, minlength=_BUCKETS),
-        )
+        total, squares = float(values.sum()), float(np.square(values).sum())
+        least, most = float(values.min()), float(values.max())
+        counts = np.bincount(buckets, minlength=_BUCKETS).astype(float)
+        sums = np.bincount(buckets, weights=values, minlength=_BUCKETS)
+        return cls(len(values), total, squares, least, most, counts, sums)
 
     def __add__(self, other: Histogram) -> Histogram:
         return Histogram(
@@ -171,8 +167,7 @@ class Operation:
 Kind = tuple[int, int, str, str]
 
 
-@dataclass(frozen=True)
-class _Work:
+class _Work(NamedTuple):
     """Records with what is known of each; arrays of shape (n,)."""
 
     columns: Columns
@@ -184,14 +179,8 @@ class _Work:
 
     @classmethod
     def joined(cls, parts: Sequence[_Work]) -> _Work:
-        return cls(
-            Columns.joined([part.columns for part in parts]),
-            np.concatenate([part.time_ns for part in parts]),
-            np.concatenate([part.waited_ns for part in parts]),
-            np.concatenate([part.inside for part in parts]),
-            np.concatenate([part.is_nested for part in parts]),
-            np.concatenate([part.offset_ns for part in parts]),
-        )
+        columns, *arrays = zip(*parts, strict=True)
+        return cls(Columns.joined(columns), *map(np.concatenate, arrays))
 
 
 def measure_operations(
@@ -237,7 +226,7 @@ def _waits(batches: BatchLifecycle) -> dict[int, tuple[Array, Array]]:
 
 
 def whole_batches(chunks: Iterable[Columns], level: Array) -> Iterator[Columns]:
-    """The same records, split anew so that of each thread what lies in a batch comes with the
+    """The same records, split again so that of each thread what lies in a batch comes with the
     batch."""
     unfinished = Columns.joined([])
     for chunk in chunks:
@@ -271,14 +260,12 @@ def _measure(columns: Columns, level: Array, waits: tuple[Array, Array] | None) 
     in_operation = (parent >= 0) & is_operation & is_operation[outer]
     sample = _ancestor(parent, level == ITEM)
     sample_start_ns = columns.start_ns[np.maximum(sample, 0)]
-    return _Work(
-        columns,
-        np.where(is_operation, duration_ns, without_children(duration_ns, parent)),
-        np.where(is_operation, waited_ns, without_children(waited_ns, parent)),
-        np.where(in_operation, columns.name[outer], NONE),
-        _is_nested(columns.name, parent, is_operation),
-        np.where(sample != NONE, columns.start_ns - sample_start_ns, 0),
-    )
+    time_ns = np.where(is_operation, duration_ns, without_children(duration_ns, parent))
+    waited_ns = np.where(is_operation, waited_ns, without_children(waited_ns, parent))
+    inside = np.where(in_operation, columns.name[outer], NONE)
+    is_nested = _is_nested(columns.name, parent, is_operation)
+    offset_ns = np.where(sample != NONE, columns.start_ns - sample_start_ns, 0)
+    return _Work(columns, time_ns, waited_ns, inside, is_nested, offset_ns)
 
 
 def _during(columns: Columns, waits: tuple[Array, Array] | None) -> Array:
@@ -338,20 +325,14 @@ def _add_operations(
     reads_batches = records.reads_batches[columns.args]
     for i, (loader, group_level, code, inside) in enumerate(kinds):
         rows = order[edges[i] : edges[i + 1]]
-        kind = (
-            loader,
-            group_level,
-            "" if code == NONE else names[code],
-            "" if inside == NONE else names[inside],
-        )
+        label = "" if code == NONE else names[code]
+        kind = (loader, group_level, label, "" if inside == NONE else names[inside])
         time_ns = work.time_ns[rows]
-        operation = Operation(
-            Histogram.of(time_ns),
-            float(work.waited_ns[rows].sum()),
-            float(work.offset_ns[rows].sum()),
-            _by_episode(loaders, columns.args[rows], time_ns),
-            int(reads_batches[rows].sum()),
-        )
+        waited_ns = float(work.waited_ns[rows].sum())
+        offset_ns = float(work.offset_ns[rows].sum())
+        by_episode = _by_episode(loaders, columns.args[rows], time_ns)
+        n_of_batches = int(reads_batches[rows].sum())
+        operation = Operation(Histogram.of(time_ns), waited_ns, offset_ns, by_episode, n_of_batches)
         operations[kind] = operations[kind] + operation if kind in operations else operation
 
 
@@ -523,6 +504,11 @@ def _totals(
     with_collate = [i for i in args.tolist() if "collate" in records.arguments[i]]
     if with_collate:
         facts["collate"] = records.arguments[with_collate[0]]["collate"]
+    times = {name: Histogram.of(values) for name, values in _times(batches).items()}
+    fetched = records.fetched.get((loader.pid, loader.number), (0, 0, 0))
+    busy = _busy(rank, batches.with_all("begin_ns"))
+    queue = measure_queue(batches) if batches.by_worker.any() else None
+    slowest = records.slowest(args, SLOWEST)
     return LoaderTotals(
         loader=loader.number,
         owner=owners.index(loader.pid),
@@ -530,12 +516,12 @@ def _totals(
         workers=_count_workers(loader.facts, batches),
         ranks=[rank],
         operations=operations,
-        times={name: Histogram.of(values) for name, values in _times(batches).items()},
-        counts=_counts(batches, records.fetched.get((loader.pid, loader.number), (0, 0, 0))),
-        busy=_busy(rank, batches.with_all("begin_ns")),
+        times=times,
+        counts=_counts(batches, fetched),
+        busy=busy,
         epochs=_epochs(batches),
-        queue=measure_queue(batches) if batches.by_worker.any() else None,
-        slowest=records.slowest(args, SLOWEST),
+        queue=queue,
+        slowest=slowest,
         costs=costs,
         handover=handover,
         starts=_starts(batches),
@@ -556,16 +542,12 @@ def _counts(batches: BatchLifecycle, fetched: tuple[int, int, int]) -> Counter[s
     items, n_counted, n_fetched = fetched
     failed = batches["failed"] == 1
     ready = _is_put_before_request(batches) | (batches["ready"] == 1)
-    counts = {
-        "batches": int((batches.has("consumed_ns") & ~failed).sum()),
-        "items": items,
-        "counted": n_counted,
-        "uncounted": n_fetched - n_counted,
-        "failed": int(failed.sum()),
-        "ready": int(ready.sum()),
-        "out_of_order": _out_of_order(batches),
-    }
-    return Counter(counts)
+    consumed = batches.has("consumed_ns") & ~failed
+    counts = Counter(items=items, counted=n_counted, uncounted=n_fetched - n_counted)
+    for name, is_such in (("batches", consumed), ("failed", failed), ("ready", ready)):
+        counts[name] = int(is_such.sum())
+    counts["out_of_order"] = _out_of_order(batches)
+    return counts
 
 
 def _costs(records: LoaderRecords, costs: Columns) -> dict[str, Array]:
@@ -594,19 +576,18 @@ def _starts(batches: BatchLifecycle) -> list[float]:
 def _times(batches: BatchLifecycle) -> dict[str, Array]:
     usual = batches.select(~_is_first_of_worker(batches))
     was_there = _is_put_before_request(batches) & (batches["ready"] != 1)
-    return {
-        "preprocess": batches.durations("begin_ns", "end_ns"),
-        "usual": usual.durations("begin_ns", "end_ns"),
-        "cpu": usual.recorded("cpu_ns"),
-        "wait": batches.durations("requested_ns", "received_ns"),
-        "delay": batches.durations("end_ns", "consumed_ns"),
-        "pause": _pauses(batches),
-        "receive": batches.select(was_there).durations("requested_ns", "received_ns"),
-        "turn": _turns(batches),
-        "put": batches.recorded("put_ns"),
-        "idle": batches.recorded("idle_ns"),
-        "pin": batches.recorded("pinned_ns"),
-    }
+    times = {"pause": _pauses(batches), "turn": _turns(batches), "cpu": usual.recorded("cpu_ns")}
+    for name, some_batches, start, end in (
+        ("preprocess", batches, "begin_ns", "end_ns"),
+        ("usual", usual, "begin_ns", "end_ns"),
+        ("wait", batches, "requested_ns", "received_ns"),
+        ("delay", batches, "end_ns", "consumed_ns"),
+        ("receive", batches.select(was_there), "requested_ns", "received_ns"),
+    ):
+        times[name] = some_batches.durations(start, end)
+    for name, field_name in (("put", "put_ns"), ("idle", "idle_ns"), ("pin", "pinned_ns")):
+        times[name] = batches.recorded(field_name)
+    return times
 
 
 def _is_first_of_worker(batches: BatchLifecycle) -> Array:

@@ -4,7 +4,7 @@
 A folder for each loader and rank, called ``b<batch size>_gpu<ranks>`` as the scripts want it, with
 a file for each process: ``lotustrace_log_worker_pid_<pid>`` and ``lotustrace_log_main_pid_<pid>``.
 Lines are ``name,start_ns,duration_ns`` on the wall clock. Its scripts know a batch by its number,
-which begins anew in each epoch: here it goes on.
+which begins again in each epoch: here it goes on.
 """
 
 from __future__ import annotations

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 _OPTION = "--loader-ops"
 _ACCEPT = "voirkit_instruments.loader.record:record_in_child"
 
-_recording: tuple[LoaderTorch, list[str]] | None = None  # of this process, for those that it starts
-
 
 def start_recording(
     recorder: Any, process: Overseer | ChildProcess, operations: Sequence[str]
@@ -45,7 +43,6 @@ def start_recording(
         process: The overseer, or what stands for it in a process that the program has started.
         operations: Those that the user names.
     """
-    global _recording
     from voirkit_instruments.identity import LoaderNumbers
     from voirkit_instruments.loader.record_batches import Recording
     from voirkit_instruments.loader.record_torch import LoaderTorch
@@ -54,18 +51,20 @@ def start_recording(
     # its steps have the same numbers
     recording = Recording(recorder, process.warn, process.shared(LoaderNumbers))
     torch = LoaderTorch(recording, operations, process.shared(StepEvents))
-    _recording = torch, list(operations)
     torch.install()
     return torch
 
 
-def offer_to_child() -> dict[str, Any] | None:
-    """The data that a process needs that is started anew from this thread."""
-    if _recording is None:
-        return None
-    torch, operations = _recording
-    episode = torch.recording.state.making
-    return {"operations": operations, "place": None if episode is None else episode.place}
+def _record_in_children(torch: LoaderTorch, operations: Sequence[str]) -> None:
+    """Have the processes that are spawned from this one record too."""
+
+    def offer() -> dict[str, Any]:
+        """The data that a process needs that is started from this thread."""
+        episode = torch.recording.state.making
+        place = None if episode is None else episode.place
+        return {"operations": list(operations), "place": place}
+
+    inherit.watch(_ACCEPT, offer)
 
 
 def record_in_child(offer: dict[str, Any]) -> None:
@@ -74,9 +73,10 @@ def record_in_child(offer: dict[str, Any]) -> None:
     from voirkit.trace import recorder
     from voirkit_instruments.loader.record_batches import Episode
 
-    if _recording is not None or not recorder.is_recording():
+    if inherit.is_watched(_ACCEPT) or not recorder.is_recording():
         return
     torch = start_recording(recorder, this_process(), offer["operations"])
+    _record_in_children(torch, offer["operations"])
     if offer["place"] is not None:
         torch.recording.state.making = Episode(**offer["place"])
 
@@ -119,7 +119,7 @@ def loader(ov: Overseer, *operations: str) -> Iterator[Phase]:
             from voirkit.trace import recorder
 
             torch = start_recording(recorder, ov, names)
-            inherit.watch(_ACCEPT, offer_to_child)
+            _record_in_children(torch, names)
         except Exception as exc:  # a torch that is not like any known one
             ov.warn(f"loader: nothing is recorded of loaders ({type(exc).__name__}: {exc}).")
 
@@ -140,7 +140,7 @@ def _finish(ov: Overseer, torch: LoaderTorch) -> None:
     _record_handover(torch.recording)
     torch.remove()
     for name, why in torch.named.missing.items():
-        ov.warn(f"--loader-ops {name}: nothing was recorded of it: {why}.")
+        ov.warn(f"--loader-ops {name} was not recorded: {why}.")
     table = torch.patches.table
     ov.summary.setdefault("patches", []).extend(
         {"name": name, "why_not": why or None} for name, why in table.items()
@@ -164,8 +164,8 @@ _LONGEST_S = 5.0
 
 
 def _record_handover(recording: Any) -> None:
-    """Record the cost on this machine of handing batches over, and of recording: the prediction
-    needs it."""
+    """Record what handing over a batch and recording cost on this machine; the prediction uses
+    it."""
     from voirkit_instruments.loader.record_batches import now
 
     if recording.has_made and recording.folder() is not None:

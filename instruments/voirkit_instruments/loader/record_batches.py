@@ -108,13 +108,8 @@ class Recording:
         state.args = self.arguments_of(episode, worker=worker, **episode.source)
         sources = episode.sources.get(worker)
         if sources is None:
-            sources = episode.sources[worker] = Sources(
-                SourceArguments(self, episode, worker, ".__getitem__"),
-                SourceArguments(self, episode, worker, ".__getitem__", False),
-                SourceArguments(self, episode, worker, ".__getitem__", True),
-                SourceArguments(self, episode, worker, ".__getitems__", True),
-                SourceArguments(self, episode, worker, ".__iter__"),
-            )
+            kinds = [SourceArguments(self, episode, worker, *reading) for reading in _READINGS]
+            sources = episode.sources[worker] = Sources(*kinds)
         state.sources = sources
 
     def arguments_of(self, episode: Episode, **more: Any) -> int:
@@ -151,7 +146,7 @@ class Episode:
     Attributes:
         source: What reads its samples, ``source``: class and method, and ``whole`` if a sample of
             theirs is a batch; empty if that is not known.
-        batches: How many were asked for, where no worker prepares them.
+        batches: How many were requested, where no worker prepares them.
         worked: The processor's time that this process had used when the last batch had come; 0:
             none has.
     """
@@ -164,7 +159,7 @@ class Episode:
         # the indices of each batch that was queued and has not arrived
         self.tasks: dict[int, Any] = {}
         self.batches = self.worked = 0
-        # the last batch that has arrived since one was asked for; None: none has
+        # the last batch that has arrived since one was requested; None: none has
         self.arrived: int | None = None
         self.lost = False  # whether the last request ended without a batch
         # by worker, the numbers of arguments that name the class of a dataset
@@ -203,9 +198,19 @@ class SourceArguments(dict[type, int]):
         return number
 
 
+# of the fields of ``Sources``: what reads, whether a batch is read
+_READINGS = (
+    (".__getitem__", None),
+    (".__getitem__", False),
+    (".__getitem__", True),
+    (".__getitems__", True),
+    (".__iter__", None),
+)
+
+
 class Sources(NamedTuple):
     """Arguments of what reads samples: one, one that another dataset asks for, a list of them, a
-    batch, or by turns."""
+    batch, or alternately."""
 
     items: SourceArguments
     inner: SourceArguments
@@ -532,11 +537,8 @@ class Deaths:
             code = process.exitcode
             if code and process.pid not in self._reported:
                 self._reported.add(process.pid)
-                waiting = [
-                    batch
-                    for batch, info in iterator._task_info.items()
-                    if info[0] == worker and len(info) == 1
-                ]
+                tasks = iterator._task_info.items()
+                waiting = [batch for batch, info in tasks if info == (worker,)]
                 self._report(time_ns, episode, worker, process.pid, code, waiting)
 
     def _report(

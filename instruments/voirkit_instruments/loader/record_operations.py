@@ -290,7 +290,7 @@ _FOREIGN = {
 
 
 def is_foreign(thing: Any) -> bool:
-    """True if a class or function is of a library whose objects are no transforms."""
+    """True if a class or function is of a library whose objects are not transforms."""
     name = getattr(thing, "__module__", None)
     if type(name) is not str:
         return True
@@ -430,7 +430,7 @@ class Operations:
                     if kind not in kinds and not (kind is FunctionType and patches.has(transform)):
                         learn(transform)
             except Exception:
-                pass  # it is no list: the program is about to hear of it
+                pass  # it is not a list: the program is about to hear of it
             return 1
 
         def leave(entered: int, was: int) -> None:

@@ -65,7 +65,7 @@ class LoaderPatches(FunctionPatches):
         enter: Any,
         leave: Any,
         most: int,
-        passed: tuple[str, ...] = (),
+        argument_names: tuple[str, ...] = (),
         on_leave: tuple[str, ...] = (),
         value: bool = False,
         anywhere: bool = False,
@@ -93,11 +93,11 @@ class LoaderPatches(FunctionPatches):
         if anywhere and _knows_torch(function):
             plain = COMPILING
         unasked = anywhere and not plain
-        key = (enter, leave, most, passed, on_leave, value, bool(plain), unasked)
+        key = (enter, leave, most, argument_names, on_leave, value, bool(plain), unasked)
         around = self._made.get(key)
         if around is None:
             around = self._made[key] = Around(
-                self._state, most, enter, leave, passed, value, plain, on_leave, unasked
+                self._state, most, enter, leave, argument_names, value, plain, on_leave, unasked
             )
         if not self.around(self._unique(name, function), function, around):
             return False
@@ -469,6 +469,6 @@ _UNSEEN = "it is not written in Python, or its source is not there to read"
 
 
 def _module(name: str) -> ModuleType | None:
-    if name in _MAIN:  # a process that was started anew has the script by the other name
+    if name in _MAIN:  # a process that was spawned has the script by the other name
         return sys.modules.get("__mp_main__") or sys.modules.get("__main__")
     return sys.modules.get(name)

@@ -1,7 +1,7 @@
 """Where batches are made, in a worker or in the process that asks for them: idle, reading samples,
 putting them together, putting the batch on the queue; and how one knows whose worker it is.
 
-A forked worker has the episode from the thread that forked it; one that is started anew is handed
+A forked worker has the episode from the thread that forked it; one that is spawned is handed
 it with the process (``record.py``); workers that stay for the next episode get it with the message
 by which torch wakes them.
 
@@ -136,12 +136,9 @@ class Workers:
         def leave(start_ns: int, was: int, queue: Any, item: Any) -> None:
             if was == PUTTING:
                 state.sent = item
-            elif (
-                queue is state.data_queue
-                and start_ns
-                and type(item) is tuple
-                and type(item[0]) is int
-            ):
+            elif queue is not state.data_queue or not start_ns:
+                return
+            elif type(item) is tuple and type(item[0]) is int:
                 span(number, start_ns, now(), state.args, item[0])
 
         return now, leave
@@ -435,9 +432,10 @@ def _numbered(index: Any, kind: type, sources: Any, lists: Any) -> tuple[int, in
     many samples."""
     if type(index) is int:
         return index, sources[kind]
-    if type(index) in (list, slice, range) or (
-        getattr(type(index), "__module__", "") in ("numpy", "torch") and _is_array(index)
-    ):
+    is_list = type(index) in (list, slice, range)
+    if not is_list and getattr(type(index), "__module__", "") in ("numpy", "torch"):
+        is_list = _is_array(index)
+    if is_list:
         return UNKNOWN, lists[kind]
     return whole(index), sources[kind]
 

@@ -3,7 +3,7 @@ numbers of workers would give."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from voirkit.report import duration, figure
@@ -34,7 +34,7 @@ _OTHER_WAIT = 0.2  # of the wait: worth a word
 _LEAST_DRIFT = 0.1  # a smaller change is not shown
 _BINS = 160
 _WORKERS = 32
-_HEADS = (
+_HEADS: Sequence[Column] = (
     Column("operation", left=True, cut=True),
     Column("", left=True, narrowest=88),
     Column("work", narrowest=30),
@@ -56,17 +56,11 @@ def sections(loader: Loader, summary: Mapping[str, Any]) -> Iterator[Section]:
     rows = loader.get("operations")
     if not rows:
         return
+    blocks = [*_operations(rows), *facts(loader), OnPage(_busy)]
+    for part in (_queue, _predicted, _epochs, _other_loaders):
+        blocks += part(loader)
     total_s = {name: row["total_s"] for name, row in rows.items()}
-    blocks = [
-        *_operations(rows),
-        *facts(loader),
-        OnPage(_busy),
-        *_queue(loader),
-        *_predicted(loader),
-        *_epochs(loader),
-        *_other_loaders(loader),
-        Amounts("time of operations", total_s, "s"),
-    ]
+    blocks.append(Amounts("time of operations", total_s, "s"))
     note = (
         f"{loader['dataset']}, {loader['workers']} workers, {loader['batches']:,} batches of"
         f" {loader['batch_size']}. Work is the share of the time of making batches, wait that of"
@@ -109,14 +103,15 @@ def _other_loaders(loader: Loader) -> Iterator[Block]:
         if not rows:
             continue
         preprocess, wait = other["preprocess"], other["wait"]
-        parts = [
-            str(other["dataset"]),
-            "not trained on" if other.get("trains") is False else "",
-            f"{other['workers']} workers",
-            f"{other['batches']:,} batches of {other['batch_size']}",
-            f"made in {duration(preprocess['mean_s'])}" if preprocess["n"] else "",
-            f"waited {duration(wait['mean_s'])} each" if wait["n"] else "",
-        ]
+        parts = [str(other["dataset"])]
+        if other.get("trains") is False:
+            parts.append("not trained on")
+        parts.append(f"{other['workers']} workers")
+        parts.append(f"{other['batches']:,} batches of {other['batch_size']}")
+        if preprocess["n"]:
+            parts.append(f"made in {duration(preprocess['mean_s'])}")
+        if wait["n"]:
+            parts.append(f"waited {duration(wait['mean_s'])} each")
         yield _line(f"loader {other['loader']}", parts)
         yield from _operations(rows)
 
@@ -125,14 +120,11 @@ def _cells(name: str, row: Row, indent: int) -> list[str | Cell | Bar]:
     wait = row["wait_share"]
     # one run reads a whole batch
     unit = " batches" if row.get("unit") == "batches" else ""
-    return [
-        Cell(name, "dim" if indent else "", indent),
-        Bar(row["share"], "wait"),
-        f"{row['share']:.1%}",
-        "" if wait is None else f"{wait:.1%}",
-        f"{row['n']:,}{unit}",
-        *(duration(row[f"{key}_s"]) for key in ("mean", "median", "p90", "total", "max")),
-    ]
+    share = row["share"]
+    operation = Cell(name, "dim" if indent else "", indent)
+    of_wait = "" if wait is None else f"{wait:.1%}"
+    times = [duration(row[f"{key}_s"]) for key in ("mean", "median", "p90", "total", "max")]
+    return [operation, Bar(share, "wait"), f"{share:.1%}", of_wait, f"{row['n']:,}{unit}", *times]
 
 
 def facts(loader: Loader) -> Iterator[Text]:

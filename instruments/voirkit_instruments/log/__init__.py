@@ -99,7 +99,8 @@ def log(ov: Overseer, *patterns: str, context: str | Sequence[str] = ()) -> Iter
 
     def forward(event: dict[str, Any]) -> None:
         values = selection(event)
-        if all(key in logged and logged[key] is value for key, value in values.items()):
+        pairs = values.items()
+        if all(key in logged and logged[key] is value for key, value in pairs):
             return  # there is none, or all have just been logged
         for key, value in values.items():
             plain = number(value)

@@ -125,17 +125,11 @@ class MemorySnapshot:
                 f"{holder['where']} {size(holder['bytes'])}" for holder in holders
             )
         elif phases:
-            grown = [
-                (row["rss"]["growth"], name)
-                for name, row in phases.items()
-                if row.get("rss", {}).get("growth", 0) > 0
-            ]
-            text += (
-                "; the process grew "
-                + ", ".join(f"{size(n)} in {name}" for n, name in sorted(grown, reverse=True))
-                if grown
-                else ""
-            )
+            growth = [(row.get("rss", {}).get("growth", 0), name) for name, row in phases.items()]
+            grown = sorted([pair for pair in growth if pair[0] > 0], reverse=True)
+            if grown:
+                parts = [f"{size(n)} in {name}" for n, name in grown]
+                text += "; the process grew " + ", ".join(parts)
         self._ov.summary.setdefault("memory", {})["out_of_memory"] = {
             "phase": phase,
             "where": where,
@@ -261,15 +255,11 @@ def holders(snapshot: Mapping[str, Any]) -> list[dict[str, Any]]:
     for segment in snapshot["segments"]:
         for block in segment["blocks"]:
             if block["state"] == "active_allocated":
-                own = next(
-                    (frame for frame in block.get("frames", ()) if _is_programs(frame["filename"])),
-                    None,
-                )
-                where = (
-                    "unknown"
-                    if own is None
-                    else f"{os.path.basename(own['filename'])}:{own['line']}"
-                )
+                where = "unknown"
+                for frame in block.get("frames", ()):
+                    if _is_programs(frame["filename"]):
+                        where = f"{os.path.basename(frame['filename'])}:{frame['line']}"
+                        break
                 sums[where] += block["size"]
     return [{"where": where, "bytes": n} for where, n in sums.most_common(_MOST_LINES)]
 
@@ -278,9 +268,9 @@ def is_out_of_memory(exc: BaseException | None) -> bool:
     """Whether a program ended because memory, of a device or of the host, ran out."""
     if exc is None:
         return False
-    return type(exc).__name__ in _ERRORS or (
-        isinstance(exc, RuntimeError) and any(word in str(exc) for word in _OF_CPU)
-    )
+    if type(exc).__name__ in _ERRORS:
+        return True
+    return isinstance(exc, RuntimeError) and any(word in str(exc) for word in _OF_CPU)
 
 
 def place_of(trace: TracebackType | None) -> tuple[str, str | None]:

@@ -30,7 +30,7 @@ class Writer(Tracker):
     every_s = 5.0  # each is a transaction of a database, or a request
     _client: Any = None
     _uri: str | None = None
-    _own = ""
+    _run_id = ""
 
     def write(self, step: int, figures: Mapping[str, float], texts: Mapping[str, str]) -> None:
         """Log a batch of metrics, and tags."""
@@ -53,20 +53,23 @@ class Writer(Tracker):
             self._client, self._uri = MlflowClient(uri), uri
         if theirs:
             return str(theirs["id"])
-        if not self._own:
+        if not self._run_id:
             name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "Default")
-            found = self._client.get_experiment_by_name(name)
-            experiment = found.experiment_id if found else self._client.create_experiment(name)
-            self._own = self._client.create_run(
-                experiment, run_name=os.path.basename(self.run_dir)
-            ).info.run_id
-        return self._own
+            known_experiment = self._client.get_experiment_by_name(name)
+            experiment = (
+                known_experiment.experiment_id
+                if known_experiment
+                else self._client.create_experiment(name)
+            )
+            name = os.path.basename(self.run_dir)
+            self._run_id = self._client.create_run(experiment, run_name=name).info.run_id
+        return self._run_id
 
     def end(self, step: int, report: str) -> None:
         """End a run of its own, with the report as its description."""
-        if self._own and not self.program.get("run"):
-            self._client.set_tag(self._own, "mlflow.note.content", report)
-            self._client.set_terminated(self._own)
+        if self._run_id and not self.program.get("run"):
+            self._client.set_tag(self._run_id, "mlflow.note.content", report)
+            self._client.set_terminated(self._run_id)
 
 
 # in the program's process

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 def address(text: str) -> tuple[str, int]:
     """``9090`` or ``0.0.0.0:9090`` as (host, port); this machine alone unless a host is given."""
     host, colon, port = text.rpartition(":")
-    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536) or (colon and not host):
+    is_number = port.isascii() and port.isdigit()
+    if not is_number or not 0 < int(port) < 65536 or (colon and not host):
         raise ValueError(
             f"{text!r} is no port; give 9090, or 0.0.0.0:9090 for all that reach this machine."
         )

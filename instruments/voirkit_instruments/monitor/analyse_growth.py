@@ -14,7 +14,7 @@ _PARTS = 8
 
 
 def growth(at_s: Array, held_bytes: Array) -> dict[str, Any] | None:
-    """How memory grows over the second half of a run, if it does so steadily; else None.
+    """How memory grows over the second half of a run, if it does so steadily; otherwise None.
 
     Args:
         at_s: When it was looked at, ascending; seconds, shape (n,).
@@ -51,4 +51,5 @@ def _slope(at_s: Array, held_bytes: Array) -> float:
     first, second = np.triu_indices(len(indices), 1)
     time, bytes_ = at_s[indices], held_bytes[indices]
     apart = time[second] - time[first]
-    return float(np.median((bytes_[second] - bytes_[first])[apart > 0] / apart[apart > 0]))
+    grown = bytes_[second] - bytes_[first]
+    return float(np.median(grown[apart > 0] / apart[apart > 0]))

@@ -69,7 +69,9 @@ def gpu_figures(gpudata: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
 
 def units_of(name: str) -> str:
     """The units of a figure."""
-    return "bytes" if name in COUNTS else LEVELS.get(name) or GPU_LEVELS[name.rpartition("_")[2]]
+    if name in COUNTS:
+        return "bytes"
+    return LEVELS.get(name) or GPU_LEVELS[name.rpartition("_")[2]]
 
 
 class Machine:
@@ -195,7 +197,7 @@ class Sampler(PeriodicThread):
 
 def _not_served(host: str, port: int, why: object) -> CommandLineError:
     return CommandLineError(
-        f"nothing can be served there ({why}).",
+        f"metrics cannot be served at this address ({why}).",
         where=f"--prometheus {host}:{port}",
         next="Choose another port.",
     )

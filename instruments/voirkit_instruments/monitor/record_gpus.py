@@ -1,9 +1,9 @@
-"""What GPUs a machine has, and what they do now: for ``--monitor``, and with voir's names for
+"""The GPUs of a machine and their current load: for ``--monitor``, and under voir's names for
 harnesses and voirfiles.
 
-NVIDIA's are read by NVML (``nvidia-ml-py``; checked with a fake of 12 and 13 only: it has never run
-on a device). A CUDA context is never created. A package may add a back end: ``BACKENDS["name"]``
-holds what has ``is_installed()`` and ``DeviceSMI``.
+NVIDIA GPUs are read through NVML (``nvidia-ml-py`` 12 and 13; checked with a fake only, never on a
+device). A CUDA context is never created. A package may add a back end: ``BACKENDS["name"]`` is a
+module or object with ``is_installed()`` and ``DeviceSMI``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Gpus:
             count = nvml.nvmlDeviceGetCount()
         except nvml.NVMLError:
             return  # no driver: there is no GPU here
-        for word in _chosen(
+        for word in _visible_gpus(
             os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible, count
         ):
             try:
@@ -77,7 +77,7 @@ class Gpus:
         gpus = {}
         for index, handle in list(self._handles.items()):
             try:
-                gpus[index] = self._one(index, handle)
+                gpus[index] = self._readings_of(index, handle)
             except self._nvml.NVMLError as exc:
                 del self._handles[index]
                 self._warn(f"monitor: GPU {index} cannot be read any more and is left out ({exc}).")
@@ -92,7 +92,7 @@ class Gpus:
             except self._nvml.NVMLError:
                 pass  # the driver has gone
 
-    def _one(self, index: str, handle: Any) -> dict[str, Any]:
+    def _readings_of(self, index: str, handle: Any) -> dict[str, Any]:
         nvml = self._nvml
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
         readings: dict[str, Any] = {"memory": [memory.used / _MIB, memory.total / _MIB]}
@@ -118,7 +118,7 @@ def reasons(mask: int) -> list[str]:
     return [text for bit, text in REASONS.items() if mask & bit]
 
 
-def _chosen(visible: str | None, count: int) -> list[str]:
+def _visible_gpus(visible: str | None, count: int) -> list[str]:
     """Numbers or UUIDs of the GPUs that CUDA shows the program; what follows a word that names none
     is not seen, as by CUDA."""
     if visible is None:
@@ -153,7 +153,7 @@ class CpuSMI:
         return {}
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to release."""
 
 
 class CudaSMI:
@@ -195,15 +195,15 @@ class CudaSMI:
                 if uuid not in selection:
                     continue
             used_mib, total = now["memory"]
+            memory_load = used_mib / total if total else 0.0
+            minor_number = _text(nvml.nvmlDeviceGetMinorNumber(handle))
+            product = _text(nvml.nvmlDeviceGetName(handle))
             info[int(index)] = {
-                "minor_number": _text(nvml.nvmlDeviceGetMinorNumber(handle)),
+                "minor_number": minor_number,
                 "device": int(index),
-                "product": _text(nvml.nvmlDeviceGetName(handle)),
+                "product": product,
                 "memory": {"used": used_mib, "total": total},
-                "utilization": {
-                    "compute": now.get("load", -1),
-                    "memory": used_mib / total if total else 0.0,
-                },
+                "utilization": {"compute": now.get("load", -1), "memory": memory_load},
                 "temperature": now.get("temperature", -1),
                 "power": now.get("power", -1),
                 "selection_variable": "CUDA_VISIBLE_DEVICES",
@@ -301,15 +301,16 @@ def gpu_monitor() -> Callable[[], dict[Any, dict[str, Any]]]:
 
     def read() -> dict[Any, dict[str, Any]]:
         smi = select_backend()
-        return {
-            gpu["device"]: {
-                "memory": [gpu["memory"]["used"], gpu["memory"]["total"]],
-                "load": gpu["utilization"]["compute"],
+        readings = {}
+        for gpu in smi.get_gpus_info(_selection(smi)).values():
+            memory, load = gpu["memory"], gpu["utilization"]["compute"]
+            readings[gpu["device"]] = {
+                "memory": [memory["used"], memory["total"]],
+                "load": load,
                 "temperature": gpu["temperature"],
                 "power": gpu["power"],
             }
-            for gpu in smi.get_gpus_info(_selection(smi)).values()
-        }
+        return readings
 
     return read
 

@@ -201,13 +201,10 @@ def process_monitor(pid: int, recursive: bool = True) -> Reading:
             except (psutil.AccessDenied, psutil.NoSuchProcess):
                 continue
             sums.update({key: getattr(io, key, 0) for key in _PROCESS_IO})
-        return {
-            "pid": pid,
-            "load": sums["load"] / (psutil.cpu_count() or 1),
-            "num": top.cpu_num(),
-            **{key: sums[key] for key in _PROCESS_IO},
-            "memory": [sums["memory"], psutil.virtual_memory().total],
-        }
+        transfers = {key: sums[key] for key in _PROCESS_IO}
+        load = sums["load"] / (psutil.cpu_count() or 1)
+        memory = [sums["memory"], psutil.virtual_memory().total]
+        return {"pid": pid, "load": load, "num": top.cpu_num(), **transfers, "memory": memory}
 
     return read
 

@@ -120,11 +120,11 @@ def plain(value: Any, depth: int = 0) -> Any:
         return elements if NotImplemented not in elements else NotImplemented
     if depth < 4 and type(value) is dict:
         pairs = {
-            str(key): plain(held, depth + 1)
-            for key, held in value.items()
+            str(key): plain(item, depth + 1)
+            for key, item in value.items()
             if type(key) in (str, int)
         }
-        return {key: held for key, held in pairs.items() if held is not NotImplemented}
+        return {key: item for key, item in pairs.items() if item is not NotImplemented}
     return NotImplemented
 
 
@@ -140,14 +140,14 @@ def instrument_argparse(ov: Overseer) -> Any:
 
 @once("--options")
 def options(ov: Overseer, is_asked_for: bool = True) -> Iterator[Phase]:
-    """Gives the script's arguments once, as ``options``; if they are asked for, it is said where
+    """Gives the script's arguments once, as ``options``; if they are requested, it is said where
     there are none."""
 
     def callback(namespace: Any) -> None:
         subscription.dispose()
-        held = plain(dict(getattr(namespace, "__dict__", {})))
-        ov.summary["options"] = held
-        ov.log({"options": held})
+        arguments = plain(dict(getattr(namespace, "__dict__", {})))
+        ov.summary["options"] = arguments
+        ov.log({"options": arguments})
         ov.offer({"options": namespace})
 
     arguments = ParsedArguments(

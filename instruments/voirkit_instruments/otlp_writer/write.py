@@ -57,13 +57,13 @@ class Writer(Tracker):
             ) -> None:
                 writer._sends += 1
                 try:
-                    taken = (
+                    is_sent = (
                         exporter.export(metrics_data, timeout_millis=timeout_millis)
                         is MetricExportResult.SUCCESS
                     )
                 except Exception:  # exporters of some versions raise what requests does
-                    taken = False
-                writer._failed += not taken
+                    is_sent = False
+                writer._failed += not is_sent
 
             def shutdown(self, timeout_millis: float = 30_000, **_: Any) -> None:
                 exporter.shutdown(timeout_millis=timeout_millis)
@@ -81,12 +81,12 @@ class Writer(Tracker):
         )
         meter = MeterProvider([reader], resource, shutdown_on_exit=False).get_meter("voirkit")
         for metric in METRICS:
-            make = (
+            create = (
                 meter.create_observable_counter
                 if metric.is_total
                 else meter.create_observable_gauge
             )
-            make(metric.name, [observing(metric)], description=metric.text)
+            create(metric.name, [observing(metric)], description=metric.text)
         return reader
 
     def end(self, step: int, report: str) -> None:

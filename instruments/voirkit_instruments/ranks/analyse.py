@@ -203,11 +203,12 @@ def _delays_by_step(
 
 def _group_row(group: Group, ranks: Sequence[Rank]) -> dict[str, Any]:
     waited_ns = sum(_waited_ns(ranks[i], group.name) for i in group.ranks)
+    n_bytes = int(group.bytes[group.bytes > 0].sum())
     return {
         "group": group.name,
         "ranks": [ranks[i].rank for i in group.ranks],
         "n": len(group.names),
-        "bytes": int(group.bytes[group.bytes > 0].sum()),
+        "bytes": n_bytes,
         "waited_s": waited_ns * _NS / len(group.ranks),
     }
 

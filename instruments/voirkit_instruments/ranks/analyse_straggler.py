@@ -175,6 +175,7 @@ def find_straggler(
     phase = "other" if column == REST else COLUMNS[column]
     if column in _COMPUTING and _starved_more(rank, ranks) * step_ns >= late_ns / 2:
         phase = "processor"
+    share_of_phase = float(longer_ns[column] / max(longer_ns.sum(), 1))
     return {
         "rank": ranks[rank].rank,
         "host": ranks[rank].host,
@@ -182,7 +183,7 @@ def find_straggler(
         "time_s": late_ns * _NS,
         "steps": float(last_share[rank]),
         "phase": phase,
-        "of_it": float(longer_ns[column] / max(longer_ns.sum(), 1)),
+        "of_it": share_of_phase,
         "collective": _latest_collective(delays_by_group, rank),
     }
 
@@ -222,7 +223,8 @@ def _starved_more(rank: int, ranks: Sequence[Rank]) -> float:
     got one as readily as the others: who computes more than they do waits more for a processor on a
     machine that is shared, while they sleep. 0 where that is not known."""
     starved, ran = _starved_by_rank(ranks), _ran_by_rank(ranks)
-    ratios = sorted(starved[i] / ran[i] for i in starved if i != rank and ran.get(i))
+    peers = [i for i in starved if i != rank and ran.get(i)]
+    ratios = sorted(starved[i] / ran[i] for i in peers)
     if not ratios or rank not in starved or rank not in ran:
         return 0.0
     usual_ratio = ratios[(len(ratios) - 1) // 2]

@@ -10,7 +10,6 @@ from voirkit.analysis.run_steps import read_steps
 from voirkit.report import duration, figure, size
 from voirkit.report.sections import (
     Block,
-    Column,
     Figure,
     Figures,
     OnPage,
@@ -91,16 +90,11 @@ def _warnings(part: Mapping[str, Any]) -> Iterator[Text]:
 
 
 def _table(part: Mapping[str, Any]) -> Table:
-    rows = [
-        (str(row["rank"]), row["host"], f"{row['last']:.0%}", duration(row["late_s"]))
-        for row in part["ranks"]
-    ]
-    heads = (
-        Column("rank"),
-        Column("host", left=True),
-        "last in steps",
-        "makes the others wait, a step",
-    )
+    rows = []
+    for row in part["ranks"]:
+        delay = duration(row["late_s"])
+        rows.append((str(row["rank"]), row["host"], f"{row['last']:.0%}", delay))
+    heads = ("rank", "host", "last in steps", "makes the others wait, a step")
     return Table(heads, rows, left=(1,), most=8)
 
 

@@ -338,7 +338,7 @@ class Rate:
 
     def on_wrap(self, event: dict[str, Any]) -> None:
         """For ``compute_rate``: the begin and end of a wrapper ``compute_start``. Only the end's
-        batch is looked at: at the begin ptera still shows the batch of the iteration before."""
+        batch is looked at: at the start ptera still shows the batch of the iteration before."""
         wrap = event["$wrap"]
         if wrap["name"] != "compute_start":
             return

@@ -43,8 +43,8 @@ def memory() -> dict[str, Any]:
         "process_peak": high_water() or max_rss("RUSAGE_SELF"),
         "units": "bytes",
     }
-    # Loading resource takes half a millisecond, which a script without children need not pay.
-    # (These times are in hundredths of a second.)
+    # Importing ``resource`` takes half a millisecond: only where children have used processor time.
+    # (``os.times`` counts it in hundredths of a second.)
     children = max_rss("RUSAGE_CHILDREN") if sum(os.times()[2:4]) else 0
     facts["peak"] = max(facts["process_peak"], children)
     devices = _devices()
@@ -63,18 +63,18 @@ def resident_bytes() -> int:
         os.close(file)
 
 
-def max_rss(whose: str) -> int:
+def max_rss(processes: str) -> int:
     """What processes have held at most, bytes; 0 where the system does not tell. Of a process it
     may be what its launcher had held.
 
     Args:
-        whose: ``RUSAGE_SELF`` or ``RUSAGE_CHILDREN``.
+        processes: ``RUSAGE_SELF`` or ``RUSAGE_CHILDREN``.
     """
     try:
         import resource
     except ImportError:  # Windows has none; and a script may have emptied sys.path
         return 0
-    return int(resource.getrusage(getattr(resource, whose)).ru_maxrss) * (
+    return int(resource.getrusage(getattr(resource, processes)).ru_maxrss) * (
         1 if sys.platform == "darwin" else 1024
     )
 
@@ -231,7 +231,7 @@ def threads_waited_s() -> float | None:
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | PhaseWithPriority]:
     """Put ``memory`` and ``processors`` into the summary."""
-    # Before anything is started beside the program, until before it is stopped.
+    # From before the first helper process is started until before it is stopped.
     yield ov.phases.load_script(priority=100)
     processors = Processors()
     yield ov.phases.run_script(priority=1000, throw=False)

@@ -35,7 +35,7 @@ def _instrument_overhead(summary: Summary) -> Iterator[Finding]:
     reasons = []
     if share > limits.OVERHEAD:
         reasons.append(f"recording took {share:.0%} of its time")
-    if waited >= limits.WAITED and helpers >= limits.OTHERS:
+    if waited >= limits.WAITED and helpers >= limits.OTHER_PROGRAMS:
         reasons.append(
             f"voirkit's own processes used {helpers:.0%} of the CPU, for which the main thread"
             f" waited {waited:.0%} of the run"

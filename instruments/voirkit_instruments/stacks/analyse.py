@@ -122,18 +122,15 @@ def _document(run: Run, stem: str, record: Mapping[str, Any], steps: Steps) -> d
     stacks = Stacks()
     period_ns = round(1e9 / record["rate_hz"])
     notes = _notes(f"{stem}.chunks")
+    spans = RecordedSpans(run, rank, record["host"])
+    pid = record["pid"]
+    attached_ns, ended_ns = record.get("attached_ns") or 0, record.get("ended_ns") or _NEVER
     counts = StackCounts(
-        RecordedSpans(run, rank, record["host"]),
-        stacks,
-        period_ns,
-        record["pid"],
-        _workers(run, record),
-        (record.get("attached_ns") or 0, record.get("ended_ns") or _NEVER),
-        steps,
+        spans, stacks, period_ns, pid, _workers(run, record), (attached_ns, ended_ns), steps
     )
     if record["tool"] == "sampler":
         with open(f"{stem}.sampled", encoding="utf-8", errors="replace") as lines:
-            counts.add_samples(record["pid"], read_sampler(lines, stacks))
+            counts.add_samples(pid, read_sampler(lines, stacks))
     for note in notes:
         if note["file"] is not None:
             path = file_beside(stem, note["file"])
@@ -145,19 +142,17 @@ def _document(run: Run, stem: str, record: Mapping[str, Any], steps: Steps) -> d
         for kind, n in kinds.items()
     ]
     n_late = record.get("late") or 0
-    return {
-        "schema": SCHEMA,
-        **{key: record.get(key) for key in settings},
-        "lost": _gaps(notes, period_ns) + n_late + counts.late,
-        "own": counts.own,
-        "clock": clock_agreement(counts.clocks),
-        "cost": tool_cost(record, notes),
-        "frames": [list(frame) for frame in stacks.frames],
-        "stacks": [list(stack) for stack in stacks.stacks],
-        "text": _source_lines(stacks.frames),
-        "rows": [[*row, n] for row, n in sorted(counts.counts.items())],
-        "processes": processes,
-    }
+    document: dict[str, Any] = {"schema": SCHEMA, **{key: record.get(key) for key in settings}}
+    document["lost"] = _gaps(notes, period_ns) + n_late + counts.late
+    document["own"] = counts.own
+    document["clock"] = clock_agreement(counts.clocks)
+    document["cost"] = tool_cost(record, notes)
+    document["frames"] = list(map(list, stacks.frames))
+    document["stacks"] = list(map(list, stacks.stacks))
+    document["text"] = _source_lines(stacks.frames)
+    document["rows"] = [[*row, n] for row, n in sorted(counts.counts.items())]
+    document["processes"] = processes
+    return document
 
 
 def _source_lines(frames: Iterable[Frame]) -> dict[str, str]:
@@ -190,7 +185,7 @@ def shortened_source(line: str) -> str:
 
 
 def _ends_of_parts(line: str) -> Iterator[int]:
-    """The ends of the commas and semicolons of a line that are no part of a string."""
+    """The ends of the commas and semicolons of a line that are not part of a string."""
     try:
         for token in tokenize.generate_tokens(io.StringIO(line).readline):
             if token.string in (",", ";"):
@@ -305,22 +300,22 @@ def figures(counts: Sequence[Counts]) -> dict[str, Any]:
     texts: dict[str, str] = {}
     for of_rank in counts:
         texts.update(of_rank.get("text") or {})
-    ordered = sorted(
-        phases.items(),
-        key=lambda pair: (_KINDS.index(pair[1].kind), -pair[1].functions.total()),
-    )
+    phase_rows: dict[str, Any] = {}
+    for kind in _KINDS:
+        of_kind = [item for item in phases.items() if item[1].kind == kind]
+        for name, phase in sorted(of_kind, key=lambda item: -item[1].functions.total()):
+            phase_rows[name] = phase.document(kinds[kind], texts)
     settings = ("tool", "version", "rate_hz", "gil", "native", "by_clock", "cut")
-    return {
-        **{key: first.get(key) for key in settings},
-        "samples": kinds.total() + n_others,
-        "other_threads": n_others,
-        "lost": sum(of_rank["lost"] for of_rank in counts),
-        "phases": {name: phase.document(kinds[phase.kind], texts) for name, phase in ordered},
-        "processes": [process for of_rank in counts for process in of_rank["processes"]],
-        "clock": _merged_clocks([of_rank["clock"] for of_rank in counts]),
-        "files": {"speedscope": f"flame/{SPEEDSCOPE}", "collapsed": f"flame/{COLLAPSED}"},
-        "cost": _summed_costs([of_rank["cost"] for of_rank in counts]),
-    }
+    document = {key: first.get(key) for key in settings}
+    document["samples"] = kinds.total() + n_others
+    document["other_threads"] = n_others
+    document["lost"] = sum(of_rank["lost"] for of_rank in counts)
+    document["phases"] = phase_rows
+    document["processes"] = [process for of_rank in counts for process in of_rank["processes"]]
+    document["clock"] = _merged_clocks([of_rank["clock"] for of_rank in counts])
+    document["files"] = {"speedscope": f"flame/{SPEEDSCOPE}", "collapsed": f"flame/{COLLAPSED}"}
+    document["cost"] = _summed_costs([of_rank["cost"] for of_rank in counts])
+    return document
 
 
 class CountedStack(NamedTuple):

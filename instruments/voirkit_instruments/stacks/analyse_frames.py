@@ -161,10 +161,9 @@ class RecordedSpans:
         for thread, part in _parts(np.asarray(columns["pid"]), np.asarray(columns["tid"])):
             is_phase = self._is_phase[code[part]]
             for group, in_group in ((OPERATION, ~is_phase), (PHASE, is_phase)):
-                if in_group.any():
-                    spans[group][thread] = Spans(
-                        start_ns[part][in_group], end_ns[part][in_group], code[part][in_group]
-                    )
+                rows = part.start + np.flatnonzero(in_group)
+                if len(rows):
+                    spans[group][thread] = Spans(start_ns[rows], end_ns[rows], code[rows])
         return spans
 
     def owners(
@@ -416,7 +415,7 @@ def operation_and_phase(frames: Sequence[Frame], operations: Collection[str]) ->
             is_fetching = True
         inner = _operation(frame, operations, is_fetching) if operations else ""
         if inner and frame.function == "forward":
-            phase = outer_phase  # a transform that is a module: to call it is no forward pass
+            phase = outer_phase  # a transform that is a module: to call it is not a forward pass
         operation = inner or operation
         if not frame.file.endswith(_MODULE_CALL):
             outer_phase = phase

@@ -207,19 +207,15 @@ class SampleCounts:
             is_timed = number < len(self._elapsed_ns)
             if not is_timed and number not in by_row:
                 continue
-            entries = [
-                {**codes[code]._asdict(), "other_threads": bool(is_other), "events": amounts}
-                for (code, is_other), amounts in sorted(by_row.get(number, {}).items())
-            ]
-            rows.append(
-                {
-                    "group": group,
-                    "name": name,
-                    "elapsed_ns": int(self._elapsed_ns[number]) if is_timed else None,
-                    "n": int(self._starts[number]) if is_timed else None,
-                    "code": entries,
-                }
-            )
+            entries = []
+            for (code, is_other), amounts in sorted(by_row.get(number, {}).items()):
+                threads = {"other_threads": bool(is_other)}
+                entries.append({**codes[code]._asdict(), **threads, "events": amounts})
+            times: dict[str, int | None] = {"elapsed_ns": None, "n": None}
+            if is_timed:
+                times["elapsed_ns"] = int(self._elapsed_ns[number])
+                times["n"] = int(self._starts[number])
+            rows.append({"group": group, "name": name, **times, "code": entries})
         return rows
 
 
@@ -236,7 +232,7 @@ def figures(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     operations = _rows_of_group(rows, OPERATION)
     functions = {name: list(row["functions"]) for name, row in operations.items()}
     first = ranks[0]
-    return {
+    document = {
         "schema": SCHEMA,
         "tool": first["tool"],
         "version": first["version"],
@@ -244,7 +240,10 @@ def figures(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "events": events,
         "frequency_hz": first["frequency_hz"],
         "kernel_seen": not any(counts["user_only"] for counts in ranks),
-        **{key: sum(counts[key] for counts in ranks) for key in ("samples", "lost", "unread")},
+    }
+    for key in ("samples", "lost", "unread"):
+        document[key] = sum(counts[key] for counts in ranks)
+    return document | {
         "operations": operations,
         "phases": _rows_of_group(rows, PHASE),
         "elsewhere": rows.get((ELSEWHERE, "")),
@@ -264,8 +263,11 @@ def _event_of_shares(events: Sequence[str]) -> str:
 
 def _rows_of_group(rows: Mapping[Name, dict[str, Any]], group: str) -> dict[str, dict[str, Any]]:
     """The operations, or the phases, those with the most samples first."""
-    of_group = {name: row for (row_group, name), row in rows.items() if row_group == group}
-    return dict(sorted(of_group.items(), key=lambda item: (-item[1]["samples"], item[0])))
+    of_group = [
+        (name, row) for (row_group, name), row in sorted(rows.items()) if row_group == group
+    ]
+    of_group.sort(key=lambda item: -item[1]["samples"])
+    return dict(of_group)
 
 
 def _common_functions(functions: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -304,13 +306,14 @@ def _row(parts: Sequence[Mapping[str, Any]], event: str, is_timed: bool) -> dict
         "samples": _samples(of_other_threads, event),
         **_amounts(of_other_threads, is_timed),
     }
+    libraries = {name: share(part) for name, part in _by_amount(by_library, event)}
     return {
         **_times(parts),
         "samples": _samples(of_own_threads, event),
         **_amounts(of_own_threads, is_timed),
         "other_threads": of_others,
         "kernel_share": share(kernel),
-        "libraries": {name: share(part) for name, part in _by_amount(by_library, event)},
+        "libraries": libraries,
         "functions": functions,
     }
 
@@ -370,15 +373,14 @@ def _amounts(entries: Sequence[Mapping[str, Any]], is_timed: bool) -> dict[str, 
 
 
 def _shortened(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The key ``native`` of a summary."""
+    """The ``native`` part of a summary: ``native.json`` with the largest functions only."""
     keys = ("tool", "event", "frequency_hz", "kernel_seen", "samples", "lost")
     short: dict[str, Any] = {key: document[key] for key in keys}
     for group in ("operations", "phases"):
-        short[group] = {
-            name: _short_row(row)
-            for name, row in document[group].items()
-            if row["samples"] or row["other_threads"]["samples"]
-        }
+        rows = short[group] = {}
+        for name, row in document[group].items():
+            if row["samples"] or row["other_threads"]["samples"]:
+                rows[name] = _short_row(row)
     elsewhere = document["elsewhere"]
     short["elsewhere"] = _short_row(elsewhere) if elsewhere else None
     short["file"] = NATIVE_FILE

@@ -77,16 +77,12 @@ def parse_sample(line: str) -> Sample | None:
     pid, tid, seconds, fraction, period, event, address, place = match.groups()
     symbol, library = split_place(place)
     name, user_only = _event(event or "")
+    time_ns = int(seconds + fraction.ljust(9, "0"))
+    is_kernel = int(address, 16) >= _KERNEL
+    function, library = _function(symbol), _library(library)
+    amount = int(period or 1)
     return Sample(
-        int(pid),
-        int(tid),
-        int(seconds) * 1_000_000_000 + int(fraction.ljust(9, "0")),
-        name,
-        int(period or 1),
-        user_only,
-        _function(symbol),
-        _library(library),
-        int(address, 16) >= _KERNEL,
+        int(pid), int(tid), time_ns, name, amount, user_only, function, library, is_kernel
     )
 
 
@@ -302,7 +298,7 @@ def read_sampler(lines: Iterable[str], stacks: Stacks) -> dict[int, tuple[str, A
     before: set[int] = set()
     for line in lines:
         if not line.endswith("\n"):
-            break  # the program was killed as it was written
+            break  # incomplete: the program was killed while it wrote this line
         entry: dict[str, Any] = json.loads(line)
         if "t" in entry:
             for tid, stack in entry["seen"]:

@@ -213,13 +213,9 @@ def _native_row(name: str, row: Mapping[str, Any], part: Part) -> tuple[str | Li
     if row["elapsed_s"] and row["on_cpu_s"] is not None:
         of_elapsed = f"{row['on_cpu_s'] / row['elapsed_s']:.0%}"
     functions = [f"{share:.0%} {_function_name(key)}" for key, share in row["functions"].items()]
-    return (
-        name,
-        "" if on_cpu_s is None else duration(on_cpu_s),
-        of_elapsed,
-        f"{_kernel_share(row, part):.0%}" if part["kernel_seen"] else "",
-        Lines(functions),
-    )
+    on_cpu = "" if on_cpu_s is None else duration(on_cpu_s)
+    in_kernel = f"{_kernel_share(row, part):.0%}" if part["kernel_seen"] else ""
+    return name, on_cpu, of_elapsed, in_kernel, Lines(functions)
 
 
 def _function_name(key: str) -> str:

@@ -161,7 +161,7 @@ def _count_sequence(batch: Sequence[object], depth: int) -> int | None:
 
 
 def _count_without_tensors(batch: Sequence[object], first: Sequence[object], depth: int) -> int:
-    """The items of a sequence whose first elements are no tensors."""
+    """The items of a sequence whose first elements are not tensors."""
     containers = [element for element in first if _is_a(element, (tuple, list, Mapping))]
     if not containers:
         return _count_objects(batch, first, depth)

@@ -113,7 +113,7 @@ class FunctionPatches(Patches):
 
     def around_step(self, kind: type, step: Around, decorated: Around) -> None:
         """Around the step of a class of optimizers; ``decorated``, which is passed ``args``, where
-        that is decorated. It is decorated anew when the first optimizer of a class is made."""
+        that is decorated. It is decorated again when the first optimizer of a class is made."""
         function: Any = getattr(kind, "step", None)
         owner = next((above for above in kind.__mro__ if "step" in vars(above)), kind)
         name = f"{owner.__module__}.{owner.__qualname__}.step"

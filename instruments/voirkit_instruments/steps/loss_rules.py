@@ -1,4 +1,4 @@
-"""The findings from the loss: it is no number, or it does not fall."""
+"""The findings from the loss: it is not a number, or it does not fall."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ _COMES_AT_ONCE = (
 
 
 def _has_grown(loss: Loss, first: int) -> bool:
-    """True if a loss was many times as large as at its begin before it was no number any more."""
+    """True if a loss was many times as large as at its start before it was no number any more."""
     before = [(index, value) for index, value in loss.get("curve") or () if index < first]
     sizes = [abs(value) for _, value in before if value is not None]
     return len(sizes) > 1 and sizes[-1] >= GROWN * sizes[0]
@@ -126,7 +126,7 @@ def _overlap(loss: Loss, other: Loss) -> bool:
 
 def _ends_of_flat(loss: Loss) -> tuple[float, float] | None:
     """Medians of the first and the last quarter of losses that do not fall; None of others. What
-    two standard errors of their difference would hide is no reason for a finding."""
+    two standard errors of their difference would hide is not a reason for a finding."""
     values = [value for _, value in loss.get("curve") or [] if value is not None]
     quarter = len(values) // 4
     if loss["n"] < limits.FEW_LOSSES or quarter < limits.FEW_IN_QUARTER:

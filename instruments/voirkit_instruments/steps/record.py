@@ -108,6 +108,16 @@ class Steps:
             name = self._torch.recording.phase("given", "evaluation")
             self._recorder.span(name, start_ns, time.perf_counter_ns())
 
+    def watch_children(self) -> None:
+        """Record in the processes that are spawned from this one too; not in one that loads
+        data, which pays nothing."""
+        inherit.watch(_CHILD_ENTRY, self._offer)
+
+    def _offer(self) -> dict[str, Any] | None:
+        from voirkit_instruments.identity import is_starting_worker
+
+        return None if is_starting_worker() else {"warnings": self._ov.warnings}
+
     def end(self, completed: bool = True) -> None:
         """The program has ended, as in ``TorchPatches.remove``: put torch back as it was, and
         report what was done to it."""
@@ -141,7 +151,7 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
     processes = UnrecordedProcesses()
     when_imported("torch", steps.start)
     if recorder is None:
-        _watch(steps)
+        steps.watch_children()
         ov.when_given(lambda given: given.watch("$wrap", steps.on_given, only_given=True))
     completed = False
     try:
@@ -157,34 +167,16 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
         steps.end(completed)
 
 
-# in processes that multiprocessing starts anew
-
-_steps_of_process: Steps | None = None
-
-
-def _watch(steps: Steps) -> None:
-    global _steps_of_process
-    _steps_of_process = steps
-    inherit.watch(_CHILD_ENTRY, offered)
-
-
-def offered() -> dict[str, Any] | None:
-    """The arguments for a process that is started anew from this one; none for one that loads data,
-    which pays nothing."""
-    from voirkit_instruments.identity import is_starting_worker
-
-    if _steps_of_process is None or is_starting_worker():
-        return None
-    return {"warnings": _steps_of_process._ov.warnings}
+# in processes that multiprocessing spawns
 
 
 def begin_in_child(offer: dict[str, Any]) -> None:
     """In such a process: record as the parent does, once it has torch."""
     from voirkit.processes.children import this_process
 
-    if _steps_of_process is None:
+    if not inherit.is_watched(_CHILD_ENTRY):
         steps = Steps(this_process(offer["warnings"]))
-        _watch(steps)
+        steps.watch_children()
         when_imported("torch", steps.start)
 
 

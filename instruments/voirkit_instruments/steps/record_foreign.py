@@ -62,7 +62,7 @@ def around_own_step(recording: Recording, leave_step: Leave) -> tuple[Any, Any]:
     step is recorded.
     """
     hot = recording.hot
-    begun: dict[int, tuple[int, Any]] = {}  # by the begin of a step
+    begun: dict[int, tuple[int, Any]] = {}  # by the start of a step
 
     def enter(*_: object) -> int:
         device = hot.device

@@ -24,16 +24,16 @@ from voirkit_instruments.steps.record_spans import UNKNOWN, Recording
 
 
 class Episode:
-    """An iterator over a loader, from its making to its end: an episode.
+    """An iterator over a loader, from its creation to its end.
 
     Attributes:
         ref: The iterator.
-        args: Interned arguments of its records.
-        place: What they are.
-        began_ns: When it was made.
-        before: How much had been trained and called by then.
-        since_ns: When the next loop began, if this one evaluates and was not asked since: it may be
-            held until long after its end.
+        args: The number under which the arguments of its records are interned.
+        place: These arguments.
+        began_ns: When it was created.
+        before: Counts of training work and of model calls at that time.
+        since_ns: When the next loop began, if this one evaluates and was not asked for a batch
+            since: the program may keep the iterator long after the loop has ended.
     """
 
     __slots__ = ("args", "before", "began_ns", "over", "pid", "place", "ref", "since_ns")
@@ -56,7 +56,7 @@ class LoaderRecording:
 
     A loop over a loader is a span of its own when it is over: ``pipeline.epoch`` if something was
     trained in it, ``pipeline.evaluate`` if models were only called. It ends with the request that
-    finds nothing, or where its iterator is let go (``break``). An iterator that is let go with
+    finds nothing, or where its iterator is released (``break``). An iterator that is released with
     nothing done (``batch = next(iter(loader))``) leaves ``dataloader.left``: its batch may be
     trained on yet, without it.
 
@@ -314,7 +314,7 @@ class LoaderRecording:
 
     def _over(self, episode: Episode, end_ns: int, is_left: bool = True) -> None:
         """A loop is over: it is a span of the pipeline, once. ``is_left``: its iterator was let go
-        before it came to its end."""
+        before it ended."""
         if episode.over or episode.pid != os.getpid():
             return
         episode.over = True
@@ -333,7 +333,7 @@ class LoaderRecording:
                 self._span(self._evaluate, episode.began_ns, end_ns, episode.args)
             elif is_left:
                 self._span(self._left, end_ns, end_ns, episode.args)
-        except Exception as exc:  # this is called while an iterator is let go: it must not raise
+        except Exception as exc:  # this is called while an iterator is released: it must not raise
             self._recording.failed("an epoch", exc)
 
     def finish(self, completed: bool) -> None:
@@ -388,15 +388,17 @@ def _described(loader: Any) -> dict[str, Any]:
     batch_size = loader.batch_size
     if not batch_size:
         batch_size = getattr(loader.batch_sampler, "__dict__", {}).get("batch_size")
+    kind = type(loader.dataset)
+    sampler = loader.__dict__.get("sampler")
     return {
         "workers": loader.num_workers,
         "batch_size": batch_size,
         "length": batches(loader),
-        "dataset": type(loader.dataset).__name__,
+        "dataset": kind.__name__,
         "pin_memory": bool(loader.pin_memory),
         "persistent": bool(loader.persistent_workers),
-        "whole_batches": hasattr(type(loader.dataset), "__getitems__"),
-        "sampler": type(loader.__dict__.get("sampler")).__name__,
+        "whole_batches": hasattr(kind, "__getitems__"),
+        "sampler": type(sampler).__name__,
     }
 
 
@@ -408,9 +410,10 @@ def _described_by_attributes(loader: Any) -> dict[str, Any]:
     behind = getattr(fields.get("d"), "__dict__", {}) if fields.get("dataset") is loader else {}
     dataset = behind.get("dataset", fields.get("dataset"))
     sizes = (fields.get("batch_size"), behind.get("bs"))
+    batch_size = next((size for size in sizes if type(size) is int), None)
     return {
         "workers": fields.get("num_workers"),
-        "batch_size": next((size for size in sizes if type(size) is int), None),
+        "batch_size": batch_size,
         "length": None,
         "dataset": type(dataset).__name__,
         "pin_memory": fields.get("pin_memory") is True,

@@ -249,7 +249,7 @@ class DeviceTimes:
         return event, put_ns
 
     def drop(self) -> None:
-        """Forget the span that this thread began last: it is no phase."""
+        """Forget the span that this thread began last: it is not a phase."""
         open_spans = self._local.__dict__.get("begun")
         span = open_spans.pop() if open_spans else None
         if span is not None:

@@ -265,7 +265,7 @@ class TorchPatches:
 
     def _put_foreign(self, path: str, module: ModuleType) -> None:
         """Patch an optimizer that is none of torch's; where it does not train with torch (keras on
-        jax) that is no reason to warn."""
+        jax) that is not a reason to warn."""
         function = innermost(attrgetter(path)(module))
         self.patches.around(f"{module.__name__}.{path}", function, self._foreign_step)
 
@@ -344,7 +344,7 @@ class TorchPatches:
 
     def _made_optimizer(self, *arguments: Any) -> int:
         """Called before and after ``Optimizer._patch_step_function``: an optimizer is made, or
-        unpickled; its class is decorated anew."""
+        unpickled; its class is decorated again."""
         if len(arguments) == 1:
             return 1
         _, was, optimizer = arguments

@@ -63,7 +63,7 @@ REPORTED_EVERY_NS = 500_000_000
 class FinishedStep(NamedTuple):
     """A step that is over; times by ``time.perf_counter_ns``."""
 
-    # its batch was asked for; without a loader the end of the step before, or None
+    # its batch was requested; without a loader the end of the step before, or None
     began_ns: int | None
     arrived_ns: int | None  # its batch came; None without a loader
     ended_ns: int

@@ -203,13 +203,15 @@ def _context(run: Run, record: Mapping[str, Any]) -> TraceContext:
         origin_ns += run_0 - wall_0
     threads = {int(tid): name for tid, name in record["threads"].items()}
     files = {int(number): path for number, path in record["files"].items()}
+    own_threads = frozenset(record.get("own") or ())
+    operation = _loader_operations(run, record["rank"], record["host"], to_run_ns)
     return TraceContext(
         pid=record["pid"],
         threads=threads,
         files=files,
-        own_threads=frozenset(record.get("own") or ()),
+        own_threads=own_threads,
         own_folder=record["run_dir"],
-        operation=_loader_operations(run, record["rank"], record["host"], to_run_ns),
+        operation=operation,
         origin=float(origin_ns) * 1e-9,
     )
 
@@ -392,6 +394,7 @@ def figures(attribution: Attribution, timed: bool) -> dict[str, Any]:
     totals = {phase: _total(rows, times.get(phase), timed) for phase, rows in phases.items()}
     files = attribution.files
     own_calls, own_s = attribution.own
+    operations = _calls_by_phase(_by_calls(attribution.operations), timed)
     return {
         "phases": _calls_by_phase(phases, timed),
         "threads": calls_by_thread,
@@ -399,7 +402,7 @@ def figures(attribution: Attribution, timed: bool) -> dict[str, Any]:
         "entered": entered,
         "lasted_s": lasted_s,
         "waits": sorted(names & WAITS),
-        "operations": _calls_by_phase(_by_calls(attribution.operations), timed),
+        "operations": operations,
         "files": files.files.top(_TOP),
         "folders": files.folders.top(_TOP),
         "shared_memory": attribution.shared_memory,
@@ -447,11 +450,12 @@ def calls(rows: Rows, timed: bool) -> dict[str, dict[str, Any]]:
 
 
 def _columns(row: Row, seconds: float, timed: bool) -> dict[str, Any]:
+    calls, errors, n_bytes = (int(row[column]) for column in (CALLS, ERRORS, BYTES))
     return {
-        "calls": int(row[CALLS]),
-        "errors": int(row[ERRORS]),
+        "calls": calls,
+        "errors": errors,
         "seconds": seconds if timed else None,
-        "bytes": int(row[BYTES]),
+        "bytes": n_bytes,
     }
 
 
@@ -469,12 +473,14 @@ def _total(rows: Rows, times: list[float] | None, timed: bool) -> dict[str, Any]
     """The sums of a phase; the seconds for which calls that work waited count as waiting."""
     working = _sum_rows([row for name, row in rows.items() if name not in WAITS])
     waiting = _sum_rows([row for name, row in rows.items() if name in WAITS])
-    waited_s = working[WAITED]
+    working_s = working[SECONDS] - working[WAITED]
+    waiting_s = waiting[SECONDS] + working[WAITED]
+    entered, lasted_s = times or (None, None)
     return {
-        "entered": int(times[0]) if times else None,
-        "lasted_s": times[1] if times else None,
-        "working": _columns(working, working[SECONDS] - waited_s, timed),
-        "waiting": _columns(waiting, waiting[SECONDS] + waited_s, timed),
+        "entered": None if entered is None else int(entered),
+        "lasted_s": lasted_s,
+        "working": _columns(working, working_s, timed),
+        "waiting": _columns(waiting, waiting_s, timed),
     }
 
 
@@ -649,7 +655,7 @@ def _missing_call(phases: Mapping[str, Any]) -> dict[str, Any]:
 
 def system_calls(part: Mapping[str, Any], phases: Sequence[str]) -> list[Evidence]:
     """The call of the main thread that takes most of its time in the phases, one on files with its
-    file, and its share of that time. What other threads wait for meanwhile is no time of a phase.
+    file, and its share of that time. What other threads wait for meanwhile is not time of a phase.
     """
     phase_times_s = _of_main_thread(part, "lasted_s")
     phase_rows = _of_main_thread(part, "threads")

@@ -489,7 +489,7 @@ def _add_time(row: Row, seconds: float, waited: float) -> None:
 
 
 def _split(thread: Thread, before: Mapping[str, float], end: float) -> dict[str, float]:
-    """The seconds of a call that blocked in each phase; empty if no time is known."""
+    """By phase, the seconds that a blocked call lasted; empty if its end is not known."""
     if end != end:
         return {}
     parts = {

@@ -214,13 +214,11 @@ class PathTotals(dict[str, list[int]]):
 
     def top(self, n: int) -> list[dict[str, Any]]:
         """The rows with the most bytes and those with the most opens, at most ``n`` of each."""
-        by_bytes = sorted(self.items(), key=lambda item: -(item[1][1] + item[1][2]))
-        by_opens = sorted(self.items(), key=lambda item: -item[1][0])
+        by_bytes = sorted(self, key=lambda path: -sum(self[path][1:3]))
+        by_opens = sorted(self, key=lambda path: -self[path][0])
         keys = ("path", "opens", "read", "written", "files")
-        return [
-            dict(zip(keys, (path, *row), strict=True))
-            for path, row in dict(by_bytes[:n] + by_opens[:n]).items()
-        ]
+        paths = dict.fromkeys(by_bytes[:n] + by_opens[:n])
+        return [dict(zip(keys, (path, *self[path]), strict=True)) for path in paths]
 
 
 class FileTotals:

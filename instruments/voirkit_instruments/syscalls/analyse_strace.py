@@ -206,7 +206,7 @@ class StraceLog:
         return False
 
     def _other(self, line: str) -> Iterator[Event]:
-        """A line that is no call from its beginning to its end."""
+        """A line that is not a call from its beginning to its end."""
         prefix = self._prefix.match(line) if self._prefix is not None else None
         if prefix is None:
             self._count_unread(line)

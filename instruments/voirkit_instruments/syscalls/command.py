@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         CommandLineError: The command line is wrong.
         SyscallLogError: A log cannot be read.
-        RunDirectoryError: A folder is no run, or none whose calls were recorded.
+        RunDirectoryError: A folder is not a run, or none whose calls were recorded.
     """
     options = main_parser().parse_args(argv)
     if not 1 <= len(options.LOG) <= 2:

@@ -393,12 +393,12 @@ class Tracer:
             tracer_pid=tracing.process.pid,
             threads=_threads(),
             files=_files(),
-            began_ns=recorder.now(),
-            traced_call_s=_call_s(),
         )
+        began_ns = recorder.now()
+        self._record.update(began_ns=began_ns, traced_call_s=_call_s())
         # Something of the run is in its trace, also of one that trains nothing: it is completed
         # like any other.
-        recorder.mark(recorder.name("syscalls", "tracing", kind="mark"), self._record["began_ns"])
+        recorder.mark(recorder.name("syscalls", "tracing", kind="mark"), began_ns)
         self._write()
         self._record["clocks"].append(_clocks())
         self._begin_phases()
@@ -408,7 +408,7 @@ class Tracer:
         record_phases.report_to_tracer()
 
     def leave_program(self) -> None:
-        """It has ended, here or in a child that has come to its end: what follows is voirkit's."""
+        """It has ended, here or in a child that has ended: what follows is voirkit's."""
         record_phases.leave(OTHER)
         record_phases.enter(VOIRKIT)
 

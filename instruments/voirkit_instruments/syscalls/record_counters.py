@@ -18,6 +18,7 @@ import resource
 import threading
 import time
 from collections.abc import Callable
+from operator import itemgetter
 
 from voirkit.fork import at_fork
 from voirkit_instruments.syscalls import record_phases
@@ -51,6 +52,7 @@ _NUMBERS = _HEAD + len(PHASES) * len(COLUMNS)
 _IO = "/proc/self/task/{}/io"
 _TRIALS = 50
 _LONGEST_IO = 512
+_VALUES_OF_IO = itemgetter(5, 7, 1, 3, 9, 11)  # among its words, in the order of ``COLUMNS``
 TRUSTED = {
     "calls, bytes": (
         "exact, of read and write of all kinds in the first thread of each process; not of mmap,"
@@ -182,12 +184,7 @@ class Counters:
         self._last_length = len(text)
         # in the order of ``COLUMNS``
         return [
-            int(words[5]),
-            int(words[7]),
-            int(words[1]),
-            int(words[3]),
-            int(words[9]),
-            int(words[11]),
+            *map(int, _VALUES_OF_IO(words)),
             int(usage.ru_utime * 1e6),
             int(usage.ru_stime * 1e6),
             usage.ru_minflt,

@@ -115,10 +115,11 @@ def listen(make_entry: Callable[[str], Edge], make_exit: Callable[[str], Edge]) 
 def report_to_tracer() -> None:
     """Report them to a tracer, by calls that it sees."""
     reported.add(TRACER)
-    listen(
-        lambda phase: partial(os.access, *path_and_mode(f"{phase}+")),
-        lambda phase: partial(os.access, *path_and_mode(f"{phase}-")),
-    )
+
+    def access(edge: str) -> Edge:
+        return partial(os.access, *path_and_mode(edge))
+
+    listen(lambda phase: access(f"{phase}+"), lambda phase: access(f"{phase}-"))
 
 
 def report_to_nobody() -> None:
@@ -164,8 +165,9 @@ def around(phase: str, calls: Calls) -> Calls:
 
 
 def _enter_fetch(enter: Callable[..., Any], *args: Any) -> Any:
-    if _watch is not None:
-        _watch.report()
+    watch = FetchWatch.of_process
+    if watch is not None:
+        watch.report()
     return enter(*args)
 
 
@@ -206,15 +208,15 @@ def watch_recorder() -> Callable[[], None]:
 
 _START_IN_CHILD = "voirkit_instruments.syscalls.record_phases:begin_in_child"
 _FETCHERS = ("_MapDatasetFetcher.fetch", "_IterableDatasetFetcher.fetch")
-_watch: FetchWatch | None = None
 
 
 class FetchWatch:
     """The patches around the fetching of batches in one process and those that it forks."""
 
+    of_process: FetchWatch | None = None  # the one of this process
+
     def __init__(self, warn: Callable[[str], None]) -> None:
-        global _watch
-        _watch = self
+        FetchWatch.of_process = self
         self._warn = warn
         self.patches = FunctionPatches(lambda line: warn(f"--syscalls: {line}"))
         self._has_reported = False  # which worker this process is
@@ -281,7 +283,7 @@ def begin_in_child(_: object) -> None:
     from voirkit.processes.children import this_process
     from voirkit_instruments.steps.events import StepEvents
 
-    if _watch is None:
+    if FetchWatch.of_process is None:
         report_to_tracer()
         this_process().shared(StepEvents).wrap_phases(around)
         watch_recorder()

@@ -66,7 +66,9 @@ def remove_left(tracefs: str, mine: str | None = None) -> None:
     folder = os.path.join(tracefs, "instances")
     for name in os.listdir(folder):
         match = re.fullmatch(r"voirkit-(\d+)-\d+", name)
-        if match and (name == mine or name_of(int(match[1])) != name):
+        if match is None:
+            continue
+        if name == mine or name_of(int(match[1])) != name:
             Instance(os.path.join(folder, name)).remove()
 
 

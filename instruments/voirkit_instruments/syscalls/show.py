@@ -172,7 +172,7 @@ def _entries(part: Document, kind: str, phase: str) -> int:
 
 
 def _table(rows: Sequence[Row], part: Document) -> Table:
-    heads = (
+    heads: Sequence[str | Column] = (
         Column("syscalls of", left=True),
         Column("phase", left=True),
         "calls",
@@ -193,18 +193,16 @@ def _table_row(row: Row, part: Document) -> tuple[str, ...]:
     entries = _entries(part, kind, phase)
     working_s = sum(map(_seconds(waits, False), calls, calls.values()))
     waiting_s = sum(map(_seconds(waits, True), calls, calls.values()))
+    each = figure(count / entries) if entries else ""
+    times = _if_any(working_s, duration), _if_any(waiting_s, duration)
     listed = list(calls.items())[:_LISTED]
-    return (
-        kind,
-        phase,
-        f"{count:,}",
-        figure(count / entries) if entries else "",
-        _if_any(_sum(calls, "errors"), "{:,}".format),
-        _if_any(_sum(calls, "bytes"), size),
-        _if_any(working_s, duration),
-        _if_any(waiting_s, duration),
-        ", ".join(f"{call['calls']:,} {name}" for name, call in listed if call["calls"]),
-    )
+    most = ", ".join(f"{call['calls']:,} {name}" for name, call in listed if call["calls"])
+    return (kind, phase, f"{count:,}", each, *_errors_and_bytes(calls), *times, most)
+
+
+def _errors_and_bytes(calls: Calls) -> tuple[str, str]:
+    errors = _if_any(_sum(calls, "errors"), "{:,}".format)
+    return errors, _if_any(_sum(calls, "bytes"), size)
 
 
 def _if_any(value: float | None, format_value: Callable[[float], str]) -> str:
@@ -522,17 +520,11 @@ def _sum_row(kind: str, phase: str, calls: Calls, waits: Sequence[str]) -> Seque
             has_waits = True
         if call["seconds"] is not None and name not in waits:
             working_s.append(working_and_waiting_s(name, call, waits)[0])
-    return (
-        Cell(kind, "strong"),
-        Cell(phase, "strong"),
-        Cell("all", "strong"),
-        f"{_sum(calls, 'calls'):,}",
-        _if_any(_sum(calls, "errors"), "{:,}".format),
-        duration(sum(working_s)) if working_s else "",
-        "",
-        _if_any(_sum(calls, "bytes"), size),
-        Cell("working" if has_waits else "", "dim"),
-    )
+    labels = [Cell(text, "strong") for text in (kind, phase, "all")]
+    errors, n_bytes = _errors_and_bytes(calls)
+    time = duration(sum(working_s)) if working_s else ""
+    waits_cell = Cell("working" if has_waits else "", "dim")
+    return [*labels, f"{_sum(calls, 'calls'):,}", errors, time, "", n_bytes, waits_cell]
 
 
 def _call_row(name: str, call: Mapping[str, Any], is_wait: bool) -> Sequence[AnyCell]:
@@ -544,17 +536,10 @@ def _call_row(name: str, call: Mapping[str, Any], is_wait: bool) -> Sequence[Any
         waits = f"{waited_s / seconds:.0%}"
     else:
         waits = ""
-    return (
-        "",
-        "",
-        name,
-        f"{count:,}",
-        _if_any(call["errors"], "{:,}".format),
-        _if_any(seconds, duration),
-        duration(seconds / count) if seconds and count else "",
-        _if_any(call["bytes"], size),
-        Cell(waits, "dim"),
-    )
+    each = duration(seconds / count) if seconds and count else ""
+    errors, n_bytes = _if_any(call["errors"], "{:,}".format), _if_any(call["bytes"], size)
+    time = _if_any(seconds, duration)
+    return ("", "", name, f"{count:,}", errors, time, each, n_bytes, Cell(waits, "dim"))
 
 
 def _most_frequent_tables(document: Document) -> list[Block]:
@@ -613,7 +598,8 @@ def over_time_map(document: Document, width: int) -> Iterator[str]:
     letters = [_letter(phases, i) for i in range(n_columns)]
     if phases:
         yield f"{'phase':{_MAP_LABEL}}{''.join(letters)}"
-    rows = sorted(bins["calls"].items(), key=lambda item: (item[0] == _REMAINDER, -sum(item[1])))
+    rows = sorted(bins["calls"].items(), key=lambda item: -sum(item[1]))
+    rows.sort(key=lambda item: item[0] == _REMAINDER)
     for name, row in rows:
         yield f"{name[:14]:14} {sum(row):>10,} {_shades(_columns(row, each))}"
     legend = _legend(letters, phases)
@@ -711,14 +697,10 @@ def _changes(
     more_seconds: float | None,
     n_bytes: Sequence[int],
 ) -> tuple[str, ...]:
-    return (
-        f"{calls[0]:,}",
-        f"{calls[1]:,}",
-        f"{calls[1] - calls[0]:+,}",
-        _signed(more_errors, "{:,}".format),
-        _signed(more_seconds, duration),
-        _signed(n_bytes[1] - n_bytes[0], size),
-    )
+    first, second = calls
+    errors, seconds = _signed(more_errors, "{:,}".format), _signed(more_seconds, duration)
+    more_bytes = _signed(n_bytes[1] - n_bytes[0], size)
+    return f"{first:,}", f"{second:,}", f"{second - first:+,}", errors, seconds, more_bytes
 
 
 def _signed(value: float | None, format_value: Callable[[float], str]) -> str:

@@ -33,8 +33,8 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
     folder is a run in TensorBoard."""
     from voirkit_instruments.trackers import track
 
-    chosen = options["tensorboard"]
-    return track(ov, "tensorboard", os.path.abspath(chosen) if chosen else "")
+    folder = options["tensorboard"]
+    return track(ov, "tensorboard", os.path.abspath(folder) if folder else "")
 
 
 INSTRUMENT = Instrument(

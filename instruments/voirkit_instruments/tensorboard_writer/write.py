@@ -35,10 +35,10 @@ class Writer(Tracker):
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         if self._writer is None:
-            chosen = self.words[0]
+            folder = self.words[0]
             parts = (
-                (chosen, os.path.basename(self.run_dir))
-                if chosen
+                (folder, os.path.basename(self.run_dir))
+                if folder
                 else (self.run_dir, "tensorboard")
             )
             self._writer = EventFileWriter(os.path.join(*parts))

@@ -73,20 +73,17 @@ def _part(profiles: Sequence[Document], counts: Sequence[Document]) -> dict[str,
     sums = shorten(merge_figures(counts))
     for phase, row in sums["phases"].items():
         row["time_s"] = sum(of_rank["times"].get(phase, 0.0) for of_rank in counts)
-    return {
-        "window": first["window"],
-        "memory": first["memory"],
-        "torch": first["torch"],
-        "steps": first_counts["steps"],
-        "ranks": [of_rank["rank"] for of_rank in counts],
-        **sums,
-        "file": _first(first_counts["files"]),
-        "files": [file for of_rank in counts for file in of_rank["files"]],
-        "clock_error_s": max((of_rank["clock_error_s"] for of_rank in counts), default=None),
-        "slower": _first(of_rank["slower"] for of_rank in counts),
-        "left_out": sum(of_rank["left_out"] for of_rank in counts),
-        "why": _first(map(_why, profiles)),
-    }
+    part = {key: first[key] for key in ("window", "memory", "torch")}
+    part["steps"] = first_counts["steps"]
+    part["ranks"] = [of_rank["rank"] for of_rank in counts]
+    part |= sums
+    part["file"] = _first(first_counts["files"])
+    part["files"] = [file for of_rank in counts for file in of_rank["files"]]
+    part["clock_error_s"] = max((of_rank["clock_error_s"] for of_rank in counts), default=None)
+    part["slower"] = _first(of_rank["slower"] for of_rank in counts)
+    part["left_out"] = sum(of_rank["left_out"] for of_rank in counts)
+    part["why"] = _first(map(_why, profiles))
+    return part
 
 
 def _first(values: Iterable[Any]) -> Any:
@@ -219,7 +216,7 @@ def _phases_of(phases: Records, record: Document, tid: int) -> PhasesOfThread:
 
 
 def _evaluation(rank: Rank | None) -> list[tuple[int, int]]:
-    """(start, end) of the steps that are no training."""
+    """(start, end) of the steps that are not training."""
     if rank is None:
         return []
     table = rank.steps.evaluation

@@ -65,7 +65,7 @@ class Events:
         name: Index into ``names``.
         tid: The thread; of a kernel its stream.
         device: Of kernels and memory, else -1.
-        linked: What a kernel and the call that started it have in common; else -1.
+        linked: What a kernel and the call that started it have in common; otherwise -1.
         bytes: Of memory: allocated, negative if freed.
     """
 
@@ -216,7 +216,7 @@ class AttributedEvents:
 
     Args:
         start_ns: When each began, on the run's clock.
-        evaluation: (start, end) of what is no training.
+        evaluation: (start, end) of what is not training.
 
     Attributes:
         parent: The operator, annotation or call that each lies in directly; of memory the one that
@@ -374,10 +374,11 @@ def figures(events: Events, attributed: AttributedEvents, mask: Array) -> dict[s
             )
         rows = {}
         for i in np.flatnonzero(sums["calls"]).tolist():
-            rows[events.names[i]] = {
-                key: float(sums[key][i]) if key.endswith("_s") else int(sums[key][i])
-                for key in _SUMS
-            }
+            row: dict[str, float] = {key: sums[key][i].item() for key in _SUMS}
+            for key in row:
+                if not key.endswith("_s"):
+                    row[key] = int(row[key])
+            rows[events.names[i]] = row
         if rows:
             phases[phase] = {"operators": rows}
     return {"phases": phases, "kernels": _kernel_rows(events, attributed, mask)}
@@ -390,15 +391,17 @@ def _columns_of_rows(
     allocations = (events.category == MEMORY) & mask & (events.device < 0)
     has_holder = allocations & (attributed.parent >= 0)
     holder = np.maximum(attributed.parent, 0)
-    return {
-        "calls": _Column(on_host, np.ones(len(mask))),
-        "cpu_s": _Column(on_host, events.duration_ns / 1e9),
-        "device_s": _Column(on_host, attributed.device_ns / 1e9),
-        "self_cpu_s": _Column(on_host, attributed.self_ns / 1e9),
-        "self_device_s": _Column(on_host, attributed.self_device_ns / 1e9),
-        "bytes": _Column(has_holder, np.maximum(events.bytes, 0), holder),
-        "freed": _Column(has_holder, np.maximum(-events.bytes, 0), holder),
-    }
+    columns = {"calls": _Column(on_host, np.ones(len(mask)))}
+    for key, time_ns in (
+        ("cpu_s", events.duration_ns),
+        ("device_s", attributed.device_ns),
+        ("self_cpu_s", attributed.self_ns),
+        ("self_device_s", attributed.self_device_ns),
+    ):
+        columns[key] = _Column(on_host, time_ns / 1e9)
+    for key, n_bytes in (("bytes", events.bytes), ("freed", -events.bytes)):
+        columns[key] = _Column(has_holder, np.maximum(n_bytes, 0), holder)
+    return columns
 
 
 def _kernel_rows(events: Events, attributed: AttributedEvents, mask: Array) -> dict[str, Row]:
@@ -448,14 +451,16 @@ def _add_kernel(sums: Row, row: Mapping[str, Any]) -> None:
     _add(sums["phases"], row["phases"])
 
 
+def _largest_first(item: tuple[str, Mapping[str, float]]) -> float:
+    row = item[1]
+    return -max(row["self_cpu_s"], row["self_device_s"])
+
+
 def shorten(document: dict[str, Any]) -> dict[str, Any]:
     """The same with the rows that matter, those that take most time first; what is left out is
     summed in one."""
     for phase in document["phases"].values():
-        rows = sorted(
-            phase["operators"].items(),
-            key=lambda item: -max(item[1]["self_cpu_s"], item[1]["self_device_s"]),
-        )
+        rows = sorted(phase["operators"].items(), key=_largest_first)
         operators = dict(rows[:MOST])
         for _, row in rows[MOST:]:
             _add(operators.setdefault(REMAINDER, {}), row)
@@ -512,15 +517,16 @@ def _columns(
 ) -> dict[str, Array]:
     """The columns of the trace. ``rows``: indices of events."""
     parent = attributed.parent[rows]
-    caller = np.where(parent >= 0, parent, rows)
-    is_kernel = events.category[rows] == KERNEL
+    category, stream = events.category[rows], events.tid[rows]
+    has_caller = (category == KERNEL) & (parent >= 0)
+    tid = np.where(has_caller, events.tid[parent], stream)
     return {
         "start_ns": start_ns[rows],
         "duration_ns": events.duration_ns[rows],
         "name": events.name[rows],
-        "category": events.category[rows],
-        "tid": np.where(is_kernel, events.tid[caller], events.tid[rows]),
-        "stream": events.tid[rows],
+        "category": category,
+        "tid": tid,
+        "stream": stream,
         "device": events.device[rows],
     }
 

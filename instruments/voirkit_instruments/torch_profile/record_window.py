@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MOST_RECORDINGS = 16
 _GROWN = 2 << 30  # bytes that the process may grow by in a recording: torch keeps it in memory
 MARK = "voirkit.mark"
-_MARKS_EACH = 3  # at the begin and the end: the first is slow, of the others the best counts
+_MARKS_EACH = 3  # at the start and the end: the first is slow, of the others the best counts
 _PROFILER_MODULES = ("torch.autograd", "torch.autograd.profiler", "torch.autograd.profiler_legacy")
 PATCH_POINTS = (
     PatchPoint("torch.autograd", "_enable_profiler", "torch 2.1 to 2.15"),
@@ -262,7 +262,7 @@ class Recorded:
         if self._thread == threading.get_ident():
             self._end_recording("the run ended")
         elif self._thread is not None:
-            self._failed("cannot be ended", RuntimeError("the thread that is recorded goes on"))
+            self._failed("cannot be ended", RuntimeError("the recorded thread is still running"))
         self._record.update(state="ended", steps_seen=n)
         if self._record["why"] is None and self._steps < self._window.total:
             self._record["why"] = self._warn_of_few(n)

@@ -3,7 +3,7 @@ window in which they were recorded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from voirkit.report import duration, figure, size
@@ -72,7 +72,7 @@ def _kernels(kernels: Mapping[str, Row], each: float) -> Details:
 
 
 def _table(part: Part, each: float, key: str) -> Table:
-    heads = (
+    heads: Sequence[Column] = (
         Column("phase", left=True),
         Column("operator", left=True, cut=True),
         Column("calls", narrowest=40),
@@ -88,18 +88,12 @@ def _table(part: Part, each: float, key: str) -> Table:
         ranked = sorted(phase["operators"].items(), key=lambda item: -item[1][key])
         large = [(name, row) for name, row in ranked if row[key] >= least_s]
         for nth, (name, row) in enumerate(large[:_MOST]):
-            of_phase = f"{row['self_cpu_s'] / phase['time_s']:.0%}" if phase["time_s"] else ""
-            cells.append(
-                (
-                    "" if nth else phase_name,
-                    name,
-                    figure(row["calls"] * each),
-                    duration(row["self_cpu_s"] * each),
-                    of_phase,
-                    _if_any(row["self_device_s"], each, duration),
-                    _if_any(row["bytes"], each, size),
-                )
-            )
+            self_s = row["self_cpu_s"]
+            of_phase = f"{self_s / phase['time_s']:.0%}" if phase["time_s"] else ""
+            on_device = _if_any(row["self_device_s"], each, duration)
+            n_bytes = _if_any(row["bytes"], each, size)
+            amounts = (figure(row["calls"] * each), duration(self_s * each), of_phase)
+            cells.append(("" if nth else phase_name, name, *amounts, on_device, n_bytes))
     return Table(heads, cells, most=len(cells))
 
 
@@ -129,17 +123,10 @@ def _operators_of(phase: str, operators: Mapping[str, Row], each: float) -> Deta
     heads = ("operator", "calls", "self", "in all", "own kernels", "takes", "gives back")
     rows = []
     for name, row in operators.items():
-        rows.append(
-            (
-                name,
-                figure(row["calls"] * each),
-                duration(row["self_cpu_s"] * each),
-                duration(row["cpu_s"] * each),
-                _if_any(row["self_device_s"], each, duration),
-                _if_any(row["bytes"], each, size),
-                _if_any(row["freed"], each, size),
-            )
-        )
+        times = [duration(row[key] * each) for key in ("self_cpu_s", "cpu_s")]
+        on_device = _if_any(row["self_device_s"], each, duration)
+        sizes = [_if_any(row[key], each, size) for key in ("bytes", "freed")]
+        rows.append((name, figure(row["calls"] * each), *times, on_device, *sizes))
     return Details(f"{phase}: {len(rows)} operators", [Table(heads, rows, caption="A step")])
 
 

@@ -46,7 +46,7 @@ _FLAGS = "voirkit --calls --parameters SCRIPT"
 
 def write(run: Run, selection: Selection, target: str) -> list[str]:
     """Write a file for each process into a folder. Raises CommandLineError: the run has no such
-    steps or ranks; VoirkitError: the run has no record of calls; or one stream is asked for."""
+    steps or ranks; VoirkitError: the run has no record of calls; or one stream is requested."""
     if target == STDOUT:
         raise VoirkitError(
             "it is a folder of files.",
@@ -224,28 +224,26 @@ class Stages:
 
 
 def stretches(
-    chosen: tuple[int | None, int | None], steps: Mapping[int, Steps]
+    selected: tuple[int | None, int | None], steps: Mapping[int, Steps]
 ) -> dict[int, tuple[int, int]]:
     """The times of the chosen steps, by rank: from the start of the first until the one behind them
     begins, on the host's clock.
 
     Args:
-        chosen: (first, end), half open; None: no bound.
+        selected: (first, end), half open; None: no bound.
         steps: By rank.
 
     Raises:
         CommandLineError: No rank has such steps.
     """
-    first, end = chosen
+    first, end = selected
     stretch_by_rank = {}
     for rank, rank_steps in steps.items():
         starts = np.sort(rank_steps.train.start_ns)
         if len(starts) > (first or 0):
             is_bounded = end is not None and end < len(starts)
-            stretch_by_rank[rank] = (
-                int(starts[first]) if first else -(1 << 62),
-                int(starts[end]) if is_bounded else 1 << 62,
-            )
+            start_ns = int(starts[first]) if first else -(1 << 62)
+            stretch_by_rank[rank] = start_ns, int(starts[end]) if is_bounded else 1 << 62
     if not stretch_by_rank:
         has = max((len(rank_steps.train) for rank_steps in steps.values()), default=0)
         where = f"--steps {'' if first is None else first}:{'' if end is None else end}"

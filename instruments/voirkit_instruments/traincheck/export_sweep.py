@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from voirkit_instruments.parameters.record_plan import CHANGED, GRAD_NONE, GRAD_ZERO
 
 KIND = "parameter"
-STEP, ZERO_GRAD, SEEN = "step", "zero_grad", "seen"
+STEP, ZERO_GRAD, SIGHT = "step", "zero_grad", "seen"
 
 # (start_ns, end_ns, tid, category, name, value, number, arguments as JSON)
 Row = tuple[int, int, int, str, str, "int | None", "float | None", "str | None"]
@@ -39,7 +39,7 @@ class Figure(NamedTuple):
 class Moment:
     """A step, a ``zero_grad``, or (``SEEN``) only the sight of parameters."""
 
-    what: str
+    kind: str
     start_ns: int
     end_ns: int
     tid: int
@@ -60,7 +60,7 @@ def moments(batches: Iterator[list[Row]]) -> Iterator[Moment]:
                 if now is not None:
                     yield now
                 now = Moment(
-                    category if is_optimizer else SEEN,
+                    category if is_optimizer else SIGHT,
                     start,
                     end,
                     tid,
@@ -168,7 +168,7 @@ class Variables:
         for figure in moment.figures:
             if figure.category == "seen":
                 self._see(figure)
-        if moment.what == STEP:
+        if moment.kind == STEP:
             figures = _by_parameter(moment.figures)
             for name in self._names_in(moment):
                 self._before_step(name, moment.n, figures.get(name, {}))
@@ -179,7 +179,7 @@ class Variables:
         for name in self._names_in(moment):
             parameter = self._parameters[name]
             figures = figures_by_name.get(name, {})
-            if moment.what != STEP:
+            if moment.kind != STEP:
                 parameter.zeroed = _flags(figures.get("zeroed"), parameter.zeroed)
                 if parameter.zeroed & (GRAD_NONE | GRAD_ZERO):
                     self._clear(parameter, None if parameter.zeroed & GRAD_NONE else 0)
@@ -423,7 +423,7 @@ class Sweep:
 
     def _moment_of(self, call: Call, leaf: str) -> Moment | None:
         for moment in self._coming.until(call.end_ns):
-            if moment.what == leaf and moment.tid == call.tid and moment.end_ns > call.start_ns:
+            if moment.kind == leaf and moment.tid == call.tid and moment.end_ns > call.start_ns:
                 return moment
         return None
 
@@ -619,15 +619,11 @@ class Spelling:
         else:
             ends = f'"exception":{_dumps(str(error))},"exception_msg":""'
         is_bound = self._is_bound[function]
-        return Spelled(
-            head_of(self._names[function], is_bound),
-            leaf=name.rpartition(".")[2],
-            is_bound=is_bound,
-            type=next(iter(args[0])) if args else "",
-            begins=begins,
-            ends=ends,
-            is_error=error is not None and function not in self._gives_tensors,
-        )
+        head = head_of(self._names[function], is_bound)
+        _, _, leaf = name.rpartition(".")
+        kind = next(iter(args[0])) if args else ""
+        is_error = error is not None and function not in self._gives_tensors
+        return Spelled(head, leaf, is_bound, kind, begins, ends, is_error)
 
 
 def head_of(function: str, is_bound: bool) -> str:

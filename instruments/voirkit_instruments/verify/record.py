@@ -138,9 +138,11 @@ def _result(ov: Overseer, arrivals: Arrivals) -> dict[str, Any]:
     for name, rate in rates.items():
         if rate is not None and without_probes[name] is not None:
             without_probes[name] = rate
+    readings = {name: _reading(ov, name, arrivals) for name in counts}
+    missing = [name for name, count in counts.items() if not count]
     return {
-        "readings": {name: _reading(ov, name, arrivals) for name in counts},
-        "missing": [name for name, count in counts.items() if not count],
+        "readings": readings,
+        "missing": missing,
         "loss": _loss(arrivals.loss),
         "rates": rates,
         "without_probes": without_probes,
@@ -201,10 +203,10 @@ def readings_of_steps(run_dir: str | None, losses: int) -> dict[str, Any]:
     batches = 0
     for counts in steps.window.counts.values():
         batches += sum(counts.batches.values())
-    readings["compute_start/end"] = picture.done
+    readings["compute_start/end"] = picture.n_steps
     readings["loader"] = batches or None
     if picture.steps["items"]:
-        readings["step+batch"] = picture.done
+        readings["step+batch"] = picture.n_steps
     readings["loss"] = losses or None
     # the module that was called first while it trained
     training = (arguments for arguments in steps.arguments() if arguments.get("training"))

@@ -25,36 +25,36 @@ if TYPE_CHECKING:
 class Writer(Tracker):
     """Rows, with the number of steps as their axis."""
 
-    _own: Any = None
+    _own_run: Any = None
 
     def write(self, step: int, figures: Mapping[str, float], texts: Mapping[str, str]) -> None:
         """Log a row, and texts into the run's summary."""
-        if self._own is None and self.program.get("has_run"):
+        if self._own_run is None and self.program.get("has_run"):
             self.send({"step": step, "figures": figures, "texts": texts})
             return
-        if self._own is None:
+        if self._own_run is None:
             import wandb
 
             settings = wandb.Settings(
                 console="off", disable_git=True, disable_code=True, x_disable_stats=True
             )
             project = os.environ.get("WANDB_PROJECT") or "voirkit"
-            self._own = wandb.init(
+            self._own_run = wandb.init(
                 project=project,
                 name=os.path.basename(self.run_dir),
                 job_type="voirkit",
                 settings=settings,
             )
-            self._own.define_metric(f"{PREFIX}*", step_metric=f"{PREFIX}step")
-        self._own.log({f"{PREFIX}step": step, **figures})
+            self._own_run.define_metric(f"{PREFIX}*", step_metric=f"{PREFIX}step")
+        self._own_run.log({f"{PREFIX}step": step, **figures})
         if texts:
-            self._own.summary.update(texts)
+            self._own_run.summary.update(texts)
 
     def end(self, step: int, report: str) -> None:
         """Finish a run of its own, with the report as its notes."""
-        if self._own is not None:
-            self._own.notes = report
-            self._own.finish()
+        if self._own_run is not None:
+            self._own_run.notes = report
+            self._own_run.finish()
 
 
 # in the program's process

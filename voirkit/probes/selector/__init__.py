@@ -106,7 +106,7 @@ class ParsedFunction:
 
     @property
     def is_top(self) -> bool:
-        """True if it is no function, but the top level of the script or a module."""
+        """True if it is not a function, but the top level of the script or a module."""
         return self.path == (TOP,)
 
     @property

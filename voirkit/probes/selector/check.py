@@ -349,7 +349,7 @@ def check_function(function: ParsedFunction, thing: object) -> str:
         ``main.py:12``, the place of the function.
 
     Raises:
-        SelectorError: It is no Python function, or has no such variable.
+        SelectorError: It is not a Python function, or has no such variable.
     """
     bare = innermost(thing)
     if not isinstance(bare, types.FunctionType):

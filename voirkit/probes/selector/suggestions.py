@@ -50,7 +50,7 @@ NAMES = {
         "train_dl",
     ),
 }
-# Parts of the names of things that are called on batches and are no model.
+# Parts of the names of things that are called on batches and are not a model.
 NOT_A_MODEL = (
     "crit",
     "loss",

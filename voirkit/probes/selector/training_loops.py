@@ -37,7 +37,7 @@ WRAPPERS = {
     "reversed",
     "list",
 }
-# Methods of torch's own objects: `optimizer.step()` is no call of the script's `Trainer.step`,
+# Methods of torch's own objects: `optimizer.step()` is not a call of the script's `Trainer.step`,
 # unless it is `self.step()`.
 TORCH_METHODS = {
     "step",
@@ -54,7 +54,7 @@ TORCH_METHODS = {
 }
 # Words in the names of functions and loaders that do not train the model.
 SIDE_WORK = ("pretrain", "pre_train", "warm", "eval", "valid", "test", "bench")
-# Ends of names that have a ``backward`` and are no loss.
+# Ends of names that have a ``backward`` and are not a loss.
 NOT_A_LOSS = (
     "self",
     "scaler",

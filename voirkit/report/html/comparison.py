@@ -12,10 +12,10 @@ from voirkit.report import duration, figure
 from voirkit.report.comparison import (
     Side,
     Summary,
+    different_facts,
     environments,
     figures,
     figures_of_instruments,
-    said,
 )
 from voirkit.report.comparison_sections import answer_section, differences_section, figures_section
 from voirkit.report.html import document, drawn_parts, picture
@@ -127,4 +127,6 @@ def _losses(first: Side, second: Side) -> dict[str, list[tuple[float, float | No
 
 
 def _different(first: Side, second: Side) -> Html | None:
-    return section_html(differences_section({**said(first, second), **environments(first, second)}))
+    return section_html(
+        differences_section({**different_facts(first, second), **environments(first, second)})
+    )

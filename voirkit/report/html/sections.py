@@ -207,7 +207,7 @@ class _Drawing:
         return {name: self._colours[name] for name in distinct_names}
 
     def _new_class(self, name: str, names: Sequence[str]) -> str:
-        """The class of a name that has none yet and stands among these names."""
+        """A CSS class for a name that has none yet; if possible none of those of ``names``."""
         default = colour(name, -1)
         if name in marks.COLOURS:
             return default
