@@ -172,3 +172,14 @@ def test_what_computes_in_its_step_is_no_optimizer(library: Path) -> None:
     with watched() as watch:
         own_optimizers(library, watch).Trainer(net()).step(torch.randn(2, 4))
     assert watch.kept.kinds() == ["compute.forward", "compute.backward"]
+
+
+def test_a_program_without_such_a_class_has_torch_compile_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def forbidden() -> None:
+        raise AssertionError("torch.compile is patched")
+
+    monkeypatch.setattr("voirkit.probes.around.watch_torch_compile", forbidden)
+    with watched() as watch:
+        watch.steps.watch_program()

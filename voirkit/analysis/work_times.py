@@ -114,11 +114,7 @@ class BackwardPasses:
         optimizers = self._work.of(Work.OPTIMIZER)
         following_ns = first_from(begins_ns, self._backward.end_ns)
         # the step before this one is the last of the unit
-        next_step: Array = np.searchsorted(optimizers.start_ns, following_ns)
-        first_step: Array = np.searchsorted(optimizers.start_ns, self._backward.end_ns)
-        # a later step that itself calls models, by a closure, is a unit of its own
-        n_ended = np.searchsorted(optimizers.end_ns, following_ns)
-        next_step = np.where(next_step > first_step, np.maximum(n_ended, first_step), next_step)
+        next_step = np.searchsorted(optimizers.start_ns, following_ns)
         stepped_ns = np.concatenate(([0], optimizers.end_ns))[next_step]
         ends: list[int] = np.maximum(self._backward.end_ns, stepped_ns).tolist()
         return ends

@@ -20,8 +20,8 @@ INSTRUMENT = Instrument(
     options=(
         Option(
             "--parameters",
-            "record norms, changes, gradients and NaN of each parameter at optimizer steps, in full"
-            " every EVERY steps (default: 50)",
+            "record norms, changes, gradients and NaN of the parameters, each of them every EVERY"
+            " optimizer steps (default: 50)",
             type=whole_number("no number of steps", " of at least 1", 1, 1_000_000),
             const=0,
             metavar="EVERY",

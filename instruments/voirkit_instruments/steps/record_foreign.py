@@ -58,22 +58,23 @@ def around_own_step(recording: Recording, leave_step: Leave) -> tuple[Any, Any]:
     """Before and after the ``step`` of a class of the program's.
 
     It is recorded as an optimizer's where no module is called, nothing is walked back through and
-    no optimizer steps meanwhile: else it is a trainer's, or a wrapper of an optimizer whose own
-    step is recorded.
+    no optimizer steps meanwhile: otherwise it is a trainer's, or a wrapper of an optimizer whose
+    own step is recorded. That is known only at its end, so instruments that wrap phases as they
+    begin (system calls, stacks) do not have it.
     """
     hot = recording.hot
-    begun: dict[int, tuple[int, Any]] = {}  # by the start of a step
+    open_steps: dict[int, tuple[int, Any]] = {}  # by the start of a step
 
     def enter(*_: object) -> int:
         device = hot.device
         if device is not None:
             device.begin()
         start_ns = now()
-        begun[start_ns] = hot.trained + hot.called, device
+        open_steps[start_ns] = hot.trained + hot.called, device
         return start_ns
 
     def leave(start_ns: int, was_inside: int, optimizer: Any) -> None:
-        n_done, device = begun.pop(start_ns, (-1, None))
+        n_done, device = open_steps.pop(start_ns, (-1, None))
         if n_done == hot.trained + hot.called:
             leave_step(start_ns, was_inside, optimizer)
         elif device is not None:

@@ -99,9 +99,7 @@ class TorchPatches:
         # subscribers to steps know torch's alone
         around = partial(self._around, IN_BACKWARD, step, phase="optimizer")
         self._foreign_step = around(("self",))
-        calls = record_foreign.around_own_step(recording, step[1])
-        thread = recording.hot.here
-        self._own_step = Around(thread, IDLE, *calls, ("self",), plain=COMPILING, unasked=True)
+        self._leave_step = step[1]
         self._step = around(("self",), event=OPTIMIZER_STEP)
         self._decorated_step = around(("args",), event=OPTIMIZER_STEP)
         self.collectives = CollectiveRecording(recording)
@@ -271,8 +269,14 @@ class TorchPatches:
 
     def watch_program(self) -> None:
         """Patch the optimizers that the program has defined by now, which are none of torch's."""
-        for name, step in record_foreign.steps_of_program():
-            if self.patches.around(name, step, self._own_step):
+        steps = list(record_foreign.steps_of_program())
+        if not steps:
+            return  # what follows makes torch.compile look for patches in the program's own code
+        calls = record_foreign.around_own_step(self.recording, self._leave_step)
+        thread = self.recording.hot.here
+        own_step = Around(thread, IDLE, *calls, ("self",), plain=COMPILING, unasked=True)
+        for name, step in steps:
+            if self.patches.around(name, step, own_step):
                 self.recording.trains()
                 record_imports()
 

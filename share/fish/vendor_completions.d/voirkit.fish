@@ -85,7 +85,7 @@ complete -c voirkit -n _shtab_voirkit_using -l calls-list -d 'print what --calls
 complete -c voirkit -n _shtab_voirkit_using -l syscalls -d 'count system calls of each phase, thread and worker, with kernel tracing as root, else with strace; =full and =files keep each call with its arguments, =counters needs no tool (default: counts)'
 complete -c voirkit -n _shtab_voirkit_using -l torch-profile -d 'record operators and kernels with torch'"'"'s profiler in a window of steps (default: 5:0:3, which skips 5 steps and records 3)'
 complete -c voirkit -n _shtab_voirkit_using -l memory-snapshot -d 'report the memory of each phase, with --torch-profile of each operator too, and keep CUDA'"'"'s history of allocations; =tracemalloc adds Python objects and slows the program down'
-complete -c voirkit -n _shtab_voirkit_using -l parameters -d 'record norms, changes, gradients and NaN of each parameter at optimizer steps, in full every EVERY steps (default: 50)'
+complete -c voirkit -n _shtab_voirkit_using -l parameters -d 'record norms, changes, gradients and NaN of the parameters, each of them every EVERY optimizer steps (default: 50)'
 complete -c voirkit -n _shtab_voirkit_using -l parameters-of -xka "buffers state" -d 'also record the models'"'"' buffers, the optimizers'"'"' state, or both; implies --parameters'
 complete -c voirkit -n _shtab_voirkit_using -l monitor -d 'sample processor, memory, storage, network and GPUs every SECONDS (default: 1)'
 complete -c voirkit -n _shtab_voirkit_using -l prometheus -x -d 'serve rates, steps, shares and what --monitor samples to Prometheus, on this machine only unless HOST is given'
